@@ -37,7 +37,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "modernbert, muon, spans, wsd": {
         "model": {"size": "nano", "architecture": "modernbert"},
         "optimizer": {"kind": "muon"},
-        "masking": {"kind": "span", "rate": 0.3, "final_rate": 0.15},
+        "masking": {"kind": "span", "rate": 0.15},
+        "phases": [{"until_share": 0.6, "seq_len": 32, "masking_rate": 0.3}],
         "schedule": {"kind": "wsd"},
     },
     "roberta, full sentences, whole words, fp32": {
@@ -61,7 +62,7 @@ def config_of(kind: dict[str, Any], store: str, steps: int) -> RunConfig:
         "schedule": {"steps": steps, "warmup_steps": 20},
         "checkpoint": {"save_every_seconds": SAVE_EVERY_SECONDS},
         "evaluation": {"every_steps": max(steps // 6, 1), "max_rows": 32},
-        "logging": {"every_steps": 1, "tensorboard": False},
+        "logging": {"every_steps": 1, "report_to": []},
         "engine": {"threads": 1},
     }
     for section, keys in kind.items():

@@ -42,7 +42,7 @@ def config_of(store: str, steps: int) -> dict[str, Any]:
             "schedule": {"steps": steps, "warmup_steps": steps // 10},
             "checkpoint": {"save_every_seconds": 1.0},
             "evaluation": {"every_steps": max(steps // 6, 1), "max_rows": 32},
-            "logging": {"every_steps": 1, "tensorboard": False},
+            "logging": {"every_steps": 1, "report_to": []},
             "engine": {"device": "cpu", "threads": 1},
         },
         "process-kills",

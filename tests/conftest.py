@@ -25,7 +25,7 @@ from maskwright.text.tokenizer import train_tokenizer
 
 LONGER = ("e2e", "cluster")
 """Folders in which most tests take longer than others."""
-TOGETHER = ("test_ray.py", "test_slurm.py", "test_pages.py")
+TOGETHER = ("test_ray.py", "test_slurm.py", "test_pages.py", "test_speedrun.py")
 """Files whose tests share something that takes long to start or to make."""
 ONE_WORKER = ("test_published_shapes_agree_with_transformers",)
 """Tests of which two at once would not fit into memory."""
@@ -36,17 +36,19 @@ SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="tests marked long as well")
     parser.addoption("--write", action="store_true", help="tests/pages: write the outputs that pages show anew")
-    parser.addoption("--large", action="store_true", help="tests marked large as well: up to 9 GB of memory each")
+    parser.addoption(
+        "--large", action="store_true", help="tests marked large as well: up to 9 GB of memory, or minutes, each"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """XLA takes most of the time of tests that use JAX: the same program is compiled once a worker and, but for --long,
-    with few of its optimizations."""
+    """XLA takes most of the time of tests that use JAX: the same program is compiled once a worker and, but for
+    --large, with few of its optimizations. A test of two JAX processes took 136 s with them and 91 s without."""
     folder = tempfile.mkdtemp(prefix="compiled-")
     config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
     os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
-    if not config.getoption("--long"):
+    if not config.getoption("--large"):
         os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 
 
@@ -181,7 +183,7 @@ def small_config(location: str, **keys: Any) -> RunConfig:
         "engine": {"device": "cpu", "dtype": "fp32", "threads": 1},
         "checkpoint": {"save_every_seconds": None},
         "evaluation": {"max_rows": 8},
-        "logging": {"every_steps": 1, "tensorboard": False},
+        "logging": {"every_steps": 1, "report_to": []},
     }
     for dotted, value in keys.items():
         section, _, name = dotted.partition(".")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-VOID = {"meta", "line", "circle", "rect"}
+VOID = {"meta"}
 
 
 class Page(HTMLParser):

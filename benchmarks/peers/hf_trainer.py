@@ -102,7 +102,7 @@ def train(arguments: argparse.Namespace, steps: int, store: TokenStore, rows: np
     if not arguments.defaults:
         recipe = {
             "bf16": True,
-            "torch_compile": True,
+            "torch_compile": not arguments.no_compile,
             "learning_rate": arguments.learning_rate,
             "warmup_steps": int(0.06 * steps),
             "weight_decay": 0.01,
@@ -142,6 +142,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--defaults", action="store_true")
+    parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)

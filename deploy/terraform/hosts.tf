@@ -34,7 +34,7 @@ module "hosts" {
   max_run_hours      = each.value.max_run_hours
   image              = each.value.image
   labels             = var.labels
-  subnetwork         = google_compute_subnetwork.region[each.value.region].id
+  subnetwork         = local.subnetworks[each.value.region]
   service_account    = google_service_account.train.email
 
   disk = !each.value.attach_disk || var.disk == null ? null : {
@@ -74,7 +74,7 @@ module "hosts" {
 # startup.sh installs it, for which hosts have to reach the internet.
 check "hosts_can_have_docker" {
   assert {
-    condition     = var.nat || !strcontains(try(var.slice.image, ""), "/ubuntu-os-accelerator-images/")
+    condition     = var.nat || var.network != null || !strcontains(try(var.slice.image, ""), "/ubuntu-os-accelerator-images/")
     error_message = "This image has no docker, and without network.nat hosts cannot install it: set nat, or take an image with docker."
   }
 }

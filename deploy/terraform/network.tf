@@ -1,13 +1,21 @@
-# A network of the environment's own. Nothing in it has a public address: people come in through Identity-Aware Proxy,
-# hosts reach Google's services by Private Google Access, and the internet only through the gateway of var.nat.
+# A network of the environment's own, or none where var.network names one that exists. Nothing in ours has a public
+# address: people come in through Identity-Aware Proxy, hosts reach Google's services by Private Google Access, and the
+# internet only through the gateway of var.nat.
 
 locals {
   # A region's range must not move when another region joins, so it follows from the region's name alone: one of 4096
   # ranges of 4094 hosts. Two regions that met in one range would be refused; of those of 2026, no two do (a test).
-  subnet_ranges = { for region in var.regions : region => cidrsubnet("10.0.0.0/8", 12, parseint(substr(md5(region), 0, 3), 16)) }
+  subnet_ranges = {
+    for region in var.network == null ? var.regions : [] :
+    region => cidrsubnet("10.0.0.0/8", 12, parseint(substr(md5(region), 0, 3), 16))
+  }
+
+  made        = { for region, subnetwork in google_compute_subnetwork.region : region => subnetwork.id }
+  subnetworks = var.network == null ? tomap(local.made) : var.network.subnetworks
 }
 
 resource "google_compute_network" "environment" {
+  count                   = var.network == null ? 1 : 0
   name                    = "${var.name}-net"
   description             = "Of the maskwright environment ${var.name}."
   auto_create_subnetworks = false
@@ -24,7 +32,7 @@ resource "google_compute_network" "environment" {
 resource "google_compute_subnetwork" "region" {
   for_each                 = local.subnet_ranges
   name                     = "${var.name}-${each.key}"
-  network                  = google_compute_network.environment.id
+  network                  = google_compute_network.environment[0].id
   region                   = each.key
   ip_cidr_range            = each.value
   private_ip_google_access = true
@@ -39,9 +47,10 @@ resource "google_compute_subnetwork" "region" {
 
 # What comes in is refused, but for these two.
 resource "google_compute_firewall" "inside" {
+  count         = var.network == null ? 1 : 0
   name          = "${var.name}-inside"
   description   = "Hosts of ${var.name} among themselves: collectives, rendezvous."
-  network       = google_compute_network.environment.id
+  network       = google_compute_network.environment[0].id
   direction     = "INGRESS"
   source_ranges = sort(values(local.subnet_ranges))
   allow {
@@ -50,9 +59,10 @@ resource "google_compute_firewall" "inside" {
 }
 
 resource "google_compute_firewall" "iap_ssh" {
+  count       = var.network == null ? 1 : 0
   name        = "${var.name}-iap-ssh"
   description = "SSH from Identity-Aware Proxy, which asks who it is."
-  network     = google_compute_network.environment.id
+  network     = google_compute_network.environment[0].id
   direction   = "INGRESS"
   # docs.cloud.google.com/iap/docs/using-tcp-forwarding: all that its forwarding comes from
   source_ranges = ["35.235.240.0/20"]
@@ -63,9 +73,9 @@ resource "google_compute_firewall" "iap_ssh" {
 }
 
 resource "google_compute_router" "nat" {
-  for_each = toset(var.nat ? var.regions : [])
+  for_each = toset(var.nat && var.network == null ? var.regions : [])
   name     = "${var.name}-${each.key}"
-  network  = google_compute_network.environment.id
+  network  = google_compute_network.environment[0].id
   region   = each.key
 }
 

@@ -1,3 +1,7 @@
+locals {
+  nfs_in = var.network == null ? google_compute_network.environment[0].name : var.network.shared ? var.network.id : basename(var.network.id)
+}
+
 resource "google_filestore_instance" "nfs" {
   count       = var.nfs == null ? 0 : 1
   name        = "${var.name}-nfs"
@@ -16,7 +20,9 @@ resource "google_filestore_instance" "nfs" {
     capacity_gb = var.nfs.capacity_gb
   }
   networks {
-    network = google_compute_network.environment.name
+    network = local.nfs_in
     modes   = ["MODE_IPV4"]
+    # In a service project only this way: docs.cloud.google.com/filestore/docs/shared-vpc
+    connect_mode = try(var.network.shared, false) ? "PRIVATE_SERVICE_ACCESS" : null
   }
 }

@@ -12,6 +12,10 @@ output "hosts" {
     condition     = var.disk != null || !anytrue([for wanted in values(local.hosts) : wanted.attach_disk])
     error_message = "attach_disk needs a disk."
   }
+  precondition {
+    condition     = alltrue([for region in var.regions : contains(keys(local.subnetworks), region)])
+    error_message = "var.network has a subnetwork in each of var.regions."
+  }
 }
 
 output "service_account" {

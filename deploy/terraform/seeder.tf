@@ -24,7 +24,7 @@ resource "google_compute_instance" "seeder" {
     mode        = "READ_WRITE"
   }
   network_interface {
-    subnetwork = google_compute_subnetwork.region[var.region].id
+    subnetwork = local.subnetworks[var.region]
   }
   service_account {
     email  = google_service_account.train.email

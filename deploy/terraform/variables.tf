@@ -67,6 +67,16 @@ variable "nat" {
   default     = false
 }
 
+variable "network" {
+  description = "A network that exists, with its subnetworks by region: nothing is made in it. null: one is made here."
+  type = object({
+    id          = string # projects/PROJECT/global/networks/NAME
+    subnetworks = map(string)
+    shared      = bool # it is a host project's (Shared VPC)
+  })
+  default = null
+}
+
 variable "bucket_location" {
   description = "Region or multi-region of the buckets."
   type        = string

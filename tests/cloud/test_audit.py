@@ -195,6 +195,14 @@ def test_another_environment_whose_name_begins_alike_keeps_its_own(cloud: Cloud,
     ]
 
 
+def test_the_network_that_it_was_put_into_is_not_its_own(cloud: Cloud) -> None:
+    plant(cloud, "network", f"{G}/networks/lab1-vpc", {})
+    plant(cloud, "firewall", f"{G}/firewalls/lab1-inside", {"network": f"x/{G}/networks/lab1-vpc"})
+    plant(cloud, "firewall", f"{G}/firewalls/lab1-old", {"network": f"x/{G}/networks/lab1-net"})
+    theirs = {"network": {"name": "lab1-vpc", "subnetworks": {"us-east5": "a"}}}
+    assert names(look(build_environment(LAB | theirs, "lab.yaml"))) == {"firewall": ["lab1-old"]}
+
+
 def test_an_environment_may_have_the_name_that_the_state_bucket_begins_with(cloud: Cloud) -> None:
     cloud.put("gs://lab-proj-maskwright-state/env/x", "{}")
     found = look(build_environment(LAB | {"name": "maskwright"}, "lab.yaml"), {})

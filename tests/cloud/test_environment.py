@@ -44,7 +44,7 @@ def test_page_of_the_documentation_is_the_model() -> None:
 
 def test_number_of_keys_is_pinned() -> None:
     """Each key is a promise. Adding one is a decision: change this number and the documentation with it."""
-    assert len(keys_of(Environment)) == 37
+    assert len(keys_of(Environment)) == 40
 
 
 def test_what_is_derived() -> None:
@@ -114,6 +114,10 @@ REFUSED = [
     ({"nfs__capacity_gb": 512}, "nfs.capacity_gb"),
     ({"nfs__tier": "BASIC_SSD"}, "below BASIC_SSD's 2560"),
     ({"group__machine_type": "a3-highgpu-3g"}, "is not a machine type that is known"),
+    ({"network": {"project": "host-proj"}}, "are of a network that exists"),
+    ({"network": {"name": "vpc", "nat": True}}, "network.nat is not for vpc"),
+    ({"network": {"name": "vpc", "subnetworks": {"us-east1": "a"}}}, "network.subnetworks has none for us-east5"),
+    ({"network": {"name": "vpc", "subnetworks": {"east": "a"}}}, "network.subnetworks"),
     ({"labels": {"maskwright-environment": "other"}}, "is ours"),
     ({"labels": {"token": "https://me:hunter22@host/"}}, "holds a secret"),
 ]
@@ -177,3 +181,21 @@ def test_only_keeps_the_other_parts_as_they_were() -> None:
     new = variables.only(old, wished, ["group"])
     assert new["slice"]["topology"] == "2x2" and new["group"] == wished["group"]
     assert variables.without(new, ["slice"])["slice"] is None
+
+
+def test_a_host_that_stays_keeps_its_subnetwork() -> None:
+    theirs = {"name": "vpc", "project": "host-proj", "subnetworks": {"us-east5": "a", "us-west1": "b"}}
+    west = {"zone": "us-west1-c", "machine_type": "g2-standard-12"}
+    old = variables.variables(lab(network=theirs, group=west, nfs=None, disk=None), Record(), None)
+    wished = variables.variables(lab(network=theirs | {"subnetworks": {"us-east5": "c"}}, group=None), Record(), None)
+    kept = variables.only(old, wished, ["slice"])
+    host = "projects/host-proj"
+    assert kept["network"] == {
+        "id": f"{host}/global/networks/vpc",
+        "shared": True,
+        "subnetworks": {
+            "us-east5": f"{host}/regions/us-east5/subnetworks/c",
+            "us-west1": f"{host}/regions/us-west1/subnetworks/b",
+        },
+    }
+    assert set(kept["regions"]) == set(kept["network"]["subnetworks"]) and wished["regions"] == ["us-east5"]

@@ -34,7 +34,7 @@ from google_cloud.fake import Cloud, fake_cloud
 from google_cloud.sandbox import Host, wait_until
 
 JOBS = "gs://lab-runs/jobs/slice"
-IMAGE = "us-east5-docker.pkg.dev/lab-proj/lab1/maskwright:0.1.0"
+IMAGE = "us-east5-docker.pkg.dev/lab-proj/lab1/maskwright:0.2.0"
 ATTRIBUTES = {
     "maskwright-environment": "lab1",
     "maskwright-kind": "slice",
@@ -221,7 +221,7 @@ def test_host_with_another_image_than_the_first_is_refused(world: World) -> None
     health = world.health("lab1-slice-b")
     assert re.search(r"is sha256:2+ here and sha256:1+ on the first host", health["what"]) and not health["ok"]
     assert not agent_runs(second)()
-    new = world.host("lab1-slice-c", container=IMAGE.replace("0.1.0", "0.1.1"))  # the environment moved on
+    new = world.host("lab1-slice-c", container=IMAGE.replace("0.2.0", "0.2.1"))  # the environment moved on
     new.write("digest", "sha256:" + "3" * 64)
     new.start("startup.sh")
     wait_until(agent_runs(new))

@@ -124,7 +124,7 @@ def test_image_that_is_there_is_not_built_again(
         "name": docker.partition("/")[2], "uri": f"{TAG.rpartition(':')[0]}@{DIGEST}", "tags": [__version__],
     }  # fmt: skip
     assert build(lab, source, "--if-missing", "--json") == 0
-    assert json.loads(capsys.readouterr().out) == {"image": TAG, "digest": DIGEST, "built": False}
+    assert json.loads(capsys.readouterr().out) == {"version": 1, "image": TAG, "digest": DIGEST, "built": False}
     cloud.resources[docker]["tags"] = ["0.0.1"]
     scripted(cloud, GOOD)
     assert build(lab, source, "--if-missing", "--json") == 0

@@ -201,7 +201,7 @@ def test_detached_job_is_seen_followed_and_stopped(cloud: Cloud, say: Say) -> No
     said = say("status", "lab.yaml")
     assert "lab1 slice: submission 1, attempt 1, going on" in said
     assert "host 2: lab1-slice-2 computes" in said and "host 3: lab1-slice-3 waits" in said
-    assert json.loads(say("status", "lab.yaml", "--json"))[0]["submission"] == 1
+    assert json.loads(say("status", "lab.yaml", "--json"))["jobs"][0]["submission"] == 1
     assert say("logs", "lab.yaml", "--lines", "1").splitlines() == [f"host {n} | two {n}" for n in range(4)]
     another = say("submit", "env", "lab.yaml", "run.yaml", "--run", "two", code=2)
     assert "another job is not over yet" in another

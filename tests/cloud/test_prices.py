@@ -11,7 +11,7 @@ import pytest
 from maskwright.cli.main import run
 from maskwright.cloud.environment import Environment, build_environment
 from maskwright.cloud.machines import GPUS, TPUS
-from maskwright.cloud.prices import BOOT_DISK_GIB, TABLE, estimate, read_prices, table
+from maskwright.cloud.prices import BOOT_DISK_GIB, TABLE, Estimate, estimate, read_prices, table
 from maskwright.core.errors import ConfigError
 
 SOURCES = "currency: USD\nsources:\n  mine: {date: 2026-01-31, address: https://example.org/prices}\nprices:\n"
@@ -108,6 +108,22 @@ def test_queued_slices_are_priced_by_the_chip() -> None:
         "lab.yaml",
     )  # fmt: skip
     assert estimate(environment, read_prices()).hourly == pytest.approx(51.52)
+
+
+def test_what_the_older_set_up_had_is_priced_or_named() -> None:
+    """Its zone and sizes, on the oldest and the newest of the slices that the import offers."""
+    disk = {"size_gb": 2055, "source": "gs://data-bucket/c"}
+
+    def costs(**parts: Any) -> Estimate:
+        return estimate(lab(zone="europe-west4-a", nfs={}, **parts), read_prices())
+
+    old = costs(slice={"accelerator": "v3", "topology": "4x4"}, disk=disk | {"type": "pd-balanced"})
+    new = costs(slice={"accelerator": "v6e", "topology": "4x4"}, disk=disk)
+    assert set(old.unpriced) == {"slice", "nfs"} and set(new.unpriced) == {"slice's boot", "disk", "nfs"}
+    assert "no price for v3 in europe-west4 (slice), not counted" in table(old)
+    group = costs(group={"machine_type": "n1-standard-64", "size": 4}, disk=disk | {"type": "pd-ssd"})
+    hourly = {line.part: line.hourly for line in group.lines}
+    assert hourly["disk"] == pytest.approx(2055 * 0.187 / 730) and set(group.unpriced) == {"nfs"}
 
 
 def test_table_that_comes_along_is_whole() -> None:

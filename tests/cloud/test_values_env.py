@@ -261,6 +261,15 @@ def test_generated_variables_are_refused_with_a_reason_and_strange_ones_are_name
     assert fates["MY_OWN"].fate == "unknown"
 
 
+def test_a_network_that_was_chosen_is_taken_and_default_was_not_chosen() -> None:
+    assert imported().environment.network.name is None
+    done = imported({"NETWORK": "lab-vpc"})
+    assert next(row.fate for row in done.rows if row.variable == "NETWORK") == "mapped"
+    assert done.environment.subnetwork_path("europe-west4").endswith("/regions/europe-west4/subnetworks/lab-vpc")
+    shared = imported({"NETWORK": "projects/host-proj/global/networks/vpc"}).environment.network
+    assert (shared.project, shared.name) == ("host-proj", "vpc")
+
+
 def test_region_of_another_zone_is_refused() -> None:
     done = imported({"REGION": "us-central1"})
     row = next(row for row in done.rows if row.variable == "REGION")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from google_cloud import compute
 from google_cloud.fake import Cloud, fake_cloud
 from google_cloud.seeding import SEEDED, seeder
 from google_cloud.terraform_world import TerraformWorld, why_not
@@ -84,7 +85,7 @@ def test_init_up_resize_seed_down(life: Life) -> None:
     assert bucket["versioning"]["enabled"] and bucket["iamConfiguration"]["publicAccessPrevention"] == "enforced"
 
     shown = life.env("plan")
-    assert "google_compute_disk" in shown and "month" in shown
+    assert "google_compute_disk" in shown and "no price for hyperdisk-ml in us-east5 (disk), not counted" in shown
     life.env("plan", "--detailed-exitcode", code=2)
     assert not life.exists("disks"), "a plan changes nothing"
     assert "nobody is there to say yes" in life.env("up", code=2)
@@ -233,11 +234,24 @@ def test_environments_stand_side_by_side(life: Life) -> None:
     life.write(nfs=None, disk=None, slice=None)
     life.env("init")
     life.env("up", "--yes")
-    life.write(name="lab2", nfs=None, disk=None, slice=None)
-    life.env("up", "--yes")
+    theirs = {"name": "vpc", "project": "host-proj", "subnetworks": {"us-east5": "train"}}
+    life.write(name="lab2", nfs=None, disk=None, slice={"accelerator": "v6e", "topology": "1x1"}, network=theirs)
+    for command in (("plan",), ("up", "--yes")):
+        said = life.env(*command, code=2)
+        assert "subnetwork train in us-east5 of host-proj: does not exist. Fix: correct network.subnetworks" in said
+    assert "no price for hyperdisk-balanced in us-east5 (slice's boot), not counted" in said, "before anything is made"
+    assert not [name for name in life.exists("b") if "lab2" in name]
+    subnetwork = {"name": "train", "network": "x/vpc", "ipCidrRange": "10.8.0.0/20", "privateIpGoogleAccess": True}
+    compute.make(life.cloud, "projects/host-proj/regions/us-east5/subnetworks", subnetwork)
+    assert "hosts install docker from there, and no Cloud NAT is seen" in life.env("up", "--yes")
+    (template,) = life.exists("instanceTemplates")
+    properties = life.cloud.resources[f"compute/projects/lab-proj/global/instanceTemplates/{template}"]["properties"]
+    assert properties["networkInterfaces"][0]["subnetwork"] == "projects/host-proj/regions/us-east5/subnetworks/train"
+    assert life.exists("networks") == ["lab1-net"] and life.exists("subnetworks") == ["train", "lab1-us-east5"]
     assert {"lab-proj-lab1-runs", "lab-proj-lab2-runs"} <= set(life.exists("b"))
     life.env("down", "--delete-data", "--yes")
     assert "lab-proj-lab1-runs" in life.exists("b") and "lab-proj-lab2-runs" not in life.exists("b")
+    assert life.exists("instanceTemplates") == [] and life.exists("subnetworks") == ["train", "lab1-us-east5"]
 
 
 def test_without_init_the_fix_is_named(life: Life) -> None:

@@ -47,7 +47,7 @@ CONFIG: dict[str, dict[str, Any]] = {
     "engine": {"device": "cpu", "dtype": "fp32", "threads": 1},
     "checkpoint": {"save_every_steps": 50, "save_every_seconds": None, "keep": 99},
     "evaluation": {"max_rows": 8, "every_steps": 150},
-    "logging": {"every_steps": 1, "tensorboard": False},
+    "logging": {"every_steps": 1, "report_to": []},
 }
 LONG_ENOUGH_SECONDS = 240.0
 
@@ -148,7 +148,7 @@ def test_submitted_and_followed_it_ends_as_the_plain_command_does(cluster: Clust
 
     ended = cluster.ended(cluster.submit("other", "--job-id", "plain"))
     assert ended.code == 2 and "--job-id plain: there is such a job, SUCCEEDED" in ended.last
-    (job,) = [job for job in json.loads(cluster.maskwright("list", "--json").out) if job["id"] == "plain"]
+    (job,) = [job for job in json.loads(cluster.maskwright("list", "--json").out)["jobs"] if job["id"] == "plain"]
     assert (job["state"], job["code"], job["run"]) == ("SUCCEEDED", 0, cluster.run("plain").location)
 
 
@@ -286,8 +286,12 @@ def test_a_comparison_is_that_of_one_machine(cluster: Cluster) -> None:
     )
 
     ended = cluster.maskwright(*words)
-    assert ended.code == 0 and "waiting for the jobs of 1 of these runs" in ended.err, ended
-    jobs = [job for job in json.loads(cluster.maskwright("list", "--json").out) if job["id"].startswith("seed-1-")]
+    assert ended.code == 0, ended
+    # On a busy machine the job may have ended before the command asks for it.
+    assert "waiting for the jobs of 1 of these runs" in ended.err or "foxes, random, seed-1: test accuracy" in ended.err
+    jobs = [
+        job for job in json.loads(cluster.maskwright("list", "--json").out)["jobs"] if job["id"].startswith("seed-1-")
+    ]
     assert [(job["state"], job["code"]) for job in jobs] == [("SUCCEEDED", 0)] * 2
     for name in ("results.json", "verdict.html", "verdict.md"):
         assert (folder / "there" / name).read_bytes() == (folder / "here" / name).read_bytes()
@@ -409,7 +413,10 @@ def test_parts_that_cannot_be_computed_there_say_why(cluster: Cluster, tmp_path:
     ids, tokenizer = tmp_path / "ids.bin", TokenStore(cluster.store).tokenizer_folder
     ids.write_bytes(bytes([40, 0, 1, 0, 41, 0, 255, 255]))
     words = ("data", "convert", str(ids), "--tokenizer", tokenizer, "--document-end", "1", "--to", str(tmp_path / "to"))
-    ended = cluster.maskwright(*words, "--valid-fraction", "0", "--on", "ray:ray://127.0.0.1:10001")
+    for _ in range(3):  # Ray's client server gives its own process 30 s to start, too few on a machine that is busy
+        ended = cluster.maskwright(*words, "--valid-fraction", "0", "--on", "ray:ray://127.0.0.1:10001")
+        if "Initialization failure from server" not in ended.last:
+            break
     assert ended.code == 2 and f"error: {ids}:2 (the document's number): holds id 65535" in ended.last, ended
     ended = cluster.maskwright(*words, "--on", f"ray:{HEAD}", "--worker-memory", "9000")
     assert ended.code == 2 and "is more than the largest machine of the cluster has" in ended.last, ended

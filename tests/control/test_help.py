@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.main import get_command
 
 from maskwright.cli import main
-from maskwright.cli.options import PANELS
+from maskwright.cli.options import JSON_VERSION, PANELS
+from maskwright.cli.places import PLACES
+from maskwright.core.errors import from_record
 
 TYPES = re.compile(r"<(?!mask>)[^|>]*>")
 """Placeholders that typer makes of a type, such as `<float range>`. The words of a choice, `<a|b>`, are none."""
@@ -72,3 +76,52 @@ def test_bash_completes(cli: Any, monkeypatch: pytest.MonkeyPatch, typed: str, o
         monkeypatch.setenv(name, value)
     result = cli()
     assert (result.code, result.out.split(), result.err) == (0, offers, "")
+
+
+# ---- for programs ----------------------------------------------------------------------------------------------------
+
+WITHOUT_JSON = {
+    "schema": "prints JSON",
+    "env schema": "prints JSON",
+    "logs": "the log is the answer",
+    "agent": "shows jobs until it is stopped",
+    "env watch": "shows a job until it ends",
+    "env up": "passes Terraform's lines on",
+    "env seed": "passes Google's lines on",
+    "env down": "passes Terraform's lines on",
+    "env smoke": "passes Terraform's lines on",
+    "env build": "passes the lines of other commands on",
+    "quickstart": "types other commands",
+    **{f"submit {place}": "shows the job's lines" for place in PLACES},
+}
+
+
+def test_each_command_answers_in_json_or_has_a_reason() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "json.md").read_text(encoding="utf-8")
+    answers, others = page.partition("## Commands without it")[::2]
+    without = set()
+    for context in every(get_command(main.app)):
+        if hasattr(context.command, "list_commands"):
+            continue
+        path = context.command_path.removeprefix("maskwright ")
+        if any("--json" in option.opts for option in context.command.params):
+            assert f"`{path}`" in answers, f"docs/json.md does not say what `{path} --json` prints"
+        else:
+            without.add(path)
+            assert f"`{path.split()[0] if path.startswith('submit') else path}`" in others
+    assert without == set(WITHOUT_JSON)
+
+
+def test_errors_are_json_where_answers_are(cli: Any, tmp_path: Path) -> None:
+    found = cli("data", "verify", tmp_path / "nowhere", "--json")
+    record = json.loads(found.err.splitlines()[-1])
+    error = record.pop("error")
+    assert record == {"version": JSON_VERSION} and found.out == ""
+    assert (error["kind"], error["exit_code"], found.code) == ("StoreError", 2, 2)
+    assert error["message"] == str(from_record(error)) and error["fix"]
+    for words in (("status", "--jsn", "--json"), ("evaluate", "--json"), ("nothing", "--json")):
+        found = cli(*words)
+        error = json.loads(found.err.splitlines()[-1])["error"]
+        assert (error["kind"], error["exit_code"], found.code) == ("InputError", 2, 2), words
+    plain = cli("data", "verify", tmp_path / "nowhere")
+    assert plain.err.startswith("error: ") and plain.code == 2

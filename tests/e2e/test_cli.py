@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -48,7 +49,7 @@ FAST = {
 @pytest.mark.parametrize(
     ("recipe", "steps"),
     [
-        pytest.param({}, 1300, id="roberta", marks=pytest.mark.long),
+        pytest.param({}, 1300, id="roberta", marks=[pytest.mark.long, pytest.mark.large]),
         pytest.param(FAST, 200, id="modernbert"),
     ],
 )
@@ -88,7 +89,7 @@ def test_from_text_to_transformers(recipe: dict[str, str], steps: int, corpus: P
     again = json.loads(maskwright("evaluate", "model", "--store", "store", "--seq-len", 48, "--json", cwd=tmp_path))
     assert again["loss"] == pytest.approx(result["loss"], rel=1e-6)
     sentence = "The fox saw the<mask>."
-    own = json.loads(maskwright("fill", "model", sentence, "--top", 3, "--json", cwd=tmp_path))[0]["masks"][0]
+    own = json.loads(maskwright("fill", "model", sentence, "--top", 3, "--json", cwd=tmp_path))["texts"][0]["masks"][0]
     import transformers
 
     pipeline = transformers.pipeline("fill-mask", model=str(tmp_path / "model"), top_k=3, device="cpu")
@@ -166,6 +167,7 @@ def wheel(tmp_path: Path) -> Path:
 
 
 @pytest.mark.long
+@pytest.mark.large
 def test_quickstart_on_own_text(wheel: Path, corpus: Path, tmp_path: Path) -> None:
     """By the wheel alone, in a folder without the repository."""
     maskwright = partial(command_line.maskwright, command=[str(wheel)], popen=subprocess.Popen)
@@ -179,11 +181,15 @@ def test_quickstart_on_own_text(wheel: Path, corpus: Path, tmp_path: Path) -> No
         "evaluate",
         "export",
         "fill",
+        "report",
     ):
         assert f"$ maskwright {command}" in out
     for line in ("before training", "unigram baseline", "after training", "Next, a larger model:"):
         assert line in out
     assert "ModernBERT with Muon, 2 layers of 128, trained for" in out
+    assert (
+        out.rstrip().endswith("qs/report.html") and "What it would write" in (tmp_path / "qs/report.html").read_text()
+    )
     assert "ModernBertForMaskedLM" in (tmp_path / "qs" / "model" / "config.json").read_text()
     other = [*COMMAND, "quickstart", "--to", "qs", "--architecture", "roberta"]
     with warm.Popen(other, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -238,6 +244,18 @@ def test_docstrings_are_gathered_without_running_code(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     assert 200_000 <= sum(len(line["text"].encode()) for line in lines) < 250_000
     assert all(os.path.isfile(line["source"]) for line in lines)
+
+
+def test_the_quickstart_expects_what_was_measured() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "experiments.md"
+    section = page.read_text(encoding="utf-8").split("what the quickstart promises")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| ([\d,]+) \| \d+ \| ([\d.]+) % \|", section, re.MULTILINE)
+    assert len(rows) > 10
+    for steps, accuracy in rows:
+        low, high = quickstart.expected_accuracy(int(steps.replace(",", ""))) or (1.0, 0.0)
+        assert low + 0.02 < float(accuracy) / 100 < high - 0.02, "a seed takes a third of the band at most"
+    assert quickstart.expected_accuracy(1_999) is None
+    assert quickstart._promised("modernbert", 4_000, own=True) is None
 
 
 def test_the_verdict_of_a_quickstart(tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

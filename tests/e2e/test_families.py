@@ -148,7 +148,7 @@ def pairs_config(base: str, train: Path) -> FinetuneConfig:
         "schedule": {"steps": 3},
         "batch": {"examples": 8},
         "engine": {"device": "cpu", "dtype": "fp32", "threads": 1},
-        "logging": {"tensorboard": False},
+        "logging": {"report_to": []},
     }
     return build_finetune_config(values, "pairs.yaml")
 

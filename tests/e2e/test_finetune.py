@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from html_page import Page
 
 from maskwright.core.errors import ConfigError, InputError, ModelError, StoppedEarly
 from maskwright.core.finetuning import FinetuneConfig, build_finetune_config
@@ -23,6 +24,8 @@ from maskwright.data.batch import Batch
 from maskwright.drills.verify_resume import TIMES
 from maskwright.labels.rows import Packer, in_order, prediction_batches
 from maskwright.model.config import TaskKind
+from maskwright.report import page
+from maskwright.report.run import read_all
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.export import export
 from maskwright.tasks.finetune import PreparedFinetuning, finetune, prepare_finetuning
@@ -97,7 +100,7 @@ def make(tmp_path: Path, tokenizer: str) -> Callable[..., FinetuneConfig]:
             "batch": {"examples": 12},
             "evaluation": {"every_steps": 4},
             "engine": {"device": "cpu", "dtype": "fp32", "threads": 1},
-            "logging": {"every_steps": 1, "tensorboard": False},
+            "logging": {"every_steps": 1, "report_to": []},
         }
         for dotted, value in keys.items():
             section, _, key = dotted.partition(".")
@@ -202,6 +205,10 @@ def test_resume_is_bit_identical(kind: TaskKind, make: Callable[..., FinetuneCon
     finetune(config, str(tmp_path / "stopped"))
     same(tmp_path / "straight", tmp_path / "stopped")
     finetune(config, str(tmp_path / "stopped"))  # there is nothing left to do
+    runs = read_all([str(tmp_path / "straight"), str(tmp_path / "stopped")])
+    assert runs[0].card == runs[1].card and runs[0].card["examples"]["train"] and runs[0].card["examples_by_tokens"]
+    page.write(str(tmp_path / "report.html"), runs)
+    assert "Scores of the best checkpoint" in Page((tmp_path / "report.html").read_text()).text
     same(tmp_path / "straight", tmp_path / "stopped")
     results = json.loads((tmp_path / "straight/results.json").read_text())
     lines = [line for line in metrics(tmp_path / "straight") if "valid_loss" in line]
@@ -226,6 +233,7 @@ def test_processes_give_the_same_bits(make: Callable[..., FinetuneConfig], tmp_p
     same(tmp_path / "1", tmp_path / "2")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="needs the extra jax")
 @pytest.mark.parametrize("kind", ["token_classification"])
 def test_jax_learns_what_torch_does(kind: TaskKind, make: Callable[..., FinetuneConfig], tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ def test_a_machine_without_the_training_packages_submits_and_watches(
     place = "--run /runs/one --set data.store=/runs/store"
     light = [
         "--help", "status run --json", "logs run", "schema", "schema --markdown", "schema --recipe small", "env prices",
+        "doctor",
         f"submit slurm small {place} --dry-run",
         f"submit kubernetes small {place} --image a/b:c --mount data:/runs --dry-run",
     ]  # fmt: skip

@@ -292,7 +292,7 @@ module.Peers.gather = meet
 DIES_IN_A_ROLLBACK = """
 from maskwright.training import health, loop
 look, back = health.LossWatch.look, loop._roll_back
-health.LossWatch.look = lambda self, step, loss: look(self, step, loss) or step == 12
+health.LossWatch.look = lambda self, step, *rest: look(self, step, *rest) or step == 12
 def roll_back(job, bar):
     if not job.is_rank_0:
         job.engine.write = lambda state: die_once()
@@ -312,6 +312,7 @@ loss_scale.FIRST_SCALE, loss_scale.DOUBLED_AFTER_UPDATES = 2.0**21, 2
 """
 
 
+@pytest.mark.long
 def test_fp16_skips_the_same_updates_at_any_number_of_processes(machine: Machine) -> None:
     """Its gradients overflow at first, and again whenever the scale has grown."""
     keys = {**EIGHT, "engine.dtype": "fp16", "evaluation.every_steps": None}

@@ -59,7 +59,7 @@ CONFIG: dict[str, dict[str, Any]] = {
     "engine": {"device": "cpu", "dtype": "fp32", "threads": 1},
     "checkpoint": {"save_every_steps": 100, "save_every_seconds": None},
     "evaluation": {"max_rows": 8, "every_steps": None},
-    "logging": {"every_steps": 5, "tensorboard": False},
+    "logging": {"every_steps": 5, "report_to": []},
 }
 
 

@@ -117,6 +117,7 @@ def test_verify_resume_proves_a_job_exact(store: TokenStore, tmp_path: Path) -> 
     assert "1 of" in found and "lm_head.bias" in found and "metrics at step 7" in found and "lines of metrics" in found
 
 
+@pytest.mark.long
 def test_verify_resume_takes_fine_tuning(tokenizer: str, tmp_path: Path) -> None:
     for name in ("train", "test"):
         lines = (f"the {name} {n},{n % 3}\n" for n in range(60))

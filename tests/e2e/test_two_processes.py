@@ -47,11 +47,12 @@ CONFIG: dict[str, dict[str, Any]] = {
     "model": {"size": "nano", "hidden_size": 32, "num_attention_heads": 2},
     "optimizer": {"learning_rate": 1e-3},
     "schedule": {"steps": 12, "warmup_steps": 3},
+    "phases": [{"until_step": 5, "seq_len": 16, "rows_per_step": 16, "masking_rate": 0.3}],
     "batch": {"micro_batch_rows": 4, "virtual_workers": 2},
     "engine": {"kind": "jax", "device": "cpu", "devices": 2, "dtype": "fp32", "threads": 1},
     "checkpoint": {"save_every_steps": 4, "save_every_seconds": None, "keep": 9},
     "evaluation": {"max_rows": 8, "every_steps": 5},
-    "logging": {"every_steps": 1, "tensorboard": False},
+    "logging": {"every_steps": 1, "report_to": []},
 }
 
 
@@ -156,6 +157,7 @@ def same(one: RunDirectory, other: RunDirectory) -> None:
     assert tensors > 50 and lines > 5 and differences == []
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("hosts", [pytest.param("jax", marks=JAX)], indirect=True)  # of torch each has one device
 def test_two_processes_of_four_devices_end_like_one_of_eight(hosts: Hosts) -> None:
     keys = ("engine.devices=8", "engine.sharding=fsdp", "batch.virtual_workers=8", "batch.micro_batch_rows=1")

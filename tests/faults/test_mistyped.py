@@ -92,10 +92,7 @@ def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:
         ("data prepare wiki/*.txt --tokenizer t --to out", "matches no file. Fix: check the path; quote globs"),
         ("text audit hf://datasets/wikitext", "got 'wikitext'. Fix: write hf://datasets/OWNER/NAME/FILE"),
         ("text audit nothing://a/b", "no file system is known by nothing://. Fix: give a path, gs:// or s3://"),
-        (
-            "plan CONFIG --on h100",
-            "'h100' is not a slice of a TPU, and `plan` compiles for no other machine. Fix: write KIND:TOPOLOGY",
-        ),
+        ("plan CONFIG --on h10", "'h10' is not a device that `plan` knows. Fix: did you mean h100"),
         ("pretrain CONFIG --run gs:/b/run", "gs:/b/run: must be a local folder"),
         ("data prepare CONFIG --tokenizer t --to gs:/b/store", "gs:/b/store: must be a local folder"),
         ("export CONFIG --to gs://b/model", "gs://b/model: must be a local folder"),
@@ -103,7 +100,7 @@ def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:
         ("pretrain CONFIG --run out --dry-run --set checkpoint.copy_to=gs:/b/c", "gs:/b/c: names no folder"),
         ("pretrain CONFIG --run out --dry-run --set checkpoint.copy_to=http://b/c", "http://b/c: names no folder"),
         ("env plan CONFIG", "is the YAML of a run, not of an environment. Fix: see docs/google-cloud.md"),
-        ("plan CONFIG --on v6:2x4", "Fix: did you mean v6e:2x4? Kinds: v2, v3, v4"),
+        ("plan CONFIG --on v6:2x4", "'v6:2x4' is not a device that `plan` knows. Fix: did you mean v6e:2x4?"),
         ("submit slrum CONFIG --run out", "'slrum' is no place to run. Fix: did you mean slurm?"),
     ],
 )

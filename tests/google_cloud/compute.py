@@ -362,6 +362,11 @@ def serial_port(cloud: Cloud, request: Request) -> Any:
     }
 
 
+def may(cloud: Cloud, request: Request) -> Any:
+    cloud.need(f"compute/{request.name.removesuffix('/testIamPermissions')}")
+    return {"permissions": [one for one in request.body["permissions"] if one not in cloud.denied]}
+
+
 def preempt(cloud: Cloud, name: str, hosts: list[int] | None) -> bool:
     for key, body in list(cloud.resources.items()):
         if key.startswith("compute/") and last(key) == name:
@@ -381,6 +386,7 @@ def preempt(cloud: Cloud, name: str, hosts: list[int] | None) -> bool:
 COMMON = {"insert": insert, "get": get, "list": listed, "aggregatedList": aggregated, "delete": delete, "patch": patch}
 COMMON |= {"update": patch, "setLabels": set_labels}
 HANDLERS = {
+    "compute.subnetworks.testIamPermissions": may,
     "compute.instances.start": power,
     "compute.instances.stop": power,
     "compute.instances.suspend": power,

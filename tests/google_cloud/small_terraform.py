@@ -12,7 +12,7 @@ from google_cloud import compute, storage
 from google_cloud.fake import Cloud
 
 from maskwright.cloud import record
-from maskwright.cloud.environment import read_environment
+from maskwright.cloud.environment import Environment, read_environment
 from maskwright.cloud.provision import variables
 
 
@@ -30,9 +30,12 @@ class SmallTerraform:
         (kind,) = parts
         known = record.read(environment).moved(kind, (placement or {}).get(kind, 0))
         record.write(environment, known)
+        self.acts.append(f"up {kind} {self.make(environment, known, kind)}")
+
+    def make(self, environment: Environment, known: record.Record, kind: str) -> str:
+        """The slice or group, without its record. Its zone."""
         hosts = variables.variables(environment, known, None)[kind]
         project, zone, name = environment.project, hosts["zone"], f"{environment.name}-{kind}"
-        self.acts.append(f"up {kind} {zone}")
         with self.cloud.lock:
             if f"storage/b/{environment.runs_bucket}" not in self.cloud.resources:
                 storage.make_bucket(self.cloud, {"name": environment.runs_bucket})
@@ -48,6 +51,7 @@ class SmallTerraform:
                 "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
             }
             compute.make(self.cloud, f"projects/{project}/zones/{zone}/instanceGroupManagers", group)
+        return str(zone)
 
     def down(self, location: str, *, parts: tuple[str, ...], **_: Any) -> SimpleNamespace:
         self._fail()

@@ -101,11 +101,11 @@ def test_a_run_changes_its_engine_on_the_way(config: Make, tmp_path: Path, optim
 
 @pytest.mark.long
 def test_stopped_and_continued_on_any_number_of_devices(config: Make, tmp_path: Path) -> None:
-    """With dropout, which is drawn for each virtual worker, and a masking rate that moves."""
+    """With dropout, which is drawn for each virtual worker, and phases of other shapes."""
     keys = {
         "model.hidden_dropout": 0.1,
         "model.attention_dropout": 0.1,
-        "masking.final_rate": 0.3,
+        "phases": [{"until_step": 5, "seq_len": 16, "rows_per_step": 16, "masking_rate": 0.3}],
         "batch.virtual_workers": 4,
         "batch.micro_batch_rows": 2,
         "optimizer.learning_rate": RATE,
@@ -247,8 +247,8 @@ def test_after_a_step_that_is_not_finite_nothing_changes(
     """The device runs ahead: what is bad is found at the next log line, named by its step, and has changed nothing."""
     batch = Loader.batch
 
-    def poisoned(self: Loader, step: int, virtual_worker: int, data_step: int | None = None) -> Batch:
-        found = batch(self, step, virtual_worker, data_step)
+    def poisoned(self: Loader, step: int, virtual_worker: int) -> Batch:
+        found = batch(self, step, virtual_worker)
         return replace(found, weights=found.weights * np.float32(np.nan)) if (step, virtual_worker) == (5, 1) else found
 
     monkeypatch.setattr(Loader, "batch", poisoned)
@@ -279,7 +279,7 @@ def small_memory(monkeypatch: pytest.MonkeyPatch, rows: int, *, compiler_knows: 
     """A device on which programs of more than `rows` rows at once end without memory; rows of each that ran."""
     compiled, seen = JaxEngine._compiled, []
 
-    def limited(self: JaxEngine, what: str, arguments: tuple[Any, ...], **options: Any) -> Any:
+    def limited(self: JaxEngine, what: str, arguments: tuple[Any, ...], *rest: Any, **options: Any) -> Any:
         at_once = arguments[1]["input_ids"].shape[2]
 
         def exhausted(*_: Any) -> Any:
@@ -290,7 +290,7 @@ def small_memory(monkeypatch: pytest.MonkeyPatch, rows: int, *, compiler_knows: 
         if at_once > rows:
             return exhausted
         seen.append(at_once)
-        return compiled(self, what, arguments, **options)
+        return compiled(self, what, arguments, *rest, **options)
 
     monkeypatch.setattr(JaxEngine, "_compiled", limited)
     return seen

@@ -44,6 +44,13 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     monkeypatch.setattr(start, "train", train)
 
 
+PHASES = [
+    {"until_step": 5, "seq_len": 16, "rows_per_step": 16, "masking_rate": 0.3},
+    {"until_step": 8, "seq_len": 24, "masking_kind": "span", "final_lr_share": 0.5},
+]
+"""The first border is where the run is stopped, the second one is between its stops."""
+
+
 @pytest.mark.parametrize(
     "keys",
     [
@@ -58,8 +65,8 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
         {
             "data.packing": "full_sentences",
             "masking.kind": "span",
-            "masking.rate": 0.3,
-            "masking.final_rate": 0.1,
+            "masking.rate": 0.1,
+            "phases": [{"until_step": 7, "seq_len": 16, "rows_per_step": 16, "masking_rate": 0.3}],
         },
         {"schedule.kind": "wsd", "batch.virtual_workers": 4, "evaluation.every_steps": 5},
         {
@@ -67,7 +74,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
             "model.hidden_dropout": 0.1,
             "model.attention_dropout": 0.1,
             "optimizer.kind": "muon",
-            "masking.final_rate": 0.1,
+            "phases": [*PHASES, {"until_step": 12, "rope_theta": 160_000.0}],
             "engine.dtype": "bf16",
         },
         {"engine.dtype": "fp16", "model.hidden_dropout": 0.1, "evaluation.every_steps": 5},
@@ -77,6 +84,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
                 "engine.dtype": "bf16",
                 "model.architecture": "modernbert",
                 "model.hidden_dropout": 0.1,
+                "phases": PHASES,
             },
             marks=[
                 pytest.mark.long,
@@ -178,7 +186,7 @@ def test_micro_batches_add_up_to_the_whole_batch(config: Callable[..., RunConfig
 
 
 def test_run_directory_records_what_was_run(config: Callable[..., RunConfig], tmp_path: Path) -> None:
-    task.pretrain(config(**{"logging.tensorboard": True}), str(tmp_path / "run"))
+    task.pretrain(config(**{"logging.report_to": ["tensorboard"]}), str(tmp_path / "run"))
     record = json.loads((tmp_path / "run/config.resolved.json").read_text())
     assert record["config"]["schedule.steps"] == 12
     assert record["digest"] == config().digest()  # what is logged does not count

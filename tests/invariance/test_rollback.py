@@ -34,9 +34,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     steps: list[int] = []
     batches = Loader.batches
 
-    def noted(self: Loader, step: int, data_step: int, workers: list[int]) -> list[Batch]:
-        steps.append(data_step)
-        return batches(self, step, data_step, workers)
+    def noted(self: Loader, step: int, workers: list[int]) -> list[Batch]:
+        steps.append(step)
+        return batches(self, step, workers)
 
     monkeypatch.setattr(Loader, "batches", noted)
     return steps

@@ -7,6 +7,7 @@ The first sentences of each docstring have to stand on the page, so that a reade
 from __future__ import annotations
 
 import csv
+import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -17,10 +18,12 @@ import pyarrow
 import pyarrow as arrow
 import pytest
 from fairseq_files import write_fairseq
+from fake_gcs import fake_gcs
 from fake_hub import TOKEN, fake_hub
+from google_cloud.seeding import SEEDED, seeder
 from original_epochs import spoil
 from pages import made_up
-from pages.google import google
+from pages.google import google, made
 from pages.markdown import read_page
 from pages.shell import Shell
 from pages.walk import FINISHED, walk
@@ -67,29 +70,88 @@ def shard(shell: Shell) -> Iterator[None]:
 
 def own_text(shell: Shell) -> Iterator[None]:
     """The test has typed the commands of [your own text](own-text.md) before."""
-    shutil.copytree(walked_own_text(shell), shell.folder, dirs_exist_ok=True)
+    shutil.copytree(walked("own-text.md", shell), shell.folder, dirs_exist_ok=True)
     yield
 
 
-def walked_own_text(shell: Shell) -> Path:
+def files(shell: Shell) -> Iterator[None]:
+    """The commands go on from the files of [your own text](own-text.md), and a test types them."""
+    yield from own_text(shell)
+
+
+def fine_tuned(shell: Shell) -> Iterator[None]:
+    """The commands go on from the files of [fine-tuning](finetuning.md), and a test types them."""
+    shutil.copytree(walked("finetuning.md", shell), shell.folder, dirs_exist_ok=True)
+    yield
+
+
+def walked(name: str, shell: Shell) -> Path:
     """Where the walk through that page has left its files."""
-    if "own-text.md" not in FINISHED:
-        other = Shell(Path(tempfile.mkdtemp(dir=shell.root)), shell.environment)
+    if name not in FINISHED:
+        page, other = read_page(DOCS / name), Shell(Path(tempfile.mkdtemp(dir=shell.root)), shell.environment)
         try:
-            next(notes(other))
-            walk(read_page(DOCS / "own-text.md"), other, {})
+            for given in page.given or []:
+                next(GIVEN[given](other))
+            walk(page, other, {})
         finally:
             other.close()
-    return FINISHED["own-text.md"]
+    return FINISHED[name]
 
 
 def sentences(shell: Shell) -> Iterator[None]:
     """In place of your examples, the test has 320 made-up sentences about the same six subjects."""
     rows = made_up.labelled(320, seed=9)
-    for name, part in (("subjects.csv", rows[:120]), ("subjects-test.csv", rows[120:])):
+    # Pages show the first predictions. Of these three, models that differ by rounding alone are more or less sure.
+    unsure, rest = rows[120:123], rows[123:]
+    for name, part in (("subjects.csv", rows[:120]), ("subjects-test.csv", rest + unsure)):
         with open(shell.folder / name, "w", encoding="utf-8", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows([("text", "subject"), *part])
     yield
+
+
+def pairs(shell: Shell) -> Iterator[None]:
+    """In place of BLiMP and Zorro, it has 20 made-up pairs in the form of each."""
+    blimp, zorro = shell.folder / "blimp" / "data", shell.folder / "Zorro" / "sentences" / "babyberta"
+    blimp.mkdir(parents=True)
+    zorro.mkdir(parents=True)
+    made = made_up.pairs(20, seed=4)
+    with open(blimp / "word_order.jsonl", "w", encoding="utf-8") as file:
+        for good, bad in made:
+            record = {"sentence_good": good, "sentence_bad": bad, "UID": "word_order", "field": "syntax"}
+            file.write(json.dumps(record) + "\n")
+    lines = [line for good, bad in made for line in (bad, good)]
+    Path(zorro, "syntax-word_order.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    yield
+
+
+def sequences(shell: Shell) -> Iterator[None]:
+    """In place of your sequences, it has 20 made-up genes and proteins."""
+    for name, kind, alphabet in (("genome.fa", "gene", "ACGT"), ("proteins.faa", "protein", "ACDEFGHIKLMNPQRSTVWY")):
+        Path(shell.folder, name).write_text(made_up.fasta(kind, alphabet), encoding="utf-8")
+    yield
+
+
+def no_mask(shell: Shell) -> Iterator[None]:
+    """`FOLDER` is that model without its mask token."""
+    folder = shell.folder / "FOLDER"
+    shutil.copytree(shell.folder / "model", folder)
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        values = json.loads((folder / name).read_text(encoding="utf-8"))
+        values.pop("mask_token", None)
+        (folder / name).write_text(json.dumps(values), encoding="utf-8")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    tokenizer["added_tokens"] = [token for token in tokenizer["added_tokens"] if token["content"] != "<mask>"]
+    tokenizer["model"]["vocab"].pop("<mask>", None)
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    yield
+
+
+def bucket(shell: Shell) -> Iterator[None]:
+    """In place of Cloud Storage, it has a made-up one on this machine."""
+    pytest.importorskip("gcsfs", reason="needs the extra gcp")
+    with fake_gcs() as storage:
+        shell.environment |= {"STORAGE_EMULATOR_HOST": storage.url, "MASKWRIGHT_CACHE": str(shell.root / "cache")}
+        yield
 
 
 def letters(shell: Shell) -> Iterator[None]:
@@ -105,7 +167,7 @@ def hub(shell: Shell) -> Iterator[None]:
     """In place of the Hugging Face Hub, it has a small one of its own, and in place of ModernBERT-base the two layers
     of [your own text](own-text.md)."""
     with fake_hub() as made:
-        made.add("answerdotai/ModernBERT-base", walked_own_text(shell) / "model")
+        made.add("answerdotai/ModernBERT-base", walked("own-text.md", shell) / "model")
         shell.environment |= {"HF_ENDPOINT": made.url, "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1"}
         yield
 
@@ -160,6 +222,13 @@ def shards(shell: Shell) -> Iterator[None]:
     yield
 
 
+def clone(shell: Shell) -> Iterator[None]:
+    """The test types these commands in a clone of maskwright."""
+    for name in ("src", "deploy", "recipes", "requirements", "pyproject.toml", "README.md", "LICENSE", ".dockerignore"):
+        (shell.folder / name).symlink_to(DOCS.parent / name)
+    yield
+
+
 def a_ray_cluster(shell: Shell) -> Iterator[None]:
     """A test types these commands on a Ray cluster of one machine with two CPUs, and all outputs are what it saw."""
     if why := why_not():
@@ -174,14 +243,38 @@ def a_ray_cluster(shell: Shell) -> Iterator[None]:
 def google_cloud(shell: Shell) -> Iterator[None]:
     """In place of Google Cloud, the test has a made-up one on this machine, with the real Terraform; the two hosts are
     processes of this machine, and they really train."""
-    with google(shell):
+    with google(shell, "lab1", "group", hosts=2):
+        yield
+
+
+def google_cloud_with_a_disk(shell: Shell) -> Iterator[None]:
+    """In place of Google Cloud, the test has a made-up one on this machine, with the real Terraform; the disk and the
+    share are folders, and the slice's host is a process that really trains, on a CPU in place of its chips."""
+    mounted = shell.root / "mnt" / "common"
+    (mounted / "nfs_share").mkdir(parents=True)
+    shell.places["/mnt/common"] = str(mounted)
+    devices = "--set engine.device=cpu --set engine.devices=4"  # virtual ones, for the four chips
+    with google(shell, "env-20200430", "slice", hosts=1, more=devices) as cloud:
+        cloud.script("builds", [{"status": "SUCCESS"}])
+        with seeder(cloud, SEEDED, mounted / "shared_pd"):
+            yield
+
+
+def lab(shell: Shell) -> Iterator[None]:
+    """In place of Google Cloud, the test has a made-up one, where the disk of `lab.yaml` is filled and its hosts are
+    up; nothing computes on them."""
+    blocks = read_page(DOCS / "google-cloud.md").blocks
+    text = next("\n".join(block.body) for block in blocks if block.file == "lab.yaml")
+    (shell.folder / "lab.yaml").write_text(text + "\n", encoding="utf-8")
+    with made(shell, str(shell.folder / "lab.yaml")):
         yield
 
 
 GIVEN: dict[str, Given] = {
     one.__name__: one
     for one in (
-        *(nothing, notes, own_text, sentences, letters, hub, original, readme, shard, shards),
-        *(a_ray_cluster, google_cloud),
+        *(nothing, notes, own_text, sentences, letters, hub, original, readme, shard, shards, clone),
+        *(files, fine_tuned, pairs, sequences, no_mask, bucket, a_ray_cluster),
+        *(google_cloud, google_cloud_with_a_disk, lab),
     )
 }

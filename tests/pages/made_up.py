@@ -90,3 +90,16 @@ def labelled(count: int, seed: int) -> list[tuple[str, str]]:
         subject = generator.choice(list(NOUNS))
         found[sentence(subject, generator)] = subject
     return list(found.items())
+
+
+def pairs(count: int, seed: int) -> list[tuple[str, str]]:
+    """Sentences, and the same with their words in reverse."""
+    generator = random.Random(seed)
+    good = [sentence(generator.choice(list(NOUNS)), generator) for _ in range(count)]
+    return [(one, " ".join(reversed(one.rstrip(".").split())) + ".") for one in good]
+
+
+def fasta(kind: str, alphabet: str, seed: int = 7) -> str:
+    """20 records of 600 letters."""
+    generator = random.Random(seed)
+    return "".join(f">{kind}{number}\n{''.join(generator.choices(alphabet, k=600))}\n" for number in range(20))

@@ -1,5 +1,8 @@
 """Pages as tests see them: what of a page is executed, which files it has the reader write, and what output it shows.
 
+Walks, which `docs/index.md` marks with ▸, begin with a table that says for whom they are and what they take. Other
+pages go on from the files of such a walk (`files` or `fine_tuned` of `given.py`).
+
 A page that is executed says so in a comment that readers do not see, with what the test puts into the empty directory
 first (functions of `given.py`): `<!-- executed: stories, hub -->`, or `<!-- executed long: … -->` for `--long` alone.
 Its fenced blocks, in order and in one shell:
@@ -142,16 +145,18 @@ LEFT_OUT = re.compile(
 )
 """A terminal has a bar there; elsewhere it is a line every 15 seconds, and one at the end of what took over 2."""
 VARIES = {
-    "this machine": r"(?<=engine: ).*|torch [\d.]+\S* on cpu, [^)]*",
-    "a digest": r"\b(?=[0-9a-f]*\d)[0-9a-f]{6,64}\b",
+    "this machine": r"(?<=engine: ).*|torch [\d.]+\S* on cpu, ([^()]|\([^()]*\))*",
+    "a projected time": r"(?<=time here: ).*(?= for )",
+    "a digest": r"(?<!\.)\b(?=[0-9a-f]*\d)[0-9a-f]{6,64}\b",
     "a date": r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?Z?",
     "a duration": r"\b\d+(:\d\d)+\b|\b[\d.,]+ (ms|s|min|seconds|minutes|hours)\b",
-    "a speed": r"\b[\d.,]+ ?[kMGT]?(B|FLOPs?)?( \w+)?/s\b",
+    "a speed": r"\b[\d.,]+ ?[kMGT]?(B|FLOPs?)?( \w+)?/s\b|\b[\d.,]+k? a second\b",
     "a share of this machine's speed": r"\b\d+ ?% of (measured|GEMM)",
     "an amount of memory": r"\b[\d.,]+ [kMGT]B\b",
-    "a machine of a group": r"\b\w+-group-\w{4}\b",
+    "a machine of a group": r"\b\w+-(group|slice)-\w{4}\b",
     "a process": r"\b(process|pid) \d+",
     "a guess": r"\S+ \d+%(?=  |$)",
+    "a score of a verdict": r"(?<=accuracy rose from ).*",
     "a rounding error": r"\b\d(\.\d+)?e-\d\d\b",
 }
 """What differs between two machines or two moments; each is compared as these words."""
@@ -161,7 +166,10 @@ DECIMAL = re.compile(r"-?\d+\.\d+|\d+(?=%)")
 def clean(output: str, root: str) -> list[str]:
     """The output as a page shows it: no progress, and paths as they would be without the test's folder."""
     output = re.sub(r"http://127\.0\.0\.1:\d{5}/", "https://huggingface.co/", output)  # `given.hub`
-    output = re.sub(r"\d+ GFLOP/s measured", "… GFLOP/s measured", output)  # tests measure with tiny matrices
+    # Tests measure with tiny matrices.
+    output = re.sub(r"\d+ GFLOP/s measured", "… GFLOP/s measured", output)
+    output = re.sub(r"time here: about [^()]*\([^()]*\)", "time here: about … (… to …)", output)
+    output = re.sub(r"[^\s'\"]*(?=/home/you/)", "", output)  # of this walk, and of one that it goes on from
     lines = output.replace(root, "").replace(f" on {socket.gethostname()}", " on laptop").replace("\r", "").splitlines()
     return [line.rstrip() for line in lines if not LEFT_OUT.match(line)]
 

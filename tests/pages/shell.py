@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ COMMAND = """#!{python} -IS
 import array, json, os, signal, socket, sys
 server = socket.socket(socket.AF_UNIX)
 server.connect({address!r})
-request = json.dumps(dict(words=sys.argv[1:], cwd=os.getcwd(), environment=dict(os.environ))).encode()
+request = json.dumps(dict(words={words}, cwd=os.getcwd(), environment=dict(os.environ))).encode()
 streams = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))
 server.sendmsg([len(request).to_bytes(4, "little")], [streams])
 server.sendall(request)
@@ -32,6 +33,8 @@ code = int.from_bytes(server.recv(4, socket.MSG_WAITALL), "little", signed=True)
 sys.exit(code if code >= 0 else 128 - code)
 """
 """The `maskwright` of the page: it asks this process for a fork, lends it its streams and hands on its exit code."""
+PROGRAM = "python-program"
+"""The same for a block of Python, on its standard input."""
 
 
 class Shell:
@@ -46,14 +49,21 @@ class Shell:
             "TERM": "dumb",
             "TOKENIZERS_PARALLELISM": "false",  # a process with threads cannot be forked: each of `compare`'s took 4 s
         }
+        self.places = {"/home/you": str(self.folder.parent)}
+        """Paths of the page, and where they are here."""
         self.enter: list[str] = []
         """The command, if any, that the shell is started by."""
         self._script, self._output = root / "command.sh", root / "output"
         self._process: subprocess.Popen[bytes] | None = None
 
+    def placed(self, text: str) -> str:
+        for shown, here in self.places.items():
+            text = text.replace(shown, here)
+        return text
+
     def run(self, command: str, seconds: float, *, strict: bool = False) -> tuple[int, str]:
         """Its exit code, and what it printed on both streams. `strict`: it ends with the first command that fails."""
-        process = self._process or self._start()
+        process, command = self._process or self._start(), self.placed(command)
         self._script.write_text(f"set -e\n{command}\nset +e\n" if strict else f"{command}\n")
         assert process.stdin
         process.stdin.write(
@@ -99,12 +109,15 @@ def commands() -> Iterator[str]:
         address = os.path.join(folder, "socket")
         listening.bind(address)
         listening.listen(64)
-        command = Path(folder, "maskwright")
-        command.write_text(COMMAND.format(python=sys.executable, address=address))
-        command.chmod(0o755)
-        hub = Path(folder, "hf")
-        hub.write_text(f"#!{sys.executable}\nfrom huggingface_hub.cli.hf import main\nmain()\n")
-        hub.chmod(0o755)
+        forked = partial(COMMAND.format, python=sys.executable, address=address)
+        scripts = {
+            "maskwright": forked(words='["-m", "maskwright", *sys.argv[1:]]'),
+            PROGRAM: forked(words='["-c", sys.stdin.read()]'),
+            "hf": f"#!{sys.executable}\nfrom huggingface_hub.cli.hf import main\nmain()\n",
+        }
+        for name, script in scripts.items():
+            Path(folder, name).write_text(script)
+            Path(folder, name).chmod(0o755)
         threading.Thread(target=_accept, args=(listening,), daemon=True).start()
         try:
             yield folder
@@ -128,7 +141,7 @@ def _serve(connection: socket.socket) -> None:
             return
         request, streams = asked
         process: Any = warm.Popen(
-            [sys.executable, "-m", "maskwright", *request["words"]],
+            [sys.executable, *request["words"]],
             cwd=request["cwd"],
             env=request["environment"],
             **dict(zip(("stdin", "stdout", "stderr"), streams, strict=True)),

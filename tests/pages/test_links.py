@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,14 @@ def anchors(path: Path) -> set[str]:
             number += 1
         found.add(name)
     return found
+
+
+def test_the_list_for_programs_is_that_of_the_index() -> None:
+    """`scripts/llms` renews it."""
+    made = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "llms", "--print"], capture_output=True, text=True, check=True
+    )
+    assert (ROOT / "llms.txt").read_text(encoding="utf-8") == made.stdout
 
 
 @pytest.mark.parametrize("path", pages(), ids=lambda path: path.relative_to(ROOT).as_posix())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,15 +13,16 @@ import pytest
 from pages.given import GIVEN
 from pages.markdown import Page, read_page, visible, with_outputs
 from pages.shell import Shell, commands
+from pages.test_links import pages
 from pages.walk import walk
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-PAGES = [
-    read_page(path)
-    for path in (*sorted((ROOT / "docs").glob("*.md"), key=lambda path: path.name != "own-text.md"), README)
-]
-"""The one first that others go on from."""
+FIRST = ("own-text.md", "finetuning.md")
+"""Pages that others go on from."""
+PAGES = [read_page(ROOT / "docs" / name) for name in FIRST]
+PAGES += [read_page(path) for path in sorted((ROOT / "docs").glob("*.md")) if path.name not in FIRST]
+PAGES.append(read_page(README))
 EXECUTED = [
     pytest.param(page, id=page.path.name, marks=[pytest.mark.long] if page.long else [])
     for page in PAGES
@@ -49,14 +52,33 @@ def test_a_page_ends_as_it_says(
         pytest.fail("\n\n".join([f"{page.path.name} is not what happens", *wrong]), pytrace=False)
 
 
+@pytest.mark.parametrize("path", pages(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_what_is_not_executed_has_its_reason(path: Path) -> None:
+    page = read_page(path)
+    silent = [block.line for block in page.shell_blocks if block.executed and page.given is None]
+    assert silent == [], "neither executed nor with a reason below"
+
+
 HEAD = ["For", "Needs", "Takes", "Costs"]
+WALKS = re.findall(r"\(([\w-]+\.md)\) ▸", (ROOT / "docs" / "index.md").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(page, id=page.path.name) for page in PAGES if page.given is not None and page.path != README],
-)
-def test_a_walk_says_for_whom_it_is_and_what_it_takes(page: Page) -> None:
+@pytest.mark.parametrize("name", WALKS)
+def test_a_walk_says_for_whom_it_is_and_what_it_takes(name: str) -> None:
+    page = next(page for page in PAGES if page.path.name == name)
+    assert page.given is not None
     head = page.text.split("\n## ")[0]
     rows = [line.split("|")[1].strip() for line in head.splitlines() if line.startswith("| ")]
     assert rows[1:5] == HEAD
+
+
+def test_the_notebook_is_the_page_from_python() -> None:
+    """So its code is executed with that page; its own are the line that installs and the plot."""
+    page = read_page(ROOT / "docs" / "python.md")
+    notebook = json.loads((ROOT / "docs" / "notebooks" / "from-text-to-model.ipynb").read_text(encoding="utf-8"))
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert all(not cell.get("outputs") for cell in notebook["cells"])
+    assert cells.pop(0).startswith("%pip install") and cells.pop(cells.index("run.plot()"))
+    programs = [block.body for block in page.blocks if block.file and block.file.endswith(".py")]
+    parts = [part for body in programs for part in "\n".join(body).split("\n\n")]
+    assert cells == list(dict.fromkeys(parts))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pages.markdown import Block, Page, agree, clean
-from pages.shell import Shell
+from pages.shell import PROGRAM, Shell
 
 FINISHED: dict[str, Path] = {}
 """Where each page that was walked in this process has left its files."""
@@ -19,13 +19,12 @@ def walk(page: Page, shell: Shell, made: dict[tuple[int, int], list[str]]) -> li
         if block.executed and block.file:
             path = shell.folder / block.file
             path.parent.mkdir(parents=True, exist_ok=True)
-            text = "\n".join(block.body).replace("/home/you", str(shell.folder.parent))
-            path.write_text(text + "\n", encoding="utf-8")
+            path.write_text(shell.placed("\n".join(block.body)) + "\n", encoding="utf-8")
         elif block.executed and block.language == "console":
             wrong += _compare_outputs(block, shell, made)
         elif block.executed:
             text = "\n".join(block.body)
-            script = text if block.language == "bash" else f"python - <<'END OF BLOCK'\n{text}\nEND OF BLOCK"
+            script = text if block.language == "bash" else f"{PROGRAM} <<'END OF BLOCK'\n{text}\nEND OF BLOCK"
             _run(block, script, shell, int(block.settings.get("exit", 0)), strict=True)
     FINISHED[page.path.name] = shell.folder
     return wrong

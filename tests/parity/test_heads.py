@@ -165,6 +165,31 @@ def test_packed_texts_give_the_numbers_and_gradients_of_one_text_a_row(kind: str
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5, msg=name)
 
 
+@both
+@every
+def test_new_heads_are_drawn_as_transformers_draws_them(kind: str, task: TaskKind) -> None:
+    """By quantiles, which see a cut-off as well. Those of 65,536 numbers have a standard deviation of 0.6 %."""
+    labels = 2 if task == "question_answering" else 256
+    config = replace(shape(kind, task), hidden_size=256, num_hidden_layers=1, num_labels=labels)
+    values = to_hf_config(config)
+    made = getattr(transformers, values["architectures"][0])
+    torch.manual_seed(0)
+    theirs = made(made.config_class(**values)).state_dict()
+    heads = [piece for piece in pieces(config) if piece.name.startswith("head.")]
+    ours = initial_parameters(config, 0)
+    assert heads
+    for piece in heads:
+        one, other = ours[piece.hf_name], theirs[piece.hf_name].numpy()
+        if one.ndim == 1:
+            assert np.array_equal(one, other), piece
+            continue
+        shares = [0.02, 0.1, 0.9, 0.98]
+        expected, within = np.quantile(other, shares), 10 / one.size**0.5
+        np.testing.assert_allclose(np.quantile(one, shares), expected, rtol=within, err_msg=piece.name)
+        if kind == "modernbert":
+            assert np.abs(one).max() == pytest.approx(np.abs(other).max(), rel=within / 4)
+
+
 COMPILED = [
     ("roberta", "single_label_classification"),
     ("modernbert", "token_classification"),

@@ -24,8 +24,8 @@ from maskwright.model.torch.networks import build, extract  # noqa: E402
 parity.use_virtual_devices()
 
 
-QUICK = ("roberta with dropout, another seed", "muon, modernbert", "4 devices, fsdp")
-"""Both architectures and optimizers, and what is cut over devices; all rows are compared with --long."""
+QUICK = ("roberta with dropout, another seed", "muon, modernbert")
+"""Both architectures and optimizers; all rows are compared with --long."""
 
 
 @pytest.mark.parametrize("row", [row if row in QUICK else pytest.param(row, marks=pytest.mark.long) for row in ROWS])

@@ -32,7 +32,7 @@ class Run:
         config = config.model_copy(update={"engine": config.engine.model_copy(update={"dtype": dtype})})
         shape = model_config(config.model, store.vocabulary.size, 32)
         self.loader = Loader(config, store)
-        losses = config.batch.micro_batch_rows * self.loader.slots
+        losses = self.loader.micro_batch_losses
         self.engine = TorchEngine(shape, config.optimizer, config.engine, 0, micro_batch_losses=losses)
         self.engine.write(TrainState(0, initial_parameters(shape, 0)))
         self.overflow, self.losses = overflow, []

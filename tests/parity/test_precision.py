@@ -35,6 +35,7 @@ def test_bf16_follows_fp32(store: TokenStore, config: Callable[..., RunConfig]) 
     assert np.abs(np.array(exact) - np.array(rounded)).max() < 0.03
 
 
+@pytest.mark.long  # a compiler's minute
 @pytest.mark.filterwarnings("ignore")  # of the compiler itself
 @pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs g++ on a CPU; there is none")
 @pytest.mark.parametrize(("dtype", "tolerance"), [("fp32", 1e-4), ("bf16", 0.03)])
@@ -111,7 +112,7 @@ def test_cuda_is_never_replaced_silently(store: TokenStore, config: Callable[...
         ("torch", "roberta"),
         ("torch", "modernbert"),
         pytest.param("jax", "roberta", marks=pytest.mark.long),
-        ("jax", "modernbert"),
+        pytest.param("jax", "modernbert", marks=pytest.mark.long),
     ],
 )
 def test_what_is_looked_up_often_gets_its_whole_gradient(

@@ -249,7 +249,15 @@ FULL_DEPTH = PUBLISHED | {
 }
 
 
-LARGE = ("XLM-R-base", "ModernBERT-large", "mmBERT-base")
+LARGE = (
+    "XLM-R-base",
+    "ModernBERT-large",
+    "mmBERT-base",
+    "ModernBERT-base",
+    "CamemBERT-base",
+    "Ettin, 32m",
+    "BERT-base, cased",
+)
 
 
 @pytest.fixture

@@ -168,12 +168,15 @@ def apart(one: Parameters, two: Parameters, *, biases: bool = False) -> float:
     return max(shares)
 
 
-# ---- the same dropout in both: masks that depend on the shape alone -----------------------------------------------
+# ---- the same dropout in both: masks that depend on the shape alone, of hidden states on the width ----------------
 
 
 @functools.cache
 def _kept(shape: tuple[int, ...], keep: float) -> np.ndarray:
-    return np.random.default_rng(len(shape)).random(shape) < keep
+    """Every token has one mask: torch computes the end of its last layer [K, D] for the predicted ones alone, and JAX
+    [M, T, D] for all."""
+    drawn = shape if len(shape) == 4 else shape[-1:]
+    return np.broadcast_to(np.random.default_rng(len(drawn)).random(drawn) < keep, shape)
 
 
 @contextmanager
@@ -181,7 +184,7 @@ def same_dropout() -> Iterator[None]:
     """What is dropped is each engine's own; where it is dropped, and how the rest is scaled, must agree."""
 
     def in_torch(x: torch.Tensor, rate: float) -> torch.Tensor:
-        return torch.from_numpy(_kept(tuple(x.shape), 1.0 - rate)).to(x.dtype) / (1.0 - rate)
+        return torch.from_numpy(_kept(tuple(x.shape), 1.0 - rate).copy()).to(x.dtype) / (1.0 - rate)
 
     def in_jax(key: Any, p: float, shape: tuple[int, ...]) -> Any:
         return _kept(tuple(shape), p)

@@ -24,11 +24,11 @@ ROWS: dict[str, dict[str, Any]] = {
         "masking.kind": "whole_word",
     },
     "roberta with dropout, another seed": {"model.hidden_dropout": 0.1, "model.attention_dropout": 0.2, "seed": 7},
-    "full sentences, masking spans at a rising rate": {
+    "full sentences, masking spans at two rates": {
         "data.packing": "full_sentences",
         "masking.kind": "span",
         "masking.rate": 0.1,
-        "masking.final_rate": 0.4,
+        "phases": [{"until_share": 0.5, "seq_len": 16, "rows_per_step": 16, "masking_rate": 0.4}],
         "masking.mask_share": 0.5,
         "masking.random_share": 0.4,
         "schedule.kind": "constant",

@@ -43,7 +43,7 @@ def test_key_in_the_wrong_section_is_found() -> None:
         ("masking", "rate", 1.0),
         ("masking", "kind", "words"),
         ("model", "size", "huge"),
-        ("logging", "tensorboard", "yes"),
+        ("logging", "report_to", "yes"),
     ],
 )
 def test_wrong_values_are_refused_with_the_dotted_path(section: str, key: str, value: object) -> None:
@@ -70,9 +70,9 @@ def test_mask_shares_above_one_are_refused() -> None:
 def test_yaml_numbers_and_overrides(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("data: {store: s}\nschedule: {steps: 100}\noptimizer: {learning_rate: 1e-3}\n")
-    run = c.read_config(str(path), ["optimizer.learning_rate=2e-4", "model.size=nano", "masking.final_rate=0.1"])
+    run = c.read_config(str(path), ["optimizer.learning_rate=2e-4", "model.size=nano", "masking.rate=0.1"])
     assert run.optimizer.learning_rate == 2e-4
-    assert (run.model.size, run.masking.final_rate) == ("nano", 0.1)
+    assert (run.model.size, run.masking.rate) == ("nano", 0.1)
 
 
 def test_yaml_faults_have_line_and_column(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_schema_describes_every_key() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("masking.rate", 0.9), ("masking.final_rate", 0.7), ("optimizer.learning_rate", 1.0), ("masking.mask_share", 0.0)],
+    [("masking.rate", 0.9), ("optimizer.learning_rate", 1.0), ("masking.mask_share", 0.0)],
 )
 def test_values_that_are_most_often_slips_are_doubted(key: str, value: float) -> None:
     section, name = key.split(".")
@@ -194,9 +194,9 @@ def test_a_recipe_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_words_are_words_and_numbers_numbers(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(
-        "data: {store: s}\nschedule: {steps: 100}\nengine: {compile: on}\nlogging: {tensorboard: false}\n"
+        "data: {store: s}\nschedule: {steps: 100}\nengine: {compile: on}\nlogging: {report_to: []}\n"
         "optimizer: {learning_rate: 1e-3}\n"
     )
-    config = c.read_config(str(path), ["engine.compile=off", "logging.tensorboard=True"])
-    assert (config.engine.compile, config.logging.tensorboard, config.optimizer.learning_rate) == ("off", True, 1e-3)
+    config = c.read_config(str(path), ["engine.compile=off", "logging.report_to=[wandb]"])
+    assert (config.engine.compile, config.logging.report_to, config.optimizer.learning_rate) == ("off", ["wandb"], 1e-3)
     assert c.read_config(str(path)).engine.compile == "on"

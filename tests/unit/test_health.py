@@ -44,9 +44,9 @@ def test_a_continued_watch_judges_as_an_unbroken_one() -> None:
     losses[120] += 2.5
     whole = LossWatch(math.log(50_000), 100)
     expected = [whole.look(number, loss) for number, loss in enumerate(losses)]
-    again = LossWatch(math.log(50_000), 100, losses[:100])
+    again = LossWatch(math.log(50_000), 100, [(loss, 0) for loss in losses[:100]])
     assert [again.look(number, loss) for number, loss in enumerate(losses[100:], 100)] == expected[100:]
-    later = LossWatch(math.log(50_000), 100, losses[:150])
+    later = LossWatch(math.log(50_000), 100, [(loss, 0) for loss in losses[:150]])
     assert later._losses == again_until(losses[:150])._losses
 
 

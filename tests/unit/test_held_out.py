@@ -50,7 +50,7 @@ def measured(run: Path) -> list[dict[str, Any]]:
 def other_sets_are_reported_by_name_and_change_nothing_else(
     config: Config, store: TokenStore, other_set: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    keys = {"schedule.steps": 4, "logging.tensorboard": True}
+    keys = {"schedule.steps": 4, "logging.report_to": ["tensorboard"]}
     task.pretrain(config(**keys), str(tmp_path / "plain"))
     stores = {"other-text": other_set, "own": store.location}
     capsys.readouterr()
@@ -73,7 +73,7 @@ def other_sets_are_reported_by_name_and_change_nothing_else(
     for name, value in weights[0].items():
         assert np.array_equal(value, weights[1][name]) and np.array_equal(value, weights[2][name])
     (events,) = (tmp_path / "named/events").iterdir()
-    assert b"valid_other-text_loss" in events.read_bytes()
+    assert b"eval/other-text_loss" in events.read_bytes()
     card = model_card(load_model(str(tmp_path / "named")), 0.0)
     assert "- held-out loss of other-text " in card and "- held-out loss of own " in card
     record = RunDirectory(str(tmp_path / "named")).read_config()

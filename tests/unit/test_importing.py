@@ -61,7 +61,10 @@ def test_run_mlm_becomes_the_run_that_its_command_is(tmp_path: Path) -> None:
     }
     assert values["model"]["init_from"] == "models/roberta-base" and values["model"]["hidden_dropout"] == 0.1
     assert values["engine"] == {"dtype": "bf16"} and values["evaluation"] == {"every_steps": 50}
-    assert values["checkpoint"] == {"save_every_steps": 500, "keep": 3} and values["logging"]["tensorboard"] is True
+    assert values["checkpoint"] == {"save_every_steps": 500, "keep": 3} and values["logging"]["report_to"] == [
+        "tensorboard",
+        "wandb",
+    ]
     assert found.commands("run.yaml") == [
         "hf download FacebookAI/roberta-base --local-dir models/roberta-base --revision abc",
         "maskwright data prepare 'my corpus.txt' --tokenizer models/roberta-base --to data/store --layout lines "
@@ -69,7 +72,7 @@ def test_run_mlm_becomes_the_run_that_its_command_is(tmp_path: Path) -> None:
         "maskwright pretrain run.yaml --run out",
         "maskwright export out --to out-hf",
     ]
-    assert fates(found)["--mystery"] == "unknown" and fates(found)["--report_to"] == "left out"
+    assert fates(found)["--mystery"] == "unknown" and fates(found)["--report_to"] == "mapped"
     assert "nothing here goes by this name" in table(found.rows)
     (tmp_path / "run.yaml").write_text(imported("run_mlm", "python run_mlm.py --train_file a.txt")[1])
     assert read_config(str(tmp_path / "run.yaml")).schedule.epochs == 3.0  # the YAML is one that a run takes

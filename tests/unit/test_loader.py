@@ -136,16 +136,6 @@ def test_batches_are_a_function_of_the_step(store: TokenStore, config: Callable[
                 assert np.array_equal(getattr(a, name), getattr(b, name))
 
 
-def test_masking_rate_moves_in_a_line(store: TokenStore, config: Callable[..., RunConfig]) -> None:
-    loader = Loader(config(**{"masking.rate": 0.3, "masking.final_rate": 0.1, "schedule.steps": 21}), store)
-    assert loader.config.masking_at(0).rate == pytest.approx(0.3)
-    assert loader.config.masking_at(10).rate == pytest.approx(0.2)
-    assert loader.config.masking_at(20).rate == pytest.approx(0.1)
-    first, last = loader.batches(0), loader.batches(20)
-    assert sum(b.predicted for b in first) > 2 * sum(b.predicted for b in last)
-    assert first[0].predict_index.shape == last[0].predict_index.shape
-
-
 def test_validation_is_the_same_in_every_run_and_padded_at_the_end(store: TokenStore) -> None:
     batches = validation_batches(store, seq_len=32, packing="documents", max_rows=10, micro_batch_rows=4)
     assert [b.input_ids.shape for b in batches] == [(4, 32)] * 3

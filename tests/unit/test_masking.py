@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from reference import oracles
 
-from maskwright.core.config import Masking
+from maskwright.core.masking import Masking
 from maskwright.data.masking import Kind, Masker, mask_rows, slots_per_row
 
 VOCABULARY = 300

@@ -14,7 +14,7 @@ from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, StoreError
 from maskwright.data import mixing
 from maskwright.data.loader import Loader
-from maskwright.data.mixing import MixedOrder, counts_in_block, weights_by_size
+from maskwright.data.mixing import counts_in_block, mixed_order, weights_by_size
 from maskwright.data.opening import make_loader, open_store
 from maskwright.data.order import order
 from maskwright.data.prepare import PrepareOptions, prepare
@@ -67,7 +67,7 @@ def test_mixed_order_equals_slow_twin(
 ) -> None:
     monkeypatch.setattr(mixing, "BLOCK", 64)
     expected = slow_mixture(sizes, weights, most, 700)
-    mixed = MixedOrder(SEED, sizes, weights, most)
+    mixed = mixed_order(SEED, sizes, weights, most)
     assert (mixed.end is None) == (None in most) and (mixed.end or 700) <= 700
     assert len(expected) == (mixed.end or 700)
     epochs, rows = mixed.at(np.arange(len(expected)))
@@ -87,8 +87,8 @@ def test_mixed_order_equals_slow_twin(
 
 
 def test_blocks_have_the_weights_and_every_epoch_has_each_row_once() -> None:
-    mixed = MixedOrder(SEED, [40_000, 10_000], [0.7, 0.3], [None, None])
-    assert mixed.stretches[0].counts.tolist() == [45_875, 19_661]
+    mixed = mixed_order(SEED, [40_000, 10_000], [0.7, 0.3], [None, None])
+    assert mixed.shares.stretches[0].counts.tolist() == [45_875, 19_661]
     epochs, rows = mixed.at(np.arange(mixing.BLOCK))
     small = rows >= 40_000
     assert np.array_equal(np.sort(rows[small & (epochs == 0)]), np.arange(40_000, 50_000))

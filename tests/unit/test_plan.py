@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from maskwright.cli.main import run
 from maskwright.core import storage
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, InputError
@@ -99,6 +100,19 @@ def test_a_plan_that_does_not_fit_says_by_how_much_and_what_does(
     assert (again.asked.fits, again.advice, again.micro_batches) == (True, [], 2)
 
 
+def test_the_command_ends_with_1_where_the_compiler_says_no(
+    config: Callable[..., RunConfig], compiler: Compiler, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    keys = {"batch.micro_batch_rows": 128, "batch.virtual_workers": 8, "data.seq_len": 512, "engine.kind": "jax"}
+    monkeypatch.setattr("maskwright.core.config.read_config", lambda name, overrides: config(**keys))
+    assert run(["plan", "any", "--on", "v5e:2x4", "--vocab-size", "400", "--json"]) == 1
+    (place,) = json.loads(capsys.readouterr().out)["places"]
+    assert (place["kind"], place["compiled"]["largest_rows"], place["notes"]) == ("projected", 104, [])
+    assert not place["compiled"]["asked"]["fits"]
+    assert run(["plan", "any", "--on", "v5e:2x4", "--vocab-size", "400", "--no-search"]) == 1
+    assert "  compiled    as configured it does not fit." in capsys.readouterr().out
+
+
 def test_virtual_workers_that_the_slice_does_not_divide_are_named(
     config: Callable[..., RunConfig], compiler: Compiler
 ) -> None:
@@ -107,6 +121,18 @@ def test_virtual_workers_that_the_slice_does_not_divide_are_named(
         "1 virtual workers cannot be shared out evenly over 8 devices. Set batch.micro_batch_rows: 2 and "
         "batch.virtual_workers: 8 (the same rows a step)"
     )
+
+
+def test_each_phase_is_compiled_and_the_largest_is_judged(config: Callable[..., RunConfig], compiler: Compiler) -> None:
+    phases = [{"until_step": 4, "seq_len": 16, "rows_per_step": 1024}, {"until_step": 8, "masking_rate": 0.16}]
+    keys = {"batch.micro_batch_rows": 4, "batch.virtual_workers": 8, "phases": phases}
+    found = task.plan(config(**keys), "v5e:2x4", search=False)
+    assert [(one.rows, one.tokens) for one in compiler.requests] == [(128, 16), (4, 32)]
+    assert found.asked_rows == 128 and found.asked.needed_bytes > 15.75 * GIB and found.rows_per_step == 1024
+    report = found.report()
+    assert "phase with rows of 16 tokens: micro-batch of 128 rows: does not fit: 18.27 of 15.75" in report
+    assert "phase with rows of 32 tokens: micro-batch of 4 rows: fits" in report
+    assert "of the phase with rows of 16 tokens, whose rows_per_step is their product:\nas configured it" in report
 
 
 def test_what_is_advised_was_compiled_and_fits(config: Callable[..., RunConfig], compiler: Compiler) -> None:

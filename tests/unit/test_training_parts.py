@@ -26,6 +26,7 @@ from maskwright.engines.ceiling import gemm_ceiling
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.run.directory import RunDirectory, Status
 from maskwright.run.lease import leased
+from maskwright.run.metric_names import trainer_names
 from maskwright.tasks.pretrain import pretrain
 from maskwright.training import checkpoint, loop
 from maskwright.training.metrics import TensorBoard
@@ -238,18 +239,18 @@ def test_tensorboard_reads_the_events(tmp_path: Path) -> None:
     for done, steps in ((0, {5: 2.5, 10: 2.25, 300: 9.0}), (10, {20: 2.0, 300: 1.5})):
         board = TensorBoard(str(tmp_path / "events"), done)
         for step, loss in steps.items():
-            board.add(step, {"step": step, "loss": loss, "tokens": 10**12, "kind": "a word"})
+            board.add(step, trainer_names({"step": step, "loss": loss, "tokens": 10**12, "kind": "a word"}))
         board.close()
     events = EventAccumulator(str(tmp_path / "events")).Reload()
-    assert events.Tags()["scalars"] == ["loss", "tokens"]
-    assert [(event.step, event.value) for event in events.Scalars("loss")] == [
+    assert events.Tags()["scalars"] == ["train/loss", "train/num_input_tokens_seen"]
+    assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [
         (5, 2.5),
         (10, 2.25),
         (20, 2.0),
         (300, 1.5),
     ]
-    assert events.Scalars("tokens")[0].value == np.float32(1e12)
-    assert abs(events.Scalars("loss")[-1].wall_time - os.path.getmtime(tmp_path / "events")) < 60
+    assert events.Scalars("train/num_input_tokens_seen")[0].value == np.float32(1e12)
+    assert abs(events.Scalars("train/loss")[-1].wall_time - os.path.getmtime(tmp_path / "events")) < 60
 
 
 def test_events_that_cannot_be_written_are_said_once_and_left_out(

@@ -14,7 +14,8 @@ from html_page import Page
 from verdict_arms import World, results_from, results_of
 
 from maskwright.core.errors import InputError
-from maskwright.verdict import plots, tables, wording
+from maskwright.report import plots, words
+from maskwright.verdict import tables, wording
 from maskwright.verdict.judge import Report, judge
 from maskwright.verdict.markdown import markdown, write_markdown
 from maskwright.verdict.page import html, write_page
@@ -236,11 +237,11 @@ def test_numbers_have_no_more_digits_than_meaning() -> None:
     assert [wording.decimals(one) for one in (0.119, 0.367, 0.96, 1.4, 5.0, 12.0, 0.0)] == [2, 1, 1, 1, 0, 0, 1]
     assert wording.mean_and_deviation(0.00827, 0.00119) == "0.83 ± 0.12"
     assert wording.mean_and_deviation(0.00827, 0.00367) == "0.8 ± 0.4"
-    assert [wording.number(one, 1, sign=True) for one in (-1.26, 0.04, -0.04, 2.0)] == ["−1.3", "0.0", "0.0", "+2.0"]
+    assert [words.number(one, 1, sign=True) for one in (-1.26, 0.04, -0.04, 2.0)] == ["−1.3", "0.0", "0.0", "+2.0"]
     assert [wording.p_value(one) for one in (1.0, 2 / 2**8, 0.04, 2 / 2**16)] == ["1", "0.0078", "0.040", "<\xa00.001"]
-    assert [wording.rate(one) for one in (3e-5, 1.5e-3, 0.01)] == ["3e-5", "1.5e-3", "0.01"]
+    assert [words.rate(one) for one in (3e-5, 1.5e-3, 0.01)] == ["3e-5", "1.5e-3", "0.01"]
     seconds = (None, 0, 0.4, 59, 150, 3_000, 40_000, 400_000)
-    assert [wording.duration(one) for one in seconds] == [
+    assert [words.duration(one) for one in seconds] == [
         "–", "0 s", "< 1 s", "59 s", "2.5 min", "50 min", "11 h", "4.6 days"
     ]  # fmt: skip
 

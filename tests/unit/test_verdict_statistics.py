@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from dataclasses import replace
 from typing import Any
@@ -191,7 +192,17 @@ def test_equal_arms_show_no_difference_and_a_planted_one_is_found_at_its_power()
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("world", [World(), World(examples=3_000), World(seed=0.1), World(seeds=12)], ids=repr)
+@pytest.mark.parametrize(
+    "world",
+    [
+        World(),
+        *(
+            pytest.param(one, marks=pytest.mark.large)
+            for one in (World(examples=3_000), World(seed=0.1), World(seeds=12))
+        ),
+    ],
+    ids=repr,
+)
 def test_error_and_power_over_many_experiments(world: World) -> None:
     random, count = RANDOM(1), 200
     equal = [one(world, random, 0.0, draws=1_000) for _ in range(count)]
@@ -200,7 +211,7 @@ def test_error_and_power_over_many_experiments(world: World) -> None:
     assert 0.72 <= sum(one.verdict == "helped" for one in found) / count <= 0.9
 
 
-@pytest.mark.long
+@pytest.mark.large
 def test_error_and_power_for_recipes() -> None:
     random, world, count = RANDOM(1), World(examples=500, seeds=3, run=0.06), 150
 
@@ -315,3 +326,19 @@ def test_smallest_difference_is_found_by_the_rule_itself(sizes: tuple[int, ...])
     assert found / 400 == pytest.approx(0.8, abs=0.06)
     more = power.smallest_difference(spread, 99, RANDOM(0))
     assert more is None if power.smallest_p(sizes) > 0.05 / 99 else (more or 0) > 1.2 * difference
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 7, 30])
+def test_students_distribution_and_test(degrees: int) -> None:
+    for t in (-30.0, -2.0, 0.0, 0.3, 6.96, 30.0):
+        assert statistics.t_above_p(t, degrees) == pytest.approx(stats.t.sf(t, degrees), abs=1e-14)
+    first, second = RANDOM(degrees).normal(0, 1, degrees + 1).tolist(), RANDOM(99).normal(1, 1, 3).tolist()
+    expected = stats.ttest_ind(first, second).pvalue
+    assert statistics.same_mean_p(first, second) == pytest.approx(expected, rel=1e-9)
+    # One number against several: the variance is that of the several.
+    error = np.std(second, ddof=1) * math.sqrt(1 + 1 / 3)
+    single = 2 * stats.t.sf(abs(first[0] - np.mean(second)) / error, 2)
+    assert statistics.same_mean_p(first[:1], second) == pytest.approx(single, rel=1e-9)
+    assert statistics.same_mean_p(first[:1], second[:1]) is None
+    assert statistics.same_mean_p([1.0, 1.0], [1.0]) is None
+    assert statistics.same_mean_p([0.1, 0.1, 0.1], [0.1]) is None  # whose plain sum is not three times 0.1

@@ -39,9 +39,9 @@ run "empty" {
   }
   assert {
     condition = (
-      google_compute_firewall.iap_ssh.source_ranges == toset(["35.235.240.0/20"]) &&
-      alltrue([for allow in google_compute_firewall.iap_ssh.allow : allow.protocol == "tcp" && allow.ports == tolist(["22"])]) &&
-      google_compute_firewall.inside.source_ranges == toset([google_compute_subnetwork.region["us-east5"].ip_cidr_range])
+      google_compute_firewall.iap_ssh[0].source_ranges == toset(["35.235.240.0/20"]) &&
+      alltrue([for allow in google_compute_firewall.iap_ssh[0].allow : allow.protocol == "tcp" && allow.ports == tolist(["22"])]) &&
+      google_compute_firewall.inside[0].source_ranges == toset([google_compute_subnetwork.region["us-east5"].ip_cidr_range])
     )
     error_message = "in come SSH from Identity-Aware Proxy, and hosts"
   }
@@ -101,6 +101,58 @@ run "seeding" {
     )
     error_message = "the seeding machine writes, and is deleted by Google if by nobody else"
   }
+}
+
+run "network_of_a_host_project" {
+  command = plan
+  variables {
+    network = {
+      id = "projects/host-proj/global/networks/shared-vpc", shared = true
+      subnetworks = {
+        us-east5 = "projects/host-proj/regions/us-east5/subnetworks/a", us-east1 = "projects/host-proj/regions/us-east1/subnetworks/b"
+      }
+    }
+    regions = ["us-east5", "us-east1"]
+    nat     = true
+    nfs     = {}
+    disk    = { name = "lab1-data-1", type = "hyperdisk-ml", size_gb = 100, seeded = false }
+    seeder  = { machine_type = "n2-standard-8", boot_disk = "pd-balanced", image = "i", source = "gs://b/p", result = "gs://r/x", max_hours = 12 }
+  }
+  assert {
+    condition = (
+      length(google_compute_network.environment) + length(google_compute_subnetwork.region) == 0 &&
+      length(google_compute_firewall.inside) + length(google_compute_firewall.iap_ssh) + length(google_compute_router.nat) == 0
+    )
+    error_message = "nothing is made in it"
+  }
+  assert {
+    condition = (
+      google_compute_instance.seeder[0].network_interface[0].subnetwork == "projects/host-proj/regions/us-east5/subnetworks/a" &&
+      google_filestore_instance.nfs[0].networks[0].network == "projects/host-proj/global/networks/shared-vpc" &&
+      google_filestore_instance.nfs[0].networks[0].connect_mode == "PRIVATE_SERVICE_ACCESS"
+    )
+    error_message = "machines are in the region's subnetwork, NFS behind private services access"
+  }
+}
+
+run "network_of_this_project_without_a_subnetwork_for_a_region" {
+  command = plan
+  variables {
+    network = {
+      id          = "projects/lab-proj/global/networks/default", shared = false
+      subnetworks = { us-east5 = "projects/lab-proj/regions/us-east5/subnetworks/default" }
+    }
+    regions = ["us-east5", "us-east1"]
+    nfs     = {}
+  }
+  assert {
+    condition = (
+      google_filestore_instance.nfs[0].networks[0].network == "default" &&
+      google_filestore_instance.nfs[0].networks[0].connect_mode == null
+    )
+    error_message = "NFS of a network in this project is peered directly"
+  }
+  expect_failures = [output.hosts]
 }
 
 run "protection_is_taken_off_on_request" {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -35,6 +35,9 @@ from maskwright.cli.options import (
     tokenizer_app,
 )
 from maskwright.core.console import say
+
+if TYPE_CHECKING:
+    from maskwright.text.vocabulary import Vocabulary
 from maskwright.core.errors import InputError
 from maskwright.core.hardware import usable_cores
 
@@ -137,6 +140,7 @@ def tokenizer_train(
     layout: Layout = "auto",
     text_column: TextColumn = "text",
     on_bad_input: OnBadInput = "error",
+    as_json: AsJson = False,
 ) -> None:
     """Train a tokenizer in the layout of RoBERTa, BERT or XLM-R, or make one of letters."""
     from maskwright.text.sequences import make_tokenizer
@@ -153,6 +157,18 @@ def tokenizer_train(
         f"{to}: {vocabulary.size:,} tokens, {vocabulary.mask_token} is {vocabulary.mask}, fingerprint "
         f"{vocabulary.fingerprint[:16]}"
     )
+    if as_json:
+        print_result("", {"folder": to, **_told(vocabulary)}, True)
+
+
+def _told(vocabulary: Vocabulary) -> dict[str, Any]:
+    """Of a tokenizer that was made."""
+    return {
+        "vocab_size": vocabulary.size,
+        "fingerprint": vocabulary.fingerprint,
+        "mask_token": vocabulary.mask_token,
+        "mask_token_id": vocabulary.mask,
+    }
 
 
 @tokenizer_app.command("extend")
@@ -180,6 +196,7 @@ def tokenizer_extend(
     layout: Layout = "auto",
     text_column: TextColumn = "text",
     on_bad_input: OnBadInput = "error",
+    as_json: AsJson = False,
 ) -> None:
     """Add tokens to a tokenizer, learned from a text by how many tokens they save. Old ids stay."""
     import tempfile
@@ -189,17 +206,27 @@ def tokenizer_extend(
     from maskwright.text.vocabulary import read_vocabulary
 
     sources, location = open_sources(src, layout, text_column, on_bad_input), local(tokenizer, weights=False)
+    difference = None
     if model is None:
-        print(report(*extend_tokenizer(location, sources, to, tokens=tokens, min_frequency=min_frequency), to))
-        return
-    from maskwright.tasks.extend import grow
+        extension, after = extend_tokenizer(location, sources, to, tokens=tokens, min_frequency=min_frequency)
+    else:
+        from maskwright.tasks.extend import grow
 
-    with tempfile.TemporaryDirectory() as folder:
-        new = f"{folder}/tokenizer"
-        extension, after = extend_tokenizer(location, sources, new, tokens=tokens, min_frequency=min_frequency)
-        difference = grow(model, read_vocabulary(location), after, extension, new, to)
-    print(report(extension, after, to))
-    print(f"{to}: max |Δlogit| {difference:.3g} against transformers in fp32")
+        with tempfile.TemporaryDirectory() as folder:
+            new = f"{folder}/tokenizer"
+            extension, after = extend_tokenizer(location, sources, new, tokens=tokens, min_frequency=min_frequency)
+            difference = grow(model, read_vocabulary(location), after, extension, new, to)
+    proof = [] if difference is None else [f"{to}: max |Δlogit| {difference:.3g} against transformers in fp32"]
+    before, now = extension.fertility
+    value = {
+        "folder": to,
+        **_told(after),
+        "new_tokens": extension.tokens,
+        "held_out_documents": extension.documents,
+        "fertility": {"before": before, "after": now},
+        "largest_logit_difference": difference,
+    }
+    print_result("\n".join([report(extension, after, to), *proof]), value, as_json)
 
 
 @tokenizer_app.command("inspect")
@@ -320,10 +347,11 @@ def data_inspect(
 
 
 @data_app.command("verify")
-def data_verify(store: Store) -> None:
+def data_verify(store: Store, as_json: AsJson = False) -> None:
     """Read every byte of a token store and compare it with the manifest."""
     from maskwright.data.store import TokenStore
 
     ready = TokenStore(store)
     ready.verify()
-    print(f"{store}: every hash is right, fingerprint {ready.fingerprint[:16]}")
+    report = f"{store}: every hash is right, fingerprint {ready.fingerprint[:16]}"
+    print_result(report, {"store": store, "fingerprint": ready.fingerprint}, as_json)

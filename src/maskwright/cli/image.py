@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from maskwright.cli.env import DryRun, EnvironmentFile, PollSeconds, ServiceAccount, Yes, asking, env
-from maskwright.cli.options import AsJson, app, plain, print_result
+from maskwright.cli.options import AsJson, app, in_json, plain, print_result
 
 if TYPE_CHECKING:
     from maskwright.cloud.provision.image import Image
@@ -46,9 +46,8 @@ def of_environment(
         chosen = accelerator or module.accelerator_of(environment)
         arguments = module.arguments_of(chosen, libtpu=libtpu, run_as="root")
         order = module.order_of(environment)
-        return print_result(
-            "", module.build_request(order, "SOURCE.tar.gz", arguments, service_account=service_account), True
-        )
+        request = module.build_request(order, "SOURCE.tar.gz", arguments, service_account=service_account)
+        return print(in_json(request))
     built = module.build_for(
         location,
         folder=source,
@@ -98,7 +97,7 @@ def build(
         order = module.order(name, staging)
         if dry_run:
             request = module.build_request(order, "SOURCE.tar.gz", arguments, service_account=service_account)
-            return print_result("", request, True)
+            return print(in_json(request))
         google = Google(order.project)
         built = module.build(
             google, order, content, arguments, service_account=service_account, poll_seconds=poll_seconds

@@ -7,6 +7,7 @@ Exit codes: 0 done, 1 failed, 2 bad usage or input, 3 stopped by the health chec
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ from maskwright.cli import (  # noqa: F401 - each puts its commands into the tab
     compare,
     convert,
     data,
+    doctor,
     drills,
     env,
     env_build,
@@ -29,15 +31,18 @@ from maskwright.cli import (  # noqa: F401 - each puts its commands into the tab
     imports,
     models,
     monitor,
+    plan,
     pregenerate,
+    report,
+    speedrun,
     submit,
     use,
 )
-from maskwright.cli.options import app
+from maskwright.cli.options import JSON_VERSION, app
 from maskwright.core.console import say
-from maskwright.core.errors import JobError, MaskwrightError, StoppedEarly
+from maskwright.core.errors import InputError, JobError, MaskwrightError, StoppedEarly, as_record
 from maskwright.core.extras import explain_import
-from maskwright.core.parent import PARENT, tell_reason
+from maskwright.core.parent import PARENT, tell_error, tell_reason
 from maskwright.core.secrets import print_exception
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -63,7 +68,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 def run(arguments: list[str]) -> int:
     """Runs one command line and returns its exit code; never raises."""
-    debug = "--debug" in arguments
+    debug, as_json = "--debug" in arguments, "--json" in arguments
     beside = PARENT in os.environ and os.environ.get("LOCAL_RANK") != "0"
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -81,17 +86,17 @@ def run(arguments: list[str]) -> int:
         say("stopped: nothing was answered")
         return 1
     except UsageError as error:
-        return _misused(error, words)
+        return _misused(error, words, as_json)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
         if debug:
             print_exception(error)
-        return _explain(error, beside)
+        return _explain(error, beside, as_json)
 
 
-def _misused(error: Any, words: list[str]) -> int:
+def _misused(error: Any, words: list[str], as_json: bool) -> int:
     """Says in one line what is wrong with a command line; a group without a command shows its help."""
     path = error.ctx.command_path if error.ctx else f"maskwright {words[0]}"
     what, _, near = error.message.rstrip(".?").partition(". Did you mean ")
@@ -107,8 +112,10 @@ def _misused(error: Any, words: list[str]) -> int:
         what = what.removeprefix("Value error, ").replace("Input should", "the value should").partition(", unable")[0]
         value = value if what or name == value else f"{name} {value}"
         what, fix = f"{name}: {what}" if what else f"{name} is missing", f"give {value}: {parameter.help}".rstrip(".")
-    say(f"error: {path}: {what}. Fix: {fix}")
-    return int(error.exit_code)
+    misused = InputError(what, where=path, fix=fix)
+    tell_error(misused)
+    _say("error", misused, as_json)
+    return misused.exit_code
 
 
 def _meant(error: Any, words: list[str]) -> str:
@@ -132,24 +139,34 @@ def _meant(error: Any, words: list[str]) -> str:
     return f"did you mean {' or '.join(near)}?" if near else f"`{error.ctx.command_path} --help` lists them"
 
 
-def _explain(error: Exception, beside: bool) -> int:
+def _explain(error: Exception, beside: bool, as_json: bool) -> int:
     """Says what went wrong in one line, and returns the exit code. Of the ranks that share this terminal, the first
     tells what became of others; those `beside` it leave that out."""
     error = explain_import(error) or error
     if isinstance(error, MaskwrightError):
         tell_reason(error)
+        tell_error(error)
         reason = error.reason if isinstance(error, StoppedEarly) else None
         if not (beside and (isinstance(error, JobError) or reason in ("agreed", "lost"))):
-            say(f"{'error' if reason is None else 'stopped'}: {error}")
+            _say("error" if reason is None else "stopped", error, as_json)
         return error.exit_code
     if isinstance(error, MemoryError):
         fix = "lower batch.micro_batch_rows, and raise batch.virtual_workers to keep the batch"
-        say(f"error: out of memory. Fix: {fix}")
+        failed = MaskwrightError("out of memory", fix=fix)
     elif isinstance(error, OSError):
-        say(f"error: {error.filename or 'the system'}: {error.strerror or error}")
+        failed = MaskwrightError(str(error.strerror or error), where=str(error.filename or "the system"))
     else:
-        say(f"error: {type(error).__name__}: {' '.join(str(error).split())}. This is a bug: --debug shows where")
-    return 1
+        what = f"{type(error).__name__}: {' '.join(str(error).split())}. This is a bug: --debug shows where"
+        failed = MaskwrightError(what)
+    tell_error(failed)
+    _say("error", failed, as_json)
+    return failed.exit_code
+
+
+def _say(word: str, error: MaskwrightError, as_json: bool) -> None:
+    """The last line on stderr. To a program, one document of JSON."""
+    record = {"version": JSON_VERSION, "error": as_record(error)}
+    say(json.dumps(record, ensure_ascii=False) if as_json else f"{word}: {error}")
 
 
 def main() -> NoReturn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from json import dumps
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -78,7 +77,10 @@ def pretrain(
     fresh_optimizer: FreshOptimizer = False,
     set_: Set = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check all but device, network and checksums; say what would happen.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Check all but device, network and checksums; say what would happen, and time each phase."
+        ),
     ] = False,
     stop_after_hours: StopAfterHours = None,
     stop_after_steps: StopAfterSteps = None,
@@ -91,6 +93,7 @@ def pretrain(
     gpus_per_node: GpusPerNode = None,
     node_rank: NodeRank = 0,
     rendezvous: Rendezvous = None,
+    as_json: AsJson = False,
 ) -> None:
     """Train a masked language model. The same command on the same folder continues the run exactly."""
     from maskwright.core.config import read_config
@@ -108,29 +111,41 @@ def pretrain(
         fresh_optimizer=fresh_optimizer,
     )
     if local.train_elsewhere(command, resolved, machines, dry_run=dry_run):
-        return
+        return _say_how_it_ended(run, as_json)
     from maskwright.tasks import preflight
     from maskwright.tasks import pretrain as task
+    from maskwright.tasks.phases import timed
     from maskwright.training.stop import StopRequest
 
     if dry_run:
-        _say_what_would_happen(preflight.dry_run(resolved, run, begin_from, fresh_optimizer=fresh_optimizer))
-    else:
-        request = StopRequest(
-            stop_after_hours=stop_after_hours, stop_after_steps=stop_after_steps, profile_steps=profile_steps
-        )
-        task.pretrain(
-            *(resolved, run, begin_from),
-            fresh_optimizer=fresh_optimizer,
-            config_file=config,
-            stop_request=request,
-        )
+        ready = preflight.dry_run(resolved, run, begin_from, fresh_optimizer=fresh_optimizer)
+        phases = timed(ready.config, ready.model, ready.loader, ready.flops) if resolved.phases else ""
+        return _say_what_would_happen(ready, phases, as_json)
+    request = StopRequest(
+        stop_after_hours=stop_after_hours, stop_after_steps=stop_after_steps, profile_steps=profile_steps
+    )
+    task.pretrain(
+        *(resolved, run, begin_from), fresh_optimizer=fresh_optimizer, config_file=config, stop_request=request
+    )
+    _say_how_it_ended(run, as_json)
 
 
-def _say_what_would_happen(ready: Prepared) -> None:
-    print(ready.describe())
-    for warning in ready.warnings():
+def _say_what_would_happen(ready: Prepared, phases: str, as_json: bool) -> None:
+    from maskwright.tasks.planning.expected import time_before
+
+    lines = "\n".join(filter(None, (ready.describe(), time_before(ready), phases)))
+    warnings = ready.warnings()
+    print_result(lines, {"lines": lines.splitlines(), "warnings": warnings}, as_json)
+    for warning in warnings:
         warn(warning)
+
+
+def _say_how_it_ended(run: str, as_json: bool) -> None:
+    """To a program, what `maskwright status` says of a run that is over."""
+    if as_json:
+        from maskwright.monitor.status import look
+
+        print_result("", look(run).to_json(), True)
 
 
 @app.command("finetune")
@@ -151,6 +166,7 @@ def finetune(
     gpus_per_node: GpusPerNode = None,
     node_rank: NodeRank = 0,
     rendezvous: Rendezvous = None,
+    as_json: AsJson = False,
 ) -> None:
     """Train a model on labelled examples and judge it. The same command on the same folder continues the run."""
     from maskwright.core.finetuning import read_finetune_config
@@ -165,40 +181,17 @@ def finetune(
         config, run, tuple(set_ or ()), stop_after_hours, stop_after_steps, profile_steps, verb="finetune"
     )
     if local.train_elsewhere(command, resolved, machines, dry_run=dry_run):
-        return
+        return _say_how_it_ended(run, as_json)
     from maskwright.tasks import finetune as task
     from maskwright.training.stop import StopRequest
 
     if dry_run:
-        _say_what_would_happen(task.dry_run(resolved, run))
-        return
+        return _say_what_would_happen(task.dry_run(resolved, run), "", as_json)
     request = StopRequest(
         stop_after_hours=stop_after_hours, stop_after_steps=stop_after_steps, profile_steps=profile_steps
     )
     task.finetune(resolved, run, config_file=config, stop_request=request)
-
-
-@app.command("plan")
-def plan(
-    config: Config,
-    on: Annotated[
-        str, typer.Option("--on", metavar="KIND:TOPOLOGY", help="TPU slice to compile for, such as v6e:4x4.")
-    ],
-    vocab_size: Annotated[
-        int | None, typer.Option(metavar="N", help="Size of the vocabulary, if the token store is not here yet.", min=1)
-    ] = None,
-    search: Annotated[bool, typer.Option(help="Also find the largest micro-batch that fits.")] = True,
-    set_: Set = None,
-    as_json: AsJson = False,
-) -> None:
-    """Compile the step for a TPU slice without one. Print memory, the largest micro-batch, collectives, FLOPs."""
-    from maskwright.core.config import read_config
-    from maskwright.tasks import plan as task
-
-    found = task.plan(read_config(config, set_), on, vocab_size=vocab_size, search=search)
-    print_result(found.report(), asdict(found), as_json)
-    if not found.asked.fits or found.advice:
-        raise typer.Exit(1)
+    _say_how_it_ended(run, as_json)
 
 
 @app.command("evaluate")
@@ -298,6 +291,7 @@ def export(
         ),
     ] = None,
     public: Annotated[bool, typer.Option("--public", help="Make a new repository of --push public.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a Hugging Face folder and prove its logits equal in transformers."""
     from maskwright.core.errors import InputError
@@ -313,9 +307,12 @@ def export(
 
     for package in ("onnx", "onnxruntime") if onnx else ():
         require(package, "--onnx")
-    task.announce(task.export(load_model(run), to, onnx=onnx), to)
+    difference = task.export(load_model(run), to, onnx=onnx)
+    task.announce(difference, to)
     if push is not None:
         hub.push(to, push, public=public)
+    if as_json:
+        print_result("", {"folder": to, "largest_logit_difference": difference, "pushed_to": push}, True)
 
 
 @app.command("fill")
@@ -342,8 +339,7 @@ def fill(
             {"text": sentence, "masks": [[asdict(guess) for guess in mask] for mask in masks]}
             for sentence, masks in answers
         ]
-        print(json.dumps(value, ensure_ascii=False, indent=2))
-        return
+        return print_result("", {"texts": value}, True)
     for sentence, masks in answers:
         print(sentence)
         for guesses in masks:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from maskwright.cli import places
 from maskwright.cli.options import Address, AsJson, app, print_result
+from maskwright.core import storage
 
 WATCH_SECONDS = 5.0
 
@@ -62,11 +63,13 @@ def stop(
         float, typer.Option(metavar="N", help="Seconds to wait until the run has saved.", min=0.0)
     ] = 120.0,
     address: Address = None,
+    as_json: AsJson = False,
 ) -> None:
     """Ask a run to save and stop, from any machine that sees it. The same command continues the run."""
     target = places.run(run, address, options=frozenset({"--checkpoint"} if checkpoint else ()))
-    if said := target.stop(checkpoint=checkpoint, wait_seconds=wait_seconds):
-        print(said)
+    said = target.stop(checkpoint=checkpoint, wait_seconds=wait_seconds)
+    if said or as_json:
+        print_result(said, {"run": run, "said": said}, as_json)
 
 
 @app.command("list")
@@ -78,3 +81,24 @@ def list_(
     """List the jobs that were submitted to a cluster."""
     found = places.jobs(place, address)
     print_result(found.report(), found.to_json(), as_json)
+
+
+@app.command("forward")
+def forward(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory.", callback=storage.require_local)],
+    to: Annotated[
+        Literal["wandb", "mlflow", "trackio"],
+        typer.Option(help="Service that gets the run's numbers; its own variables, such as WANDB_PROJECT, say where."),
+    ],
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Send lines as they come, until the run is over.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Send a run's numbers to W&B, MLflow or trackio, also afterwards; logging.report_to does so while it trains."""
+    from maskwright.monitor.forward.forward import forward as send
+
+    sent, taken = send(run, to, follow=follow)
+    print_result(sent.report(to), sent.to_json(to), as_json)
+    if not taken:
+        raise typer.Exit(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import typer
@@ -13,12 +14,12 @@ from maskwright.core import storage
 from maskwright.core.console import say, warn
 
 PANELS = {
-    "Start": ["quickstart", "schema", "import"],
+    "Start": ["quickstart", "doctor", "schema", "import"],
     "Data": ["text", "tokenizer", "data"],
     "Train": ["pretrain", "finetune", "plan"],
     "Use": ["predict", "embed"],
-    "Judge": ["evaluate", "compare", "fill", "export", "verify-resume", "drill", "replay"],
-    "Watch": ["status", "logs", "stop"],
+    "Judge": ["evaluate", "compare", "fill", "export", "verify-resume", "drill", "replay", "reproduce", "speedrun"],
+    "Watch": ["status", "logs", "stop", "report", "forward"],
     "Elsewhere": ["submit", "list", "agent", "env", "image"],
 }
 """The commands in the order in which a person needs them, as the main help shows them."""
@@ -132,8 +133,19 @@ def all_overrides(
     return [*(set_ or []), *(f"{key}={value}" for key, value in spelt.items() if value is not None)]
 
 
-def print_result(report: str, value: Any, as_json: bool) -> None:
-    print(json.dumps(value, ensure_ascii=False, indent=2) if as_json else report)
+JSON_VERSION = 1
+"""Of all answers and errors in JSON (docs/json.md): under the same number a field may be added, and none is renamed or
+removed."""
+
+
+def print_result(report: str, value: Mapping[str, Any], as_json: bool) -> None:
+    """A command's answer: the report for people, or `value` and the version for programs."""
+    assert "version" not in value
+    print(in_json({"version": JSON_VERSION, **value}) if as_json else report)
+
+
+def in_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2)
 
 
 def open_sources(

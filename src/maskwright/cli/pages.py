@@ -45,8 +45,10 @@ One YAML file describes one environment on Google Cloud. What is `null` or left 
 
 def run_page() -> str:
     from maskwright.core.config import RESUMABLE_KEYS, RunConfig
+    from maskwright.core.phases import Phase
 
-    return f"{RUN}\n{_table(keys_of(RunConfig), RESUMABLE_KEYS)}"
+    phases = "Each entry of `phases` has these keys ([phases](phases.md)); what it leaves out is as in the file."
+    return f"{RUN}\n{_table(keys_of(RunConfig), RESUMABLE_KEYS)}\n{phases}\n\n{_table(keys_of(Phase, 'phases[].'))}"
 
 
 def finetuning_page() -> str:

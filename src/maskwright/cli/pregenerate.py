@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from maskwright.cli.options import Layout, OnBadInput, TextColumn, data_app, open_sources
+from maskwright.cli.options import AsJson, Layout, OnBadInput, TextColumn, data_app, open_sources, print_result
 from maskwright.core import storage
 from maskwright.core.console import say
 from maskwright.core.errors import InputError
@@ -78,6 +78,7 @@ def data_pregenerate(
     layout: Layout = "sentences",
     text_column: TextColumn = "text",
     on_bad_input: OnBadInput = "error",
+    as_json: AsJson = False,
 ) -> None:
     """Write epochs of examples with static masks, in the format of pytorch-transformers' script."""
     from maskwright.data.pregenerated.generate import PregenerateOptions, pregenerate
@@ -93,12 +94,11 @@ def data_pregenerate(
             repair, tokenizer, output_dir, whole_words=do_whole_word_mask, seed=seed, written=format_
         )
         mask = read_vocabulary(tokenizer).mask_token
-        print(f"{repair}: {before.examples:,} examples")
-        print("\n".join(f"  {line}" for line in before.wrong(mask) or ["nothing is wrong"]))
-        print(f"{output_dir}: repaired; what is left:")
-        left = after.wrong(mask, whole_words=do_whole_word_mask)
-        print("\n".join(f"  {line}" for line in left or ["nothing"]))
-        return
+        wrong, left = before.wrong(mask), after.wrong(mask, whole_words=do_whole_word_mask)
+        lines = [f"{repair}: {before.examples:,} examples", *(f"  {line}" for line in wrong or ["nothing is wrong"])]
+        lines += [f"{output_dir}: repaired; what is left:", *(f"  {line}" for line in left or ["nothing"])]
+        value = {"folder": output_dir, "examples": before.examples, "wrong": wrong, "left": left}
+        return print_result("\n".join(lines), value, as_json)
     options = PregenerateOptions(
         epochs_to_generate=epochs_to_generate,
         max_seq_len=max_seq_len,
@@ -114,5 +114,8 @@ def data_pregenerate(
     if do_next_sent_prediction:
         say("pretrain predicts only masked tokens; is_random_next is for other trainers")
     examples = pregenerate(sources, tokenizer, output_dir, options, workers=num_workers)
-    print(f"{output_dir}: {len(examples)} epochs of {', '.join(f'{count:,}' for count in examples)} examples")
-    print(f"train from it with --set data.store={output_dir} --set data.format=pregenerated")
+    lines = [
+        f"{output_dir}: {len(examples)} epochs of {', '.join(f'{count:,}' for count in examples)} examples",
+        f"train from it with --set data.store={output_dir} --set data.format=pregenerated",
+    ]
+    print_result("\n".join(lines), {"folder": output_dir, "examples": examples}, as_json)

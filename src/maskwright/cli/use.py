@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from maskwright.cli.options import Device, Model, app
-from maskwright.core.console import say
+from maskwright.cli.options import AsJson, Device, Model, app, print_result
 
 Text = Annotated[
     list[str] | None,
@@ -71,6 +70,7 @@ def predict(
     max_seq_len: MaxSeqLen = None,
     on_bad_input: SkipBadInput = "error",
     device: Device = "auto",
+    as_json: AsJson = False,
 ) -> None:
     """Write what a fine-tuned model says of each text: labels, numbers, tags or answers."""
     from maskwright.tasks import predict as task
@@ -78,17 +78,11 @@ def predict(
 
     given = task.Given(tuple(text or ()), text_pair, max_seq_len, on_bad_input == "skip")
     trained = load_model(model)
-    say(
-        task.predict(
-            trained,
-            source,
-            output,
-            given=given,
-            device=device,
-            probabilities=probabilities,
-            may_be_none=no_answer,
-        )
+    written = task.predict(
+        trained, source, output, given=given, device=device, probabilities=probabilities, may_be_none=no_answer
     )
+    if as_json:
+        print_result("", {"output": output, "predictions": written}, True)
 
 
 @app.command("embed")
@@ -114,6 +108,7 @@ def embed(
         ),
     ] = None,
     device: Device = "auto",
+    as_json: AsJson = False,
 ) -> None:
     """Write a vector for each text: the mean of its tokens' last hidden states."""
     from maskwright.core.errors import InputError
@@ -125,8 +120,14 @@ def embed(
     if (source is None) != (output is None) or not (source or sentence_transformers):
         raise InputError("nothing to do", fix="give --input and --output, or --sentence-transformers, or all three")
     trained = load_model(model, bare=sentence_transformers is None)
+    value: dict[str, Any] = {}
     if sentence_transformers is not None:
-        announce(task.export_for_sentence_transformers(trained, sentence_transformers), sentence_transformers)
+        difference = task.export_for_sentence_transformers(trained, sentence_transformers)
+        announce(difference, sentence_transformers)
+        value |= {"folder": sentence_transformers, "largest_logit_difference": difference}
     if source is not None and output is not None:
         given = Given(tuple(text or ()), None, max_seq_len, on_bad_input == "skip")
-        say(task.embed(trained, source, output, given=given, device=device))
+        count, width = task.embed(trained, source, output, given=given, device=device)
+        value |= {"output": output, "vectors": count, "width": width}
+    if as_json:
+        print_result("", value, True)

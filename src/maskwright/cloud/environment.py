@@ -27,17 +27,36 @@ MOST_FLEX_START_HOURS = 168
 """Seven days: docs.cloud.google.com/compute/docs/instances/about-flex-start-vms"""
 
 Zone = Annotated[str, Field(pattern=ZONE, examples=["us-east5-b"])]
+Project = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{4,28}[a-z0-9]$", examples=["my-project"])]
+Region = Annotated[str, Field(pattern=r"^[a-z]+-[a-z]+[0-9]+$", examples=["us-east5"])]
+NetworkName = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$", examples=["shared-vpc"])]
 Model = Literal["STANDARD", "SPOT", "FLEX_START", "RESERVATION_BOUND"]
 Hours = Annotated[float, Field(gt=0.0, le=8_760.0)]
 
 
 class Network(Section):
-    """The network always exists."""
+    """Network of hosts and of the NFS share. The environment makes one, unless `name` says which of yours to use."""
 
     nat: bool | None = None
     """Gateway through which hosts reach the internet to install packages, since they have no public addresses. Google's
     own services are reached without it. When not set, it exists only where hosts need it: TPUs on Google's image, which
-    lacks docker."""
+    lacks docker. Not for a network of yours, where nothing is made."""
+    name: NetworkName | None = None
+    """Network that exists already, for the hosts and the NFS share. Nothing is made in it, and it is never deleted."""
+    project: Project | None = None
+    """Host project of that network (Shared VPC); the environment's own project when not set."""
+    subnetworks: dict[Region, NetworkName] = Field(default_factory=dict)
+    """Subnetwork of that network in each region that hosts may be in, as in {us-east5: training}."""
+
+    @model_validator(mode="after")
+    def _one_of_theirs_or_ours(self) -> Network:
+        if self.name is None and (self.project is not None or self.subnetworks):
+            fix = "add network.name, or take project and subnetworks out"
+            raise Refused("network.project and network.subnetworks are of a network that exists", fix=fix)
+        if self.name is not None and self.nat is not None:
+            fix = "take network.nat out; where hosts need the internet, the owner of the network makes a gateway"
+            raise Refused(f"network.nat is not for {self.name}, in which nothing is made", fix=fix)
+        return self
 
 
 class Nfs(Section):
@@ -238,7 +257,7 @@ class Host(Section):
 class Environment(Section):
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,18}[a-z0-9]$", examples=["lab-1"])]
     """Name of the environment, with which the names of all its parts begin; lower case, at most 20 characters."""
-    project: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{4,28}[a-z0-9]$", examples=["my-project"])]
+    project: Project
     """ID of the Google Cloud project."""
     zone: Zone
     """Zone of the disk, of NFS, and of hosts that name no other."""
@@ -275,6 +294,10 @@ class Environment(Section):
                 "network.nat is false, but the slice's hosts install docker",
                 fix="set slice.image to one that has it, or take network.nat out",
             )
+        without = [region for region in self.regions if self.network.name and region not in self.network.subnetworks]
+        if without:
+            fix = f"add it, as in network.subnetworks: {{{without[0]}: NAME}}"
+            raise Refused(f"network.subnetworks has none for {without[0]}, where hosts may be", fix=fix)
         for hosts in self.hosts.values():
             fitting = machines.family_of(hosts.machine()).data_disks
             if self.disk is not None and self.disk.type not in fitting:
@@ -335,13 +358,23 @@ class Environment(Section):
 
     @property
     def nat(self) -> bool:
-        return self.needs_docker if self.network.nat is None else self.network.nat
+        wanted = self.needs_docker if self.network.nat is None else self.network.nat
+        return wanted and self.network.name is None
 
     @property
     def needs_docker(self) -> bool:
         """Google's image of Compute Engine's TPUs comes without docker; docs/google-cloud-hosts.md says how that is
         known."""
         return self.slice is not None and not self.queued and self.slice.image is None
+
+    @property
+    def network_path(self) -> str:
+        name = self.network.name or f"{self.name}-net"
+        return f"projects/{self.network.project or self.project}/global/networks/{name}"
+
+    def subnetwork_path(self, region: str) -> str:
+        name = self.network.subnetworks.get(region, f"{self.name}-{region}")
+        return f"projects/{self.network.project or self.project}/regions/{region}/subnetworks/{name}"
 
     def all_labels(self) -> dict[str, str]:
         return {ENVIRONMENT_LABEL: self.name, **self.labels}

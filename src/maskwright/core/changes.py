@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError
+from maskwright.core.phases import end_by_step
 from maskwright.core.schedule import GROWING
 from maskwright.core.settings import keys_of, resumable_keys
 
@@ -23,7 +24,7 @@ def refuse_changes(
     since they would make another run in the same folder.
     """
     keys = keys_of(kind)
-    old = {name: old.get(name, key.field.default) for name, key in keys.items()}
+    old = {name: old.get(name, key.field.get_default(call_default_factory=True)) for name, key in keys.items()}
     changed = [key for key in keys if old[key] != new.get(key)]
     listed = [f"{key}: {old[key]} -> {new.get(key)}" for key in changed]
     refused = [number for number, key in enumerate(changed) if key not in resumable_keys(kind)]
@@ -50,10 +51,10 @@ def refuse_changes(
 
 
 def grows(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Whether a run goes from its steps to more of them, in a schedule and masking that leave the steps so far as they
+    """Whether a run goes from its steps to more of them, in a schedule and phases that leave the steps so far as they
     are."""
     longer = new["schedule.steps"] > old["schedule.steps"]
-    return longer and old["schedule.kind"] in GROWING and old["masking.final_rate"] is None
+    return longer and old["schedule.kind"] in GROWING and end_by_step(old.get("phases", []), old["schedule.steps"])
 
 
 def _why_not(old: dict[str, Any], new: dict[str, Any], others: list[str]) -> str:
@@ -65,8 +66,8 @@ def _why_not(old: dict[str, Any], new: dict[str, Any], others: list[str]) -> str
         return (
             f"; only schedule.kind {' and '.join(GROWING)} can have more steps, {old['schedule.kind']} depends on them"
         )
-    if old["masking.final_rate"] is not None:
-        return "; masking.final_rate depends on schedule.steps"
+    if not end_by_step(old.get("phases", []), old["schedule.steps"]):
+        return "; only phases that end by until_step, before the run does, leave it more steps"
     if others == ["schedule.decay_steps"]:
         return "; schedule.steps may grow, but the length of the decay is fixed when a run is started"
     return f"; schedule.steps may grow, but not together with {' and '.join(others)}" if others else ""

@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
 from maskwright.core.data_config import LATER_DATA, Data
 from maskwright.core.errors import ConfigError
+from maskwright.core.extras import require
 from maskwright.core.foreign import FOREIGN
+from maskwright.core.masking import Masking, Share
+from maskwright.core.phases import Phase, Stage, rate_in, require_phases, stages
 from maskwright.core.recipes import Kind, find_config
-from maskwright.core.schedule import Schedule, rate_at, require_phases
+from maskwright.core.schedule import Schedule, rate_at, require_peak
 from maskwright.core.settings import (
     Count,
-    Fraction,
     Guide,
     Refused,
     Resumable,
@@ -29,36 +32,12 @@ from maskwright.core.settings import (
     digest,
     keys_of,
     parse_yaml,
+    put,
     read_yaml,
     resumable_keys,
 )
 
-Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 Width = Annotated[int, Field(ge=1, le=65_536)]
-
-
-class Masking(Section):
-    kind: Literal["token", "whole_word", "span"] = "token"
-    """What is masked together: one token, a whole word (Ġ rule), or a run of words."""
-    rate: Share = 0.15
-    """Share of a row's text tokens that are predicted: 0.15 in RoBERTa, 0.30 in ModernBERT."""
-    final_rate: Share | None = None
-    """When set, the rate moves linearly from `rate` at the first step to this value at the last."""
-    mask_share: Fraction = 0.8
-    """Share of predicted tokens that are shown as `<mask>`."""
-    random_share: Fraction = 0.1
-    """Share of predicted tokens that are shown as a random token; the rest is shown unchanged."""
-
-    @model_validator(mode="after")
-    def _shares_fit(self) -> Masking:
-        if self.mask_share + self.random_share > 1.0:
-            shares = f"mask_share {self.mask_share:g} and random_share {self.random_share:g}"
-            raise Refused(f"{shares} are above 1 together", fix="lower one of them; RoBERTa's are 0.8 and 0.1")
-        return self
-
-    @property
-    def highest_rate(self) -> float:
-        return max(self.rate, self.final_rate or 0.0)
 
 
 Architecture = Literal["roberta", "xlm-roberta", "camembert", "bert", "distilbert", "modernbert"]
@@ -224,11 +203,20 @@ class Evaluation(Section):
     checkpoint of the lowest loss is kept, and is what is evaluated and exported."""
 
 
+Reported = Literal["tensorboard", "wandb", "mlflow", "trackio"]
+
+
 class Logging(Section):
     every_steps: Annotated[Count, Resumable] = 10
     """Steps between lines in metrics.jsonl."""
-    tensorboard: Annotated[bool, Resumable] = True
-    """Whether to write TensorBoard's events/ as well."""
+    report_to: Annotated[list[Reported], Resumable] = ["tensorboard"]  # noqa: RUF012 - pydantic copies it
+    """Where the lines of metrics.jsonl go besides, as [tensorboard, wandb]; [] for nowhere. tensorboard writes events/
+    in the run directory. The others are services, each with a process of its own and an extra of its name."""
+
+    def require_packages(self) -> None:
+        """Raises `ConfigError`, which names the extra, unless each service's package is installed."""
+        for name in (one for one in self.report_to if one != "tensorboard"):  # whose files take no package
+            require(name, "logging.report_to")
 
 
 class RunConfig(Section):
@@ -239,6 +227,9 @@ class RunConfig(Section):
     model: Model = Model()
     optimizer: Optimizer = Optimizer()
     schedule: Schedule
+    phases: Annotated[list[Phase], Field(default_factory=list)]
+    """Parts of the run that differ from the rest of the file, in their order, as [{until_share: 0.8, seq_len: 128}].
+    After the last one the run is as the rest of the file says. The keys of a phase are in the table below."""
     batch: Batch = Batch()
     engine: Engine = Engine()
     checkpoint: Checkpoint = Checkpoint()
@@ -265,6 +256,11 @@ class RunConfig(Section):
                 f"model.max_seq_len {longest} is below data.seq_len {self.data.seq_len}",
                 fix="lower data.seq_len, or raise model.max_seq_len",
             )
+        return self
+
+    @model_validator(mode="after")
+    def _phases_fit(self) -> RunConfig:
+        require_phases(self)
         return self
 
     @model_validator(mode="after")
@@ -297,11 +293,13 @@ class RunConfig(Section):
         if schedule.epochs is None:
             return self
         steps = max(1, math.ceil(schedule.epochs * rows / self.rows_per_step))
+        longer = self.model_copy(update={"schedule": schedule.model_copy(update={"steps": steps, "epochs": None})})
         try:
-            require_phases(schedule, steps)
+            require_peak(schedule, steps)
+            stages(longer)
         except Refused as error:
             raise ConfigError(str(error), where="schedule.epochs", fix=error.fix) from None
-        return self.model_copy(update={"schedule": schedule.model_copy(update={"steps": steps, "epochs": None})})
+        return longer
 
     @property
     def rows_per_step(self) -> int:
@@ -316,20 +314,23 @@ class RunConfig(Section):
                  (warmup-stable-decay; the shape is Hägele et al. 2024)
         constant, polynomial, inverse_sqrt: those of transformers (`constant_with_warmup` for the first)
         """
-        return rate_at(self.schedule, self.steps, self.schedule.warmup_steps, self.optimizer.learning_rate, step)
+        peak = self.optimizer.learning_rate
+        followed = partial(rate_at, self.schedule, self.steps, self.schedule.warmup_steps, peak)
+        return rate_in(self, step, followed) if self.phases else followed(step)
 
-    def masking_at(self, step: int) -> Masking:
-        """The masking of update `step`. Its rate moves in a straight line from `rate` at step 0 to `final_rate` at the
-        last step."""
-        masking = self.masking
-        if masking.final_rate is None:
-            return masking
-        rate = masking.rate + (masking.final_rate - masking.rate) * step / max(self.steps - 1, 1)
-        return masking.model_copy(update={"rate": rate, "final_rate": None})
+    @property
+    def longest_row(self) -> int:
+        """Tokens in the longest rows of any phase."""
+        return max([self.data.seq_len, *(phase.seq_len or 0 for phase in self.phases)])
+
+    @property
+    def stages(self) -> tuple[Stage[RunConfig], ...]:
+        """The phases of a resolved configuration, and what follows them; a run without phases is one stage."""
+        return stages(self)
 
     def digest(self) -> str:
         """sha256 of every key that decides the numbers; resumable keys do not count."""
-        return digest(self, LATER)
+        return digest(self, LATER, GONE)
 
 
 LATER_SHAPE = {"model.global_attn_every_n_layers": 1, "model.local_attention": 128}
@@ -338,9 +339,14 @@ LATER: dict[str, Any] = {
     "schedule.epochs": None,
     "schedule.power": None,
     "model.new_head": False,
+    "phases": [],
 }
 LATER |= LATER_SHAPE | LATER_DATA
 """Keys that runs did not always have, and what those without them had: a run's digest stays what it was."""
+
+
+GONE: dict[str, Any] = {"masking.final_rate": None}
+"""Keys that runs once had, and what those had that did not use them; for the same reason."""
 
 
 def shared_out(virtual_workers: int, parts: int, what: str, rows: int | None = None) -> int:
@@ -392,13 +398,8 @@ def _apply(values: dict[str, Any], override: str) -> None:
     dotted, separator, text = override.partition("=")
     if not separator or not dotted:
         raise ConfigError(f"'{override}' is not KEY=VALUE", where="--set", fix="write --set schedule.steps=100")
-    *sections, key = dotted.strip().split(".")
-    for section in sections:
-        values = values.setdefault(section, {})
-        if not isinstance(values, dict):
-            fix = "`maskwright schema --markdown` lists the keys"
-            raise ConfigError(f"{section} is not a section", where=f"--set {dotted}", fix=fix)
-    values[key] = parse_yaml(text, f"--set {dotted}")
+    where = f"--set {dotted}"
+    put(values, dotted.strip(), parse_yaml(text, where), where)
 
 
 GUIDE = Guide(RunConfig, "the run", "`maskwright schema --markdown` lists the keys and what each takes", FOREIGN)

@@ -23,7 +23,7 @@ each. It carries no secret.
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from maskwright.core.secrets import redact
@@ -54,6 +54,8 @@ class MaskwrightError(Exception):
 
 
 class InputError(MaskwrightError):
+    """What was given is wrong: an option, a configuration, a file."""
+
     exit_code = 2
 
 
@@ -116,7 +118,8 @@ class TerraformError(JobError):
 
 
 class HealthError(MaskwrightError):
-    """`step`: the update that was not made, where it is one step's batch that cannot be computed."""
+    """Training stopped before a bad update. `step`: the update that was not made, where it is one step's batch that
+    cannot be computed."""
 
     exit_code = 3
 
@@ -126,8 +129,46 @@ class HealthError(MaskwrightError):
 
 
 class StoppedEarly(MaskwrightError):
+    """The same command, or call, goes on. `reason` says why it stopped."""
+
     exit_code = 75
 
     def __init__(self, what: str, *, reason: StopReason = "", where: str | None = None, fix: str | None = None) -> None:
         self.reason = reason
         super().__init__(what, where=where, fix=fix)
+
+
+# ---- as JSON ---------------------------------------------------------------------------------------------------------
+
+
+HELD = ("what", "where", "fix", "lines", "reason", "step")
+"""What an error may hold; libraries add things of their own to one that passes through them."""
+
+
+def as_record(error: MaskwrightError) -> dict[str, Any]:
+    """The error for another process: `kind` (its class), `message` (the line that is printed), `exit_code`, and what
+    the error holds. No secret is in it."""
+    held = {name: vars(error)[name] for name in HELD if name in vars(error)}
+    held |= {name: redact(value) for name, value in held.items() if isinstance(value, str)}
+    if "lines" in held:
+        held["lines"] = [redact(line) for line in held["lines"]]
+    return {"kind": type(error).__name__, "message": str(error), "exit_code": error.exit_code, **held}
+
+
+def from_record(record: Mapping[str, Any]) -> MaskwrightError:
+    """The error that `as_record` was given. Raises `ValueError` for another record."""
+    kinds = {kind.__name__: kind for kind in _kinds(MaskwrightError)}
+    if record.get("kind") not in kinds or not isinstance(record.get("what"), str):
+        raise ValueError("no error of maskwright")
+    kind = kinds[record["kind"]]
+    error = kind.__new__(kind, record["what"])
+    vars(error).update({name: record[name] for name in HELD if name in record})
+    if record.get("exit_code") != getattr(kind, "exit_code", None):
+        error.exit_code = record["exit_code"]
+    return error
+
+
+def _kinds(kind: type[MaskwrightError]) -> Iterator[type[MaskwrightError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from _kinds(below)

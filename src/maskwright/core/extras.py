@@ -18,8 +18,13 @@ EXTRAS = {
     "onnxruntime": "onnx",
     "libtpu": "tpu",
     **dict.fromkeys(("fastwarc", "py3langid", "rensa"), "clean"),
+    **{service: service for service in ("wandb", "mlflow", "trackio")},
 }
 """The extra of pyproject.toml that brings a package."""
+
+
+OLDEST_TERRAFORM = (1, 7)
+"""Terraform, or OpenTofu, is no package of Python; `env` starts it."""
 
 
 def installed(package: str) -> bool:

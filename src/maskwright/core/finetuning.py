@@ -16,10 +16,10 @@ from maskwright.core.config import (
     Logging,
     Optimizer,
     Shape,
-    Share,
     read_values,
 )
 from maskwright.core.foreign import FINETUNING, FOREIGN
+from maskwright.core.masking import Share
 from maskwright.core.schedule import ScheduleCurve, rate_at
 from maskwright.core.settings import Count, Fraction, Guide, Refused, Resumable, Section, digest, keys_of
 

@@ -86,8 +86,12 @@ _KEYS = {
         "`maskwright pretrain --processes N` starts a process for each GPU; see also engine.devices"
     ),
     "fp16": "engine.dtype=fp16",
-    "report_to wandb wandb_project mlflow experiment_name aim_repo": (
-        "there is only logging.tensorboard, and RUN/metrics.jsonl for other tools"
+    "report_to": "logging.report_to",
+    "wandb mlflow trackio tensorboard aim_repo": (
+        "logging.report_to lists them: tensorboard, wandb, mlflow, trackio; RUN/metrics.jsonl is for other tools"
+    ),
+    "wandb_project experiment_name": (
+        "the services read their own variables, such as WANDB_PROJECT and MLFLOW_EXPERIMENT_NAME"
     ),
     "push_to_hub hub_model_id": "`maskwright export RUN --to FOLDER`, then `hf upload OWNER/NAME FOLDER`",
     "gradient_checkpointing activation_checkpointing": (

@@ -6,7 +6,11 @@ import ctypes
 import os
 import platform
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+
+from maskwright.core.errors import InputError
 
 
 @cache
@@ -19,10 +23,19 @@ def _cpuinfo(*names: str) -> str | None:
         return None
 
 
+def cpu_flags() -> frozenset[str]:
+    """Of the processor, in Linux's names; empty elsewhere."""
+    return frozenset((_cpuinfo("flags", "Features") or "").split())
+
+
+def instructions() -> str:
+    """The processor's vector instructions, which decide in which order kernels add numbers up."""
+    return " ".join(sorted(one for one in cpu_flags() if one.startswith(("avx", "amx", "fma", "sse4", "asimd", "sve"))))
+
+
 def cpu_multiplies_bf16_faster() -> bool:
     """True where the CPU has bf16 dot products: AVX512-BF16 measured 4.2 times fp32 on 2 Zen 5 cores."""
-    flags = (_cpuinfo("flags", "Features") or "").split()
-    return bool({*flags} & {"avx512_bf16", "amx_bf16", "bf16"})
+    return bool(cpu_flags() & {"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def usable_cpus() -> list[int]:
@@ -89,6 +102,25 @@ def _cgroup_cores() -> int | None:
         return None
 
 
+@contextmanager
+def confined_to(cores: int, topology: str = "/sys/devices/system/cpu") -> Iterator[None]:
+    """This process and those that it starts meanwhile run on so many physical cores. Raises `InputError` where there
+    are fewer, and where the system keeps no process from a core."""
+    allowed = usable_cpus()
+    own = physical_cores(allowed, topology)
+    if min(len(own), _cgroup_cores() or len(own)) < cores:
+        raise InputError(
+            f"this machine lends {len(own)} physical cores, and {cores} are needed", fix="take a larger one"
+        )
+    if not hasattr(os, "sched_setaffinity"):
+        raise InputError("this system confines no process to some cores", fix="take Linux")
+    os.sched_setaffinity(0, own[:cores])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
 def keep_freed_memory() -> bool:
     """Tells glibc's allocator to keep freed memory for this process instead of handing it back to the system.
 
@@ -125,6 +157,7 @@ def describe() -> dict[str, object]:
         "platform": platform.platform(),
         "python": platform.python_version(),
         "cpu": cpu_name(),
+        "instructions": instructions(),
         "cores": usable_cores(),
         "memory_bytes": memory_bytes(),
         "host": platform.node(),

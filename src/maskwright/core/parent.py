@@ -8,17 +8,22 @@ from a file there. Kubernetes (`terminationMessagePath`) and torchrun (`TORCHELA
 from __future__ import annotations
 
 import ctypes
+import json
 import os
+import shutil
 import signal
+import sys
 from contextlib import suppress
 from typing import cast, get_args
 
-from maskwright.core.errors import MaskwrightError, StoppedEarly, StopReason
+from maskwright.core.errors import JobError, MaskwrightError, StoppedEarly, StopReason, as_record, from_record
 
 REASON_FILE = "MASKWRIGHT_REASON_FILE"
 """Where a command that stops early writes its `StopReason`."""
+ERROR_FILE = "MASKWRIGHT_ERROR_FILE"
+"""Where a command that fails writes its error, for a Python program that raises it again."""
 PARENT = "MASKWRIGHT_PARENT"
-"""The pid of `launch.local.supervise`."""
+"""The pid of the process that a command ends with: `launch.local.supervise`, a comparison, or a Python program."""
 LISTENER = "MASKWRIGHT_LISTENER"
 """File descriptor of a socket that listens on MASTER_PORT already. `launch.local` gives it to rank 0, so that nobody
 else can take the port in between."""
@@ -32,6 +37,37 @@ def tell_reason(error: MaskwrightError) -> None:
     if path := os.environ.get(REASON_FILE):
         with suppress(OSError), open(path, "w", encoding="ascii") as file:
             file.write(f"{error.reason if isinstance(error, StoppedEarly) else ''}\n")
+
+
+def tell_error(error: MaskwrightError) -> None:
+    """A job's error only says that a process has failed: what that one has said before stays."""
+    path = os.environ.get(ERROR_FILE)
+    if path and not (isinstance(error, JobError) and os.path.exists(path)):
+        with suppress(OSError), open(path, "w", encoding="utf-8") as file:
+            json.dump(as_record(error), file)
+
+
+def forget_error() -> None:
+    """Called before processes start again."""
+    if path := os.environ.get(ERROR_FILE):
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def pass_error_on(path: str) -> None:
+    """Tells as its own the error that a process which this one started has left in `path`."""
+    if (own := os.environ.get(ERROR_FILE)) and os.path.exists(path):
+        with suppress(OSError):
+            shutil.copyfile(path, own)
+
+
+def read_error(path: str) -> MaskwrightError | None:
+    """None where a command ended without a word, as one that was killed does."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return from_record(json.load(file))
+    except (OSError, ValueError):
+        return None
 
 
 def read_reason(path: str) -> StopReason:
@@ -49,9 +85,10 @@ def as_reason(text: str) -> StopReason:
 
 
 def end_with_parent() -> None:
-    """Called by a process that `supervise` may have started: from here on it does not outlive it."""
+    """Called by a process that another of ours may have started: from here on it does not outlive that one. Linux alone
+    can do that."""
     parent = os.environ.pop(PARENT, None)
-    if parent is None:
+    if parent is None or sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):

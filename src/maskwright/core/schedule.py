@@ -63,11 +63,11 @@ class Schedule(ScheduleCurve):
     @model_validator(mode="after")
     def _phases_fit(self) -> Schedule:
         if self.steps is not None:
-            require_phases(self, self.steps)
+            require_peak(self, self.steps)
         return self
 
 
-def require_phases(schedule: Schedule, steps: int) -> None:
+def require_peak(schedule: Schedule, steps: int) -> None:
     """Raises `Refused` if warm-up and decay are longer than the run."""
     warmup_steps, decay_steps = schedule.warmup_steps, schedule.decay_steps
     if warmup_steps >= steps or warmup_steps + (decay_steps or 0) > steps:

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import traceback
+from typing import Any
 from urllib.parse import quote
 
 HIDDEN = "***"
@@ -30,6 +31,16 @@ def redact(text: str) -> str:
     for pattern in (QUERY, QUOTED, HEADER):
         text = pattern.sub(rf"\1{HIDDEN}", text)
     return text
+
+
+def redact_all(value: Any) -> Any:
+    """The same for each text in a record of dicts and lists. Text by text, so that a key such as `mask_token` hides
+    nothing behind it."""
+    if isinstance(value, dict):
+        return {key: redact_all(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [redact_all(inner) for inner in value]
+    return redact(value) if isinstance(value, str) else value
 
 
 def _user(match: re.Match[str]) -> str:

@@ -209,6 +209,8 @@ def flat(config: BaseModel, prefix: str = "") -> dict[str, Any]:
         elif isinstance(value, dict):
             of_models = {key: one.model_dump() if isinstance(one, BaseModel) else one for key, one in value.items()}
             result[prefix + name] = of_models
+        elif isinstance(value, list):
+            result[prefix + name] = [one.model_dump() if isinstance(one, BaseModel) else one for one in value]
         else:
             result[prefix + name] = value
     return result
@@ -218,19 +220,26 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """What `flat` was made of: `{"data": {"seq_len": 512, …}}`."""
     result: dict[str, Any] = {}
     for dotted, value in values.items():
-        *sections, key = dotted.split(".")
-        inner = result
-        for section in sections:
-            inner = inner.setdefault(section, {})
-        inner[key] = value
+        put(result, dotted, value, dotted)
     return result
 
 
-def digest(config: BaseModel, later: dict[str, Any]) -> str:
+def put(values: dict[str, Any], dotted: str, value: Any, where: str) -> None:
+    """Sets a key of nested `values`. Raises `ConfigError` at `where` if a section above it is a value."""
+    *sections, key = dotted.split(".")
+    for section in sections:
+        values = values.setdefault(section, {})
+        if not isinstance(values, dict):
+            fix = "`maskwright schema --markdown` lists the keys"
+            raise ConfigError(f"{section} is not a section", where=where, fix=fix)
+    values[key] = value
+
+
+def digest(config: BaseModel, later: dict[str, Any], gone: Mapping[str, Any] = {}) -> str:
     """sha256 of every key that decides the numbers; resumable keys do not count, nor do those that are as `later` has
-    them."""
+    them. `gone`: values that count although no key has them any more."""
     kept = resumable_keys(type(config))
-    values = {key: value for key, value in flat(config).items() if key not in kept}
+    values = {key: value for key, value in flat(config).items() if key not in kept} | dict(gone)
     return storage.sha256_of({key: value for key, value in values.items() if key not in later or value != later[key]})
 
 

@@ -7,13 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core.config import Masking, RunConfig
+from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, StoreError
+from maskwright.core.masking import Masking
+from maskwright.core.phases import stage_at
 from maskwright.data.batch import Batch
+from maskwright.data.legs import Leg, make_legs
 from maskwright.data.masking import Masker, mask_rows, slots_per_row
 from maskwright.data.mixing import MixedOrder
 from maskwright.data.mixture import MixedRows, Mixture
-from maskwright.data.order import RowOrder, order
+from maskwright.data.order import order
 from maskwright.data.packing import Packing
 from maskwright.data.rows import Rows, open_rows
 from maskwright.data.store import OpenedStore
@@ -27,30 +30,51 @@ class Loader:
     """Training batches of a run. `batches(step)` is pure: any step at any time, in any process."""
 
     def __init__(self, config: RunConfig, store: OpenedStore | Mixture) -> None:
-        """Raises `StoreError` when the store cannot fill one global batch, or a source of a mixture not one row."""
-        self.config = config
-        if isinstance(store, Mixture):
-            self.rows: Rows | MixedRows = store.rows(config.data.seq_len, config.data.packing)
-            self.order: RowOrder | MixedOrder = store.order(config.seed, self.rows)
-        else:
-            self.rows = open_rows(store, "train", config.data.seq_len, config.data.packing)
-            self.order = RowOrder(config.seed, self.rows.plan.rows)
+        """Raises `StoreError` when the store cannot fill one global batch, or a source of a mixture not one row;
+        `ConfigError` when the sources of a mixture give no more rows before the run ends."""
+        self.legs = make_legs(config, store)
+        self.config = config.resolved(self.legs[0].rows.plan.rows)
+        self.stages = self.config.stages
         self.masker = Masker.of(store.vocabulary)
-        self.slots = slots_per_row(config.masking.kind, config.masking.highest_rate, config.data.seq_len)
-        if self.rows.plan.rows < config.rows_per_step:
-            raise StoreError(
-                f"has {self.rows.plan.rows:,} rows of {config.data.seq_len} tokens, "
-                f"one step takes {config.rows_per_step:,}",
-                where=store.location,
-                fix="prepare more text, or lower batch.micro_batch_rows, batch.virtual_workers or data.seq_len",
-            )
+        for stage in self.stages:
+            here, rows = stage.config, self._leg(stage.begin).rows.plan.rows
+            if rows < here.rows_per_step:
+                raise StoreError(
+                    f"has {rows:,} rows of {here.data.seq_len} tokens, one step takes {here.rows_per_step:,}",
+                    where=store.location,
+                    fix="prepare more text, or lower batch.micro_batch_rows, batch.virtual_workers or data.seq_len",
+                )
 
-    def require_rows(self, steps: int) -> None:
+    def at(self, step: int) -> RunConfig:
+        """The run as it is at update `step`."""
+        return stage_at(self.stages, step).config
+
+    def _leg(self, step: int) -> Leg:
+        row = stage_at(self.stages, step).first_row
+        return next(leg for leg in reversed(self.legs) if leg.first_row <= row)
+
+    def rows_at(self, step: int) -> Rows | MixedRows:
+        """What update `step` takes rows from; the same for all updates that have rows of one length and mixture."""
+        return self._leg(step).rows
+
+    @property
+    def rows(self) -> Rows | MixedRows:
+        """`rows_at` the beginning."""
+        return self.legs[0].rows
+
+    @property
+    def micro_batch_losses(self) -> int:
+        """Predicted positions in the largest micro-batch."""
+        return max(stage.config.batch.micro_batch_rows * slots_of(stage.config) for stage in self.stages)
+
+    def require_rows(self) -> None:
         """Raises `ConfigError` if the sources of a mixture give no more rows before the run ends."""
-        end, rows = self.order.end, self.config.rows_per_step
-        if end is not None and end < steps * rows:
-            what = f"every source has given its max_epochs after {end // rows:,} of {steps:,} steps"
-            raise ConfigError(what, where="data.mixture", fix="raise or leave out one of them, or lower schedule.steps")
+        last, stage, steps = self.legs[-1], self.stages[-1], self.config.steps
+        if last.order.end is None or last.first_row + last.order.end >= stage.rows_before(steps):
+            return
+        done = stage.begin + (last.first_row + last.order.end - stage.first_row) // stage.config.rows_per_step
+        what = f"every source has given its max_epochs after {done:,} of {steps:,} steps"
+        raise ConfigError(what, where="data.mixture", fix="raise or leave out one of them, or lower schedule.steps")
 
     def describe(self) -> list[str]:
         """What the run reads of each source of a mixture; nothing of a single store."""
@@ -62,45 +86,75 @@ class Loader:
 
     def sources_read(self, step: int) -> list[tuple[str, float, float]]:
         """(name, share of all rows, epochs) of each source of a mixture in the first `step` steps."""
-        if isinstance(self.order, RowOrder) or isinstance(self.rows, Rows):
+        if not isinstance(self.rows, MixedRows):
             return []
-        rows = step * self.config.rows_per_step
-        epochs = self.order.epochs(rows)
-        shares = epochs * self.order.sizes / max(rows, 1)
-        return list(zip(self.rows.names, shares.tolist(), epochs.tolist(), strict=True))
+        given, row = np.zeros(len(self.rows.names)), stage_at(self.stages, step).rows_before(step)
+        for leg in self.legs:
+            if isinstance(leg.order, MixedOrder) and leg.first_row <= row:
+                here = row - leg.first_row
+                here = here if leg.length is None else min(here, leg.length)
+                given, epochs = given + leg.order.shares.given(here), leg.order.epochs(here)
+        return list(zip(self.rows.names, (given / max(row, 1)).tolist(), epochs.tolist(), strict=True))
 
     def masking_rate(self, step: int) -> float:
         """Share of tokens that are predicted."""
-        return self.config.masking_at(step).rate
-
-    def mean_epoch_rows(self, epochs: float) -> float:
-        return self.rows.plan.rows
+        return self.at(step).masking.rate
 
     def epoch(self, step: int) -> float:
-        return step * self.config.rows_per_step / self.rows.plan.rows
+        """Passes over the training text before update `step`."""
+        leg, row = self._leg(step), stage_at(self.stages, step).rows_before(step)
+        if len(self.legs) == 1:
+            return row / self.rows.plan.rows
+        epochs = leg.order.epochs(row - leg.first_row)
+        if isinstance(leg.rows, Rows):
+            return float(np.sum(epochs))
+        tokens = np.array([source.split.tokens for source in leg.rows.sources], np.float64)
+        return float((epochs * tokens).sum() / tokens.sum())
 
-    def batches(
-        self, step: int, data_step: int | None = None, virtual_workers: Sequence[int] | None = None
-    ) -> list[Batch]:
-        """The micro-batches of update `step`, one for each of `virtual_workers` (all when not given). `data_step` is
-        another step when some data was left out."""
+    def batches(self, step: int, virtual_workers: Sequence[int] | None = None) -> list[Batch]:
+        """The micro-batches of update `step`, one for each of `virtual_workers` (all when not given)."""
         wanted = range(self.config.batch.virtual_workers) if virtual_workers is None else virtual_workers
-        return [self.batch(step, virtual_worker, data_step) for virtual_worker in wanted]
+        return [self.batch(step, virtual_worker) for virtual_worker in wanted]
 
-    def work(self, data_step: int) -> tuple[int, float]:
+    def work(self, step: int) -> tuple[int, float]:
         """What an update of all ranks computes: see `Rows.work`."""
-        rows = self.config.rows_per_step
-        return self.rows.work(self.order.at(data_step * rows + np.arange(rows, dtype=np.int64))[1])
+        return self.rows_at(step).work(self._rows(step, 0, self.at(step).rows_per_step)[1])
 
-    def row_numbers(self, data_step: int, virtual_worker: int) -> tuple[Int64, Int64]:
+    def _rows(self, step: int, first: int, count: int) -> tuple[Int64, Int64]:
+        """(epochs, rows) of `count` rows of update `step` from its row `first` on."""
+        leg, stage = self._leg(step), stage_at(self.stages, step)
+        begin = stage.rows_before(step) - leg.first_row + first
+        return leg.order.at(begin + np.arange(count, dtype=np.int64))
+
+    def row_numbers(self, step: int, virtual_worker: int) -> tuple[Int64, Int64]:
         """(epochs, rows) of a micro-batch's rows."""
-        config, M = self.config, self.config.batch.micro_batch_rows
-        return self.order.at(data_step * config.rows_per_step + virtual_worker * M + np.arange(M, dtype=np.int64))
+        M = self.at(step).batch.micro_batch_rows
+        return self._rows(step, virtual_worker * M, M)
 
-    def batch(self, step: int, virtual_worker: int, data_step: int | None = None) -> Batch:
-        epochs, rows = self.row_numbers(step if data_step is None else data_step, virtual_worker)
-        masking, seed = self.config.masking_at(step), self.config.seed
-        return _masked(self.rows, self.masker, masking, rows, epochs, seed=seed, slots=self.slots)
+    def batch(self, step: int, virtual_worker: int) -> Batch:
+        epochs, rows = self.row_numbers(step, virtual_worker)
+        here, leg = self.at(step), self._leg(step)
+        slots, seed = slots_of(here), self.config.seed
+        return _masked(leg.rows, self.masker, here.masking, rows, epochs, seed=seed, slots=slots, earlier=leg.earlier)
+
+    def rope_theta(self, step: int) -> float | None:
+        """Of the phase that update `step` is in; None for the model's own."""
+        return stage_at(self.stages, step).rope_theta
+
+    def trials(self, step: int, virtual_workers: Sequence[int]) -> list[tuple[int, list[Batch]]]:
+        """Update `step` with its batches, and a later one for each other shape that the run has from there on."""
+        found: dict[tuple[float | None, ...], int] = {}
+        for stage in self.stages:
+            if stage.end > step or stage is self.stages[-1]:
+                here = stage.config
+                shape = (here.batch.micro_batch_rows, here.data.seq_len, slots_of(here), stage.rope_theta)
+                found.setdefault(shape, max(stage.begin, step))
+        return [(first, self.batches(first, virtual_workers)) for first in found.values()]
+
+
+def slots_of(config: RunConfig) -> int:
+    """Static number of predictions in each row of a run, or of one of its stages."""
+    return slots_per_row(config.masking.kind, config.masking.rate, config.data.seq_len)
 
 
 def validation_rows(rows: Rows, max_rows: int) -> Int64:
@@ -134,10 +188,19 @@ def validation_batches(
 
 
 def _masked(
-    rows: Rows | MixedRows, masker: Masker, masking: Masking, chosen: Int64, epochs: Int64, *, seed: int, slots: int
+    rows: Rows | MixedRows,
+    masker: Masker,
+    masking: Masking,
+    chosen: Int64,
+    epochs: Int64,
+    *,
+    seed: int,
+    slots: int,
+    earlier: int = 0,
 ) -> Batch:
+    """`earlier`: see `Leg`."""
     input_ids, position_ids, segment_ids = rows.materialize(chosen)
     masked, index, labels, weights = mask_rows(
-        masker, input_ids, segment_ids, masking, seed=seed, epochs=epochs, rows=chosen, slots=slots
+        masker, input_ids, segment_ids, masking, seed=seed, epochs=epochs, rows=chosen + earlier, slots=slots
     )
     return Batch(masked, position_ids, segment_ids, index, labels, weights)

@@ -23,7 +23,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core.config import Masking
+from maskwright.core.masking import Masking
 from maskwright.data import bits
 from maskwright.data.batch import Int32
 from maskwright.text.vocabulary import Vocabulary

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,24 +35,17 @@ class Stretch:
     """[sources]: rows that each has given before."""
 
 
-class MixedOrder:
-    """Like `RowOrder`, for several sources. Rows are numbered through all sources, one after the other."""
+class Shares:
+    """From which source each row is."""
 
-    def __init__(self, seed: int, sizes: Sequence[int], weights: Sequence[float], most: Sequence[float | None]) -> None:
-        """`sizes`: rows of each source. `most`: the epochs after which a source gives no more rows; None for no
-        limit. Raises `ConfigError` for a weight that is too small to be kept, and for a limit below one row."""
-        self.seed, self.sizes = seed, np.array(sizes, np.int64)
-        self.first = np.cumsum(self.sizes) - self.sizes
-        """[sources]: number of each one's first row."""
-        self._orders = [RowOrder(seed, size) for size in sizes]
+    def __init__(self, seed: int, weights: Sequence[float], supply: Sequence[int | None]) -> None:
+        """`supply`: rows that each source gives at most; None for no limit. Raises `ConfigError` for a weight that is
+        too small to be kept."""
+        self.seed = seed
         self._assigned: tuple[Stretch, int, Int64, Int64] | None = None
-        supply = [None if epochs is None else int(epochs * size) for epochs, size in zip(most, sizes, strict=True)]
-        if 0 in supply:
-            what = f"max_epochs {most[supply.index(0)]:g} is less than one of {sizes[supply.index(0)]:,} rows"
-            raise ConfigError(what, where="data.mixture", fix="raise it, or leave the source out")
         self.stretches, self.end = self._plan(np.array(weights, np.float64), supply)
 
-    def _plan(self, weights: NDArray[np.float64], supply: list[int | None]) -> tuple[list[Stretch], int | None]:
+    def _plan(self, weights: NDArray[np.float64], supply: Sequence[int | None]) -> tuple[list[Stretch], int | None]:
         """The stretches, and how many rows there are in all if every source has a limit."""
         stretches: list[Stretch] = []
         start, used = 0, np.zeros(len(weights), np.int64)
@@ -97,15 +91,6 @@ class MixedOrder:
         self._assigned = stretch, block, of_row, number
         return of_row, number
 
-    def at(self, seen: Int64) -> tuple[Int64, Int64]:
-        """(epochs of their source, rows) of the run's rows with numbers `seen`. Raises `ConfigError` past the end."""
-        sources, index = self.sources_at(seen)
-        epochs, rows = np.empty(len(seen), np.int64), np.empty(len(seen), np.int64)
-        for source in np.unique(sources).tolist():
-            here = sources == source
-            epochs[here], rows[here] = self._orders[source].at(index[here])
-        return epochs, rows + self.first[sources]
-
     def sources_at(self, seen: Int64) -> tuple[Int64, Int64]:
         """(sources, number of each row among those that its source gives in the run)."""
         if self.end is not None and len(seen) and int(seen.max()) >= self.end:
@@ -123,11 +108,54 @@ class MixedOrder:
             index[here] = number[place[here]] + stretch.used[sources[here]] + two * stretch.counts[sources[here]]
         return sources, index
 
-    def epochs(self, rows: int) -> NDArray[np.float64]:
-        """[sources]: how often the first `rows` rows of the run read each source."""
+    def given(self, rows: int) -> Int64:
+        """[sources]: rows that each gives in the first `rows` rows."""
         rows = rows if self.end is None else min(rows, self.end)
         stretch = next(one for one in reversed(self.stretches) if one.start <= rows)
-        return (stretch.used + self._given(stretch, rows - stretch.start)) / self.sizes
+        found: Int64 = stretch.used + self._given(stretch, rows - stretch.start)
+        return found
+
+
+class Order(Protocol):
+    """The rows of one source in their order: see `RowOrder`."""
+
+    def at(self, seen: Int64) -> tuple[Int64, Int64]: ...
+
+    def epochs(self, rows: int) -> float: ...
+
+
+class MixedOrder:
+    """Like `RowOrder`, for several sources. Rows are numbered through all sources, one after the other."""
+
+    def __init__(self, shares: Shares, orders: Sequence[Order], sizes: Sequence[int]) -> None:
+        """`sizes`: rows in the plan of each source."""
+        self.shares, self.orders, self.end = shares, orders, shares.end
+        self.first = np.cumsum(sizes) - np.array(sizes, np.int64)
+        """[sources]: number of each one's first row."""
+
+    def at(self, seen: Int64) -> tuple[Int64, Int64]:
+        """(epochs of their source, rows) of the run's rows with numbers `seen`. Raises `ConfigError` past the end."""
+        sources, index = self.shares.sources_at(seen)
+        epochs, rows = np.empty(len(seen), np.int64), np.empty(len(seen), np.int64)
+        for source in np.unique(sources).tolist():
+            here = sources == source
+            epochs[here], rows[here] = self.orders[source].at(index[here])
+        return epochs, rows + self.first[sources]
+
+    def epochs(self, rows: int) -> NDArray[np.float64]:
+        """[sources]: how often the first `rows` rows of the run read each source."""
+        given = self.shares.given(rows).tolist()
+        return np.array([one.epochs(count) for one, count in zip(self.orders, given, strict=True)])
+
+
+def mixed_order(seed: int, sizes: Sequence[int], weights: Sequence[float], most: Sequence[float | None]) -> MixedOrder:
+    """`sizes`: rows of each source. `most`: the epochs after which a source gives no more rows; None for no limit.
+    Raises `ConfigError` for a weight that is too small to be kept, and for a limit below one row."""
+    supply = [None if epochs is None else int(epochs * size) for epochs, size in zip(most, sizes, strict=True)]
+    if 0 in supply:
+        what = f"max_epochs {most[supply.index(0)]:g} is less than one of {sizes[supply.index(0)]:,} rows"
+        raise ConfigError(what, where="data.mixture", fix="raise it, or leave the source out")
+    return MixedOrder(Shares(seed, weights, supply), [RowOrder(seed, size) for size in sizes], sizes)
 
 
 def counts_in_block(weights: NDArray[np.float64]) -> Int64:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from maskwright.core import storage
 from maskwright.core.data_config import Source
 from maskwright.core.errors import StoreError
 from maskwright.data.arrow_store import Judged, open_judged
-from maskwright.data.mixing import MixedOrder, weights_by_size
+from maskwright.data.mixing import MixedOrder, mixed_order, weights_by_size
 from maskwright.data.packing import Packing
 from maskwright.data.rows import Arrays, Int64, Rows, open_rows
 from maskwright.data.store import SplitName
@@ -24,7 +24,7 @@ class Mixture:
         """Raises `StoreError` for a store that cannot be opened, and if two have different tokenizers."""
         self.names = tuple(sources)
         self.stores = tuple(open_judged(one.store, one.format, one.arrow) for one in sources.values())
-        self._most_epochs = [source.max_epochs for source in sources.values()]
+        self.most_epochs = [source.max_epochs for source in sources.values()]
         self._weights = [source.weight for source in sources.values()]
         self._alpha = 1.0 if alpha is None else alpha
         first = self.stores[0]
@@ -47,7 +47,7 @@ class Mixture:
     def fingerprint(self) -> str:
         """Digest of all that decides which rows a run reads: the stores, their weights and limits."""
         stores = [store.fingerprint for store in self.stores]
-        return storage.sha256_of([stores, self._weights, self._alpha, self._most_epochs])
+        return storage.sha256_of([stores, self._weights, self._alpha, self.most_epochs])
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -84,11 +84,15 @@ class Mixture:
                 raise StoreError(what, where=store.location, fix=fix)
         return MixedRows(self.names, sources)
 
-    def order(self, seed: int, rows: MixedRows) -> MixedOrder:
+    def order(self, seed: int, rows: MixedRows, sources: Mapping[str, Source]) -> MixedOrder:
         """Raises `ConfigError` for a weight that is too small."""
-        given = [weight for weight in self._weights if weight is not None]
-        weights = given or weights_by_size([source.plan.text_tokens for source in rows.sources], self._alpha)
-        return MixedOrder(seed, [source.plan.rows for source in rows.sources], weights, self._most_epochs)
+        weights = self.weights(sources, [source.plan.text_tokens for source in rows.sources])
+        return mixed_order(seed, [source.plan.rows for source in rows.sources], weights, self.most_epochs)
+
+    def weights(self, sources: Mapping[str, Source], tokens: Sequence[int]) -> list[float]:
+        """Those of `sources`, which a phase may have of its own; without any, they follow from the sizes."""
+        given = [source.weight for source in sources.values() if source.weight is not None]
+        return given or weights_by_size(tokens, self._alpha)
 
 
 @dataclass(frozen=True)

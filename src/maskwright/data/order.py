@@ -64,6 +64,10 @@ class RowOrder:
             rows[here] = self._order_block(first // self.size, first % self.size)[index[here] % ORDER_BLOCK]
         return epochs, rows
 
+    def epochs(self, rows: int) -> float:
+        """Epochs in the first `rows` rows."""
+        return rows / self.size
+
     def _order_block(self, epoch: int, begin: int) -> NDArray[np.int64]:
         """The order from `begin` on. Only the last block is kept: a cache of a pure function, not a state."""
         if self._block is None or self._block[:2] != (epoch, begin):

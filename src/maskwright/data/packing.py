@@ -10,8 +10,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,12 +67,60 @@ def plan(
     `StoreError` if sentences are needed and absent."""
     if packing == "documents":
         return plan_documents(document_ends, seq_len, document_starts)
+    return plan_full_sentences(document_ends, required(sentence_ends), seq_len)
+
+
+def required(sentence_ends: Int64 | None) -> Int64:
     if sentence_ends is None:
         raise StoreError(
             "the store has no sentence ends, which packing: full_sentences needs",
             fix="prepare it from text with a sentence a line (--layout sentences), or `--set data.packing=documents`",
         )
-    return plan_full_sentences(document_ends, sentence_ends, seq_len)
+    return sentence_ends
+
+
+def plan_spans(starts: Int64, ends: Int64, sentence_ends: Int64 | None, seq_len: int, packing: Packing) -> Plan:
+    """`plan` for some documents, or parts of documents, as if there were no others."""
+    if packing == "documents":
+        return plan_documents(ends, seq_len, starts)
+    inner = required(sentence_ends)
+    low, high = np.searchsorted(inner, starts, side="right"), np.searchsorted(inner, ends, side="left")
+    counts = np.maximum(high - low, 0)
+    number = np.arange(counts.sum()) + np.repeat(low - (np.cumsum(counts) - counts), counts)
+    own_ends = np.cumsum(ends - starts)  # as if one document followed the other
+    shift = ends - own_ends
+    own_sentences = np.sort(np.concatenate([inner[number] - np.repeat(shift, counts), own_ends]))
+    own = plan_full_sentences(own_ends, own_sentences, seq_len)
+    document = np.minimum(np.searchsorted(own_ends, own.start, side="right"), len(ends) - 1)
+    return replace(own, start=own.start + shift[document])
+
+
+def first_rows(layout: Plan, rows: int) -> Plan:
+    """The plan of its first `rows` rows alone."""
+    pieces = slice(int(layout.first[rows]))
+    parts = {name: getattr(layout, name)[pieces] for name in ("start", "length", "bos", "eos")}
+    return replace(layout, first=layout.first[: rows + 1], **parts)
+
+
+def joined(plans: Sequence[Plan]) -> Plan:
+    """The rows of all plans, one after the other."""
+    if len(plans) == 1:
+        return plans[0]
+    pieces = [0, *np.cumsum([len(one.start) for one in plans]).tolist()]
+    first = [one.first[:-1] + before for one, before in zip(plans, pieces, strict=False)]
+
+    def all_of(name: str) -> NDArray[Any]:
+        return np.concatenate([getattr(one, name) for one in plans])
+
+    return Plan(
+        plans[0].seq_len,
+        all_of("start"),
+        all_of("length"),
+        all_of("bos"),
+        all_of("eos"),
+        np.concatenate([*first, pieces[-1:]]).astype(np.int64),
+        plans[0].segments,
+    )
 
 
 def plan_documents(document_ends: Int64, seq_len: int, document_starts: Int64 | None = None) -> Plan:

@@ -106,6 +106,10 @@ def open_rows(store: OpenedStore, side: SplitName, seq_len: int, packing: Packin
     if not split.documents:
         fix = "prepare again with another --valid-fraction"
         raise StoreError(f"has no {side} documents", where=store.location, fix=fix)
-    words = store.vocabulary
     layout = plan(split.document_ends, split.sentence_ends, seq_len, packing, split.gapped_starts)
+    return make_rows(store, split, layout)
+
+
+def make_rows(store: OpenedStore, split: Split, layout: Plan) -> Rows:
+    words = store.vocabulary
     return Rows(split, layout, words.bos, words.pad, words.eos, words.size, store.location)

@@ -259,7 +259,7 @@ def _tracker_down(place: Place) -> str:
     """TensorBoard's folder is a file."""
     with open(place.bothered.path("events"), "w", encoding="utf-8"):
         pass
-    ended = place.train(place.bothered, "--set", "logging.tensorboard=true")
+    ended = place.train(place.bothered, "--set", "logging.report_to=[tensorboard]")
     return f"{ended.require(0, 'events cannot be written')}; trained to the end"
 
 

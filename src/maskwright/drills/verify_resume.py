@@ -18,6 +18,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from maskwright.core.config import RunConfig, build_config
 from maskwright.core.console import progress, say
 from maskwright.core.errors import InputError, VerificationError
 from maskwright.core.finetuning import FinetuneConfig, build_finetune_config
+from maskwright.core.phases import ENDS
 from maskwright.core.recipes import Kind
 from maskwright.run.directory import RunDirectory, Status
 from maskwright.tasks.finetune import prepare_finetuning
@@ -80,15 +82,26 @@ def shortened(config: RunConfig | FinetuneConfig, steps: int) -> RunConfig | Fin
     schedule["warmup_steps"] = min(round(schedule["warmup_steps"] * share), steps // 2)
     if schedule["decay_steps"] is not None:
         schedule["decay_steps"] = max(1, min(round(schedule["decay_steps"] * share), steps // 2 - 1))
+    if not isinstance(ready.config, FinetuneConfig):
+        values["phases"] = _shrunk(ready.config, share)
     values["checkpoint"] |= {"save_every_steps": max(1, steps // 8 - 1), "save_every_seconds": None, "copy_to": None}
     finetunes = isinstance(config, FinetuneConfig)
     values["evaluation"] |= {"every_steps": max(2, steps // 4), "patience": None}
     values["evaluation"] |= {} if finetunes else {"max_rows": HELD_OUT_ROWS}
-    values["logging"] |= {"every_steps": 1, "tensorboard": False}
+    values["logging"] |= {"every_steps": 1, "report_to": []}
     if values["engine"]["compile"] == "auto":  # as the long run decides, not the short one
         values["engine"]["compile"] = "on" if compiles(ready) else "off"
     build = build_finetune_config if finetunes else build_config
     return build(values, "verify-resume")
+
+
+def _shrunk(config: RunConfig, share: float) -> list[dict[str, Any]]:
+    """The phases of a run that has this share of its steps; each keeps one at least."""
+    found: list[dict[str, Any]] = []
+    for phase, stage in zip(config.phases, config.stages, strict=False):
+        end = max(round(stage.end * share), len(found) + 1)
+        found.append(phase.model_dump() | dict.fromkeys(ENDS) | {"until_step": end})
+    return found
 
 
 def verify_resume(

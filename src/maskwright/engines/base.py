@@ -101,6 +101,10 @@ class Engine(Protocol):
     waiting: Callable[[], AbstractContextManager[object]] | None
     """The engine enters this context while it waits for other ranks. None: it cannot tell waiting from computing."""
 
+    def use_rope_theta(self, theta: float) -> None:
+        """Computes from here on with this base of rotary positions (`ModelConfig.rope_theta`)."""
+        ...
+
     def local_virtual_workers(self, virtual_workers: int) -> list[int]:
         """Which of an update's virtual workers this rank computes, in the order in which `step` takes their batches.
 

@@ -28,7 +28,15 @@ from maskwright.core.console import say, warn
 from maskwright.core.errors import ConfigError, InputError, MaskwrightError
 from maskwright.core.finetuning import FinetuneConfig
 from maskwright.core.folder import Folder
-from maskwright.core.parent import LISTENER, PARENT, REASON_FILE, read_reason
+from maskwright.core.parent import (
+    ERROR_FILE,
+    LISTENER,
+    PARENT,
+    REASON_FILE,
+    forget_error,
+    pass_error_on,
+    read_reason,
+)
 from maskwright.core.secrets import redact
 from maskwright.launch.attempts import Stop, run
 from maskwright.launch.group import Group, Machines, choose
@@ -81,6 +89,7 @@ class Attempt:
         self.ends: list[End] = []
         self.members: list[Member] = []
         self._reasons = tempfile.TemporaryDirectory(prefix="maskwright-")
+        forget_error()
         listener = socket.create_server(("127.0.0.1", 0), backlog=1024) if group.rendezvous is None else None
         port = listener.getsockname()[1] if listener else 0
         if listener and not group.takes_listener:
@@ -99,6 +108,7 @@ class Attempt:
     def _start(self, words: list[str], group: Group, number: int, port: int, listener: socket.socket | None) -> Member:
         variables = {**os.environ, **group.variables(number, port), PARENT: str(os.getpid())}
         variables[REASON_FILE] = os.path.join(self._reasons.name, variables["RANK"])
+        variables[ERROR_FILE] = f"{variables[REASON_FILE]}.json"
         first, passed = variables["RANK"] == "0", []
         if first and listener and group.takes_listener:
             variables[LISTENER], passed = str(listener.fileno()), [listener.fileno()]
@@ -144,6 +154,7 @@ class Attempt:
                 self.ends.append(member.end)
                 if code and not self._failed_at:
                     self._failed_at = now
+                    pass_error_on(os.path.join(self._reasons.name, f"{member.number}.json"))
         if self._failed_at and now - self._failed_at > OTHERS_SECONDS:
             self.tell_all()
         for member in self.members:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, replace
 from typing import Any, Literal
 
 from maskwright.core import config as run
 from maskwright.core.errors import ConfigError, InputError
+from maskwright.core.phases import stage_at
+from maskwright.core.settings import nested
 
 Architecture = run.Architecture
 ROBERTAS = ("roberta", "xlm-roberta", "camembert")
@@ -139,9 +141,21 @@ class ModelConfig:
     @property
     def body_parameters(self) -> int:
         """Numbers in the layers' matrices, by which every token is multiplied."""
-        width, inner = self.hidden_size, self.intermediate_size
+        return self.num_hidden_layers * (3 * self.hidden_size**2 + self._after_attention)
+
+    @property
+    def _after_attention(self) -> int:
+        """Numbers in the matrices of one layer that follow attention."""
         inner_matrices = 2 if self.post_norm else 3
-        return self.num_hidden_layers * (4 * width * width + inner_matrices * width * inner)
+        return self.hidden_size**2 + inner_matrices * self.hidden_size * self.intermediate_size
+
+    def product_flops(self, tokens: float, predicted: float) -> float:
+        """FLOPs of forward and backward in products with weights: 6 per weight and token. For masked_lm, the head and
+        what follows attention in the last layer count at the `predicted` positions only."""
+        weights = self.body_parameters * tokens
+        if self.task == "masked_lm":
+            weights -= self._after_attention * (tokens - predicted)
+        return 6.0 * (weights + (self.vocab_size + self.hidden_size) * self.hidden_size * predicted)
 
 
 REQUIRED = {name for name, field in ModelConfig.__dataclass_fields__.items() if field.default is MISSING}
@@ -156,6 +170,15 @@ def recorded_config(values: dict[str, Any], where: str) -> ModelConfig:
     if not whole:
         raise InputError("its `model` is no shape of a model", where=where, fix="restore the file, or start a new run")
     return ModelConfig(**values)
+
+
+def config_at(record: dict[str, Any], step: int, where: str) -> ModelConfig:
+    """The shape in a run's own record after `step` updates: a phase may change the base of rotary positions."""
+    model, values = recorded_config(record["model"], where), record["config"]
+    if not any(phase["rope_theta"] for phase in values.get("phases") or []):
+        return model
+    stages = run.RunConfig.model_validate(nested(values)).stages
+    return replace(model, rope_theta=stage_at(stages, max(step - 1, 0)).rope_theta or model.rope_theta)
 
 
 def model_config(
@@ -190,14 +213,12 @@ def model_config(
 
 
 def training_flops(model: ModelConfig, tokens: float, attended_pairs: float, predicted: float) -> float:
-    """Model FLOPs of forward and backward: 6 per weight and token, attention over `attended_pairs` of (query, key), and
-    the head at the `predicted` positions only. Padding, recomputation and the optimizer do not count (PaLM's MFU rule).
+    """Model FLOPs of forward and backward: `ModelConfig.product_flops`, and attention over `attended_pairs` of (query,
+    key). Padding, recomputation and the optimizer do not count (PaLM's MFU rule), nor what no loss depends on.
 
     A local layer's token attends to its window, or to its sequence where that is shorter.
     """
     width, local = model.hidden_size, model.local_layers
-    body = 6.0 * model.body_parameters * tokens
     nearby = min(attended_pairs, tokens * (2 * model.window + 1))
     attention = 12.0 * width * ((model.num_hidden_layers - local) * attended_pairs + local * nearby)
-    head = 6.0 * (model.vocab_size * width + width * width) * predicted
-    return body + attention + head
+    return model.product_flops(tokens, predicted) + attention

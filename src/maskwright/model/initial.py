@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from maskwright.core import storage
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.names import Parameters, pieces
 
+CUT_OFF = 2.0
+"""ModernBERT's `initializer_cutoff_factor`, in standard deviations."""
+
 
 def initial_parameters(config: ModelConfig, seed: int) -> Parameters:
     """RoBERTa's initialisation: matrices and embeddings normal(0, 0.02), pad rows and biases 0, LayerNorm 1 and 0. In
     modernbert, the matrices that write to the residual stream are smaller by the root of twice the layers, as in
-    ModernBERT.
+    ModernBERT. Its heads for fine-tuning are drawn as those of its classes in `transformers`, which are cut off: the
+    dense matrix as one of the residual stream's, the last matrix with one over the root of the width.
 
     Each parameter comes from its own key in numpy (Philox of the seed and the name), so that every engine and every
     order gets the same numbers.
@@ -28,11 +33,36 @@ def initial_parameters(config: ModelConfig, seed: int) -> Parameters:
         else:
             name_key = int.from_bytes(bytes.fromhex(storage.sha256_of(piece.hf_name)[:16]), "little")
             generator = np.random.Generator(np.random.Philox(key=np.array([seed, name_key], np.uint64)))
-            std = config.initializer_range
-            if not config.post_norm and piece.name.endswith((".out.weight", ".down.weight")):
-                std /= math.sqrt(2 * config.num_hidden_layers)
-            value = generator.standard_normal(piece.shape, np.float32) * np.float32(std)
+            draw = _cut_off if _is_modernberts_head(config, piece.name) else _normal
+            value = draw(generator, piece.shape) * np.float32(_std(config, piece.name))
         if piece.name in ("word.weight", "position.weight"):
             value[config.pad_token_id] = 0.0
         result[piece.hf_name] = value
     return result
+
+
+def _std(config: ModelConfig, name: str) -> float:
+    """Before a cut-off."""
+    if _is_modernberts_head(config, name) and name.startswith("head.classifier."):
+        return float(config.hidden_size**-0.5)
+    to_stream = name.endswith((".out.weight", ".down.weight")) or _is_modernberts_head(config, name)
+    if to_stream and not config.post_norm:
+        return config.initializer_range / math.sqrt(2 * config.num_hidden_layers)
+    return config.initializer_range
+
+
+def _is_modernberts_head(config: ModelConfig, name: str) -> bool:
+    """Whether it is part of a head for fine-tuning."""
+    return not config.post_norm and config.task != "masked_lm" and name.startswith("head.")
+
+
+def _normal(generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    return generator.standard_normal(shape, np.float32)
+
+
+def _cut_off(generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Of a normal(0, 1), what lies within `CUT_OFF`: numbers outside are drawn again."""
+    value = _normal(generator, shape)
+    while (outside := np.abs(value) > CUT_OFF).any():
+        value[outside] = _normal(generator, (int(outside.sum()),))
+    return value

@@ -87,14 +87,17 @@ class Tail:
         self._path, self._lines = path, lines
         self._inode: int | None = None
         self._offset, self._partial = 0, b""
+        self.again = False
+        """Whether the last `read` began at the file's start."""
 
     def read(self) -> list[str]:
+        self.again = False
         try:
             with open(self._path, "rb") as file:
                 found = os.fstat(file.fileno())
-                again = found.st_ino != self._inode or found.st_size < self._offset
+                self.again = found.st_ino != self._inode or found.st_size < self._offset
                 first, self._inode = self._inode is None, found.st_ino
-                if again:
+                if self.again:
                     self._offset, self._partial = 0, b""
                 file.seek(self._offset)
                 content = file.read()

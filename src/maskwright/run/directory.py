@@ -23,7 +23,9 @@ from maskwright.run.heartbeat import read_local
 
 Request = Literal["stop", "checkpoint"]
 Phase = Literal["starting", "training", "evaluating", "saving", "done", "stopped", "failed"]
+Event = Literal["started", "saved", "spiked", "rolled back", "ended"]
 FORMAT = 1
+HISTORY, DATA_CARD = "history.jsonl", "data.json"
 MANIFEST = "MANIFEST.json"
 """A checkpoint's last file: a folder without it is no checkpoint."""
 TEXTS = ("digest", "dtype", "store", "store_fingerprint", "tokenizer_fingerprint")
@@ -180,16 +182,7 @@ class RunDirectory:
         if not os.path.exists(self.metrics):
             return []
         with open(self.metrics, encoding="utf-8", errors="replace") as file:
-            lines = file.read().split("\n")[:-1]
-        records = []
-        for line in lines:
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            if isinstance(record, dict) and isinstance(record.get("step"), int):
-                records.append(record)
-        return records
+            return read_lines(file.read())
 
     def forget_metrics_after(self, step: int) -> int:
         """Drops the lines of steps that a resumed run computes again. Returns how many."""
@@ -198,6 +191,21 @@ class RunDirectory:
         with storage.atomic_writer(self.metrics) as file:
             file.write("".join(json.dumps(record) + "\n" for record in kept).encode())
         return len(records) - len(kept)
+
+    # ---- data and history ----------------------------------------------------------------------------------
+
+    def read_data_card(self) -> dict[str, Any] | None:
+        """`data.json`; None for a run that an earlier version began."""
+        path = self.path(DATA_CARD)
+        found = storage.read_json(path) if os.path.exists(path) else None
+        return found if isinstance(found, dict) else None
+
+    def append_history(self, event: Event, step: int, **more: Any) -> None:
+        """A line of `history.jsonl`: what happened when. Unlike metrics it is never taken back."""
+        told = {name: redact(value) if isinstance(value, str) else value for name, value in more.items()}
+        record = {"time": round(time.time(), 3), "event": event, "step": step, **told}
+        with suppress(OSError), open(self.path(HISTORY), "a", encoding="utf-8") as file:  # as for the log
+            file.write(json.dumps(record) + "\n")
 
     # ---- log and lock ----------------------------------------------------------------------------------------
 
@@ -213,6 +221,19 @@ class RunDirectory:
                 return False
         except InputError:
             return True
+
+
+def read_lines(text: str) -> list[dict[str, Any]]:
+    """The records of `metrics.jsonl` or `history.jsonl`; a line that a kill or a power cut left broken is skipped."""
+    records = []
+    for line in text.split("\n")[:-1]:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict) and isinstance(record.get("step"), int):
+            records.append(record)
+    return records
 
 
 def step_folder(step: int) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from maskwright.core import storage
 from maskwright.core.console import human_bytes
+from maskwright.report import plots
+from maskwright.report.frame import escaped, page, section, table
+from maskwright.report.tables import Table
 from maskwright.text.audit import Audit, Finding
 from maskwright.text.layout import LAYOUTS
-from maskwright.verdict import plots
-from maskwright.verdict.frame import escaped, page, section, table
-from maskwright.verdict.tables import Table
 
 MOST_BARS = 20
 

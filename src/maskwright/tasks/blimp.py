@@ -19,6 +19,7 @@ from maskwright.core import config as run
 from maskwright.core import storage
 from maskwright.core.errors import InputError, SourceError
 from maskwright.labels.tables import ending, lines_of
+from maskwright.report.words import several
 from maskwright.tasks.models import TrainedModel
 from maskwright.tasks.pseudo_likelihood import TokenScores, open_scorer, score_texts, speed
 from maskwright.text.dedup import is_held_out, text_key
@@ -81,8 +82,9 @@ class Blimp:
         named = ["paradigm", *(row.name for row in self.paradigms), "all"]
         width = max(map(len, named)) + 2
         head = f"{'pairs':>8}{'sums':>9}{'means':>9}{'shorter':>10}"
+        paradigms = several(len(self.paradigms), "paradigm")
         lines = [
-            f"{self.model} on {self.data}{part}: {self.overall.pairs:,} pairs of {len(self.paradigms)} paradigms",
+            f"{self.model} on {self.data}{part}: {self.overall.pairs:,} pairs of {paradigms}",
             "",
             f"{'paradigm':{width}}{head}",
             *(_line(row, width) for row in self.paradigms),

@@ -27,6 +27,7 @@ from maskwright.labels.dataset import Dataset
 from maskwright.labels.metrics import LOWER_IS_BETTER, default_metric
 from maskwright.model.hf.config import to_hf_config
 from maskwright.model.initial import initial_parameters
+from maskwright.report.words import rate as rate_text
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.examples import chosen_metric
 from maskwright.tasks.finetune import PreparedFinetuning, prepare_finetuning
@@ -34,7 +35,6 @@ from maskwright.tasks.hub import pinned
 from maskwright.tasks.models import RESULTS, load_model
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.training.tensor_file import write_tensors
-from maskwright.verdict.wording import rate as rate_text
 
 FORMAT = 1
 RANDOM = "random"
@@ -139,7 +139,7 @@ class FineTuning:
         return status.message if status and status.exit == HealthError.exit_code else ""
 
     def command(self, overrides: Sequence[str]) -> Finetuning:
-        keys = ["logging.tensorboard=false", "checkpoint.keep=1", *overrides, *self.start.keys(self.number)]
+        keys = ["logging.report_to=[]", "checkpoint.keep=1", *overrides, *self.start.keys(self.number)]
         keys += [f"optimizer.learning_rate={self.rate!r}", f"seed={self.seed}", *self.more]
         keys += ["data.test=null"] if self.search else []
         return Finetuning(self.task.location, self.folder, tuple(keys), self.log)

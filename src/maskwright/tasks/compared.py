@@ -12,6 +12,7 @@ from maskwright.core.errors import InputError
 from maskwright.core.hub import is_hub
 from maskwright.labels.answers import exact_match, overlap_f1
 from maskwright.labels.metrics import KINDS, NO_LABEL, span_kinds, spans_of, truth
+from maskwright.report import words
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.compare import (
     RANDOM,
@@ -208,7 +209,7 @@ def _protocol(comparison: Comparison) -> verdict.Protocol:
         budgets.append(f"{task.name}: {steps:,} steps of {examples} examples ({epochs:.3g} epochs)")
         own = "a file of its own" if config.data.validation else "a share of the training file, another with each seed"
         validation.append(f"{task.name}: {own}")
-    rates = ", ".join(map(wording.rate, budget.learning_rates))
+    rates = ", ".join(map(words.rate, budget.learning_rates))
     one = len(budget.learning_rates) == 1
     tried = f"Every arm tried the learning rates {rates} with seed {budget.search_seed} and kept the best of each task"
     search = f"Every arm had the learning rate {rates}" if one else tried

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core import storage
-from maskwright.core.console import progress, warn
+from maskwright.core.console import progress, say, warn
 from maskwright.core.errors import InputError
 from maskwright.core.finetuning import Task
 from maskwright.labels.encode import encode
@@ -25,8 +25,8 @@ TEXTS = Task()
 """How texts are read and encoded, whatever the model has learnt to say of them."""
 
 
-def embed(model: TrainedModel, source: str, output: str, *, given: Given, device: str = "auto") -> str:
-    """Writes fp32 vectors in the order of the texts, and returns a sentence on them."""
+def embed(model: TrainedModel, source: str, output: str, *, given: Given, device: str = "auto") -> tuple[int, int]:
+    """Writes fp32 vectors in the order of the texts, and returns how many, and of how many numbers."""
     require_writable(output, (".npy", ".parquet"))
     examples, data = read_texts(model, TEXTS, source, given)
     if examples[0].text_pair is not None:
@@ -36,7 +36,8 @@ def embed(model: TrainedModel, source: str, output: str, *, given: Given, device
     if cut:
         warn(f"the ends of {cut:,} texts lie beyond {length} tokens, so the model has not read them")
     write_vectors(output, found, [{"line": one.line, "text": one.text} for one in examples])
-    return f"{output}: {found.shape[0]:,} vectors of {found.shape[1]} numbers"
+    say(f"{output}: {found.shape[0]:,} vectors of {found.shape[1]} numbers")
+    return found.shape[0], found.shape[1]
 
 
 def vectors(

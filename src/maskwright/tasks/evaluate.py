@@ -21,6 +21,7 @@ from maskwright.data.rows import open_rows
 from maskwright.data.store import SplitName
 from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.choose import make_engine
+from maskwright.tasks.data_card import unigram as frequency_guess
 from maskwright.tasks.models import TrainedModel
 
 MICRO_BATCH_ROWS, SHOWN_SOURCES = 8, 20
@@ -215,9 +216,4 @@ def _parts(number: Int64, names: list[str], losses: NDArray[np.float32], correct
 def unigram(store: Judged, batches: list[Batch], side: SplitName = "train") -> tuple[float, float]:
     """(loss, accuracy) of guessing by frequency in one side of the store alone (add-one smoothed): the training text,
     or where the store is a test set only, the held-out text itself, which no unigram model can beat."""
-    counts = store.split(side).counts(store.vocabulary.size).astype(np.float64) + 1.0
-    labels = np.concatenate([batch.labels[batch.weights > 0] for batch in batches])
-    if not len(labels):
-        return 0.0, 0.0
-    log_share = np.log(counts / counts.sum())
-    return float(-log_share[labels].mean()), float((labels == counts.argmax()).mean())
+    return frequency_guess(store.split(side).counts(store.vocabulary.size), batches)

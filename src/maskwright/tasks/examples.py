@@ -73,18 +73,21 @@ class Finetuning:
         self.metric = chosen_metric(config, labels)
         self.best = Best(config.evaluation.patience, self.metric == "loss" or self.metric in LOWER_IS_BETTER)
 
-    def batches(self, step: int, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
+    def batches(self, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
         return self.train.batches(data_step, virtual_workers)
 
-    def trial(self, step: int, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
+    def rope_theta(self, step: int) -> float | None:
+        return None
+
+    def trials(self, data_step: int, virtual_workers: Sequence[int]) -> list[tuple[int, list[Batch]]]:
         """The longest examples together."""
         train = self.train
         longest = np.argsort(-np.diff(train.packer.encoded.offsets), kind="stable")
         each = train.per_step // train.virtual_workers
         rows = np.resize(longest[:each], each)
-        return [train.packer.pack(rows).batch for _ in virtual_workers]
+        return [(data_step, [train.packer.pack(rows).batch for _ in virtual_workers])]
 
-    def work(self, step: int, data_step: int) -> Work:
+    def work(self, data_step: int) -> Work:
         tokens, pairs = self.train.work(data_step)
         targets = self.train.packer.encoded.targets
         words = isinstance(targets, WordTargets | SpanTargets)
@@ -93,7 +96,7 @@ class Finetuning:
     def epoch(self, data_step: int) -> float:
         return data_step * self.train.per_step / len(self.train.packer.encoded)
 
-    def logged(self, step: int) -> dict[str, float]:
+    def logged(self, data_step: int) -> dict[str, float]:
         return {}
 
     def evaluate(self, engine: Engine, step: int, look: Callable[[], bool]) -> dict[str, float] | None:

@@ -23,6 +23,7 @@ from maskwright.model.hf.config import PIPELINES, to_hf_config
 from maskwright.model.hf.families import FAMILIES
 from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.torch.compare import Reference, largest_difference, our_model, references
+from maskwright.report.background import in_short
 from maskwright.run.directory import RunDirectory
 from maskwright.run.lineage import ancestors
 from maskwright.tasks.models import RESULTS, TrainedModel
@@ -256,6 +257,8 @@ def _training(model: TrainedModel, run: dict[str, Any]) -> list[str]:
             f"`{one['weights_sha256']}`"
         )
         lines += _base_weights(one)
+    if (card := RunDirectory(model.folder).read_data_card()) is not None:
+        lines += [f"- {line}" for line in in_short(card)]
     lines += _scores(model) if model.task else _held_out(model)
     left_out = {"data.store", "data.mixture", "model.init_from"}
     if run["config"].get("model.init_from"):

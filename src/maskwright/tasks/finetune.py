@@ -29,6 +29,7 @@ from maskwright.model.hf.config import class_name
 from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory, step_folder
+from maskwright.tasks.data_card import labelled_card
 from maskwright.tasks.examples import Finetuning, Split, chosen_metric, judged
 from maskwright.tasks.hub import local, pinned
 from maskwright.tasks.models import RESULTS, TrainedModel, load_model, special_ids
@@ -148,6 +149,9 @@ class PreparedFinetuning:
     def objective(self) -> Finetuning:
         return Finetuning(self.config, self.train, self.validation, self.dataset.labels, self.model.num_labels)
 
+    def data_card(self) -> dict[str, Any]:
+        return labelled_card(self.dataset, np.diff(self.train.packer.encoded.offsets))
+
     def write_tokenizer(self, folder: str) -> None:
         copy_tokenizer(self.tokenizer_folder, folder)
 
@@ -264,6 +268,7 @@ def dry_run(config: FinetuneConfig, location: str) -> PreparedFinetuning:
     """Raises what a start would raise before it makes anything. The device is left to it."""
     directory = RunDirectory(location)
     before = directory.read_config() if directory.exists() else None
+    config.logging.require_packages()
     ready = prepare_finetuning(config, directory, before)
     if config.checkpoint.copy_to is not None:
         Copies(config.checkpoint.copy_to, reach=False)

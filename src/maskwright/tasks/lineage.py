@@ -15,7 +15,7 @@ from maskwright.core.config import RunConfig
 from maskwright.core.errors import CheckpointError, ConfigError, InputError, ModelError, StoreError
 from maskwright.data.opening import Store
 from maskwright.engines.base import TrainState
-from maskwright.model.config import ModelConfig, model_config, recorded_config
+from maskwright.model.config import ModelConfig, config_at, model_config, recorded_config
 from maskwright.model.hf.config import class_name
 from maskwright.run.directory import MANIFEST, RunDirectory, step_folder, whole_steps
 from maskwright.run.lineage import Lineage, parse
@@ -106,7 +106,7 @@ def named(lineage: Lineage) -> str:
 def child_model(config: RunConfig, parent: dict[str, Any], lineage: Lineage, store: Store) -> ModelConfig:
     """The parent's shape with the child's dropout and, where positions are rotary, its longer rows. Raises `StoreError`
     for text of another tokenizer, `ConfigError` for a key that the parent had differently."""
-    where, theirs = lineage["run"], recorded_config(parent["model"], lineage["run"])
+    where, theirs = lineage["run"], config_at(parent, lineage["step"], lineage["run"])
     if store.vocabulary.fingerprint != parent["tokenizer_fingerprint"]:
         what = f"was made with another tokenizer than {where} has"
         raise StoreError(what, where=store.location, fix=f"prepare the text with --tokenizer {where}/tokenizer")
@@ -122,10 +122,10 @@ def child_model(config: RunConfig, parent: dict[str, Any], lineage: Lineage, sto
     elif config.model.init_from != base:
         fix = f"set it to {base}, whose shape {where} has" if base else "leave it out: --from says where weights begin"
         raise ConfigError(f"is {config.model.init_from}, but not in {where}", where="model.init_from", fix=fix)
-    longest = max(config.model.max_seq_len or 0, config.data.seq_len)
+    longest = max(config.model.max_seq_len or 0, config.longest_row)
     if longest > theirs.max_seq_len:
         if theirs.architecture != "modernbert":
-            key = "data.seq_len" if config.data.seq_len > theirs.max_seq_len else "model.max_seq_len"
+            key = "model.max_seq_len" if config.longest_row <= theirs.max_seq_len else "data.seq_len"
             what = f"{longest} is above the {theirs.max_seq_len} positions that a {class_name(theirs)} has learned"
             raise ConfigError(what, where=key, fix=f"set it to {theirs.max_seq_len}; only rotary positions go further")
         theirs = replace(theirs, max_position_embeddings=longest)

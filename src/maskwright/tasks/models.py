@@ -13,7 +13,7 @@ from maskwright.core.errors import CheckpointError, InputError
 from maskwright.core.finetuning import Task, default_row
 from maskwright.core.hub import how_to_get, is_hub
 from maskwright.engines.base import TrainState
-from maskwright.model.config import ROBERTAS, ModelConfig, recorded_config
+from maskwright.model.config import ROBERTAS, ModelConfig, config_at
 from maskwright.model.hf.config import LABELLED, class_name, read_labels, read_use
 from maskwright.model.hf.folder import read_model_folder
 from maskwright.model.hf.names import Parameters
@@ -81,11 +81,11 @@ def load_model(location: str, *, bare: bool = False) -> TrainedModel:
     directory = RunDirectory(location)
     if directory.exists():
         record = directory.read_config()
-        config = recorded_config(record["model"], directory.config)
         loaded = load_best(directory, record) or checkpoint.load_newest(directory.checkpoints, set_aside=False)
         if loaded is None:
             raise InputError("has no checkpoint yet", where=location, fix="let `maskwright pretrain` save one first")
         parameters, step = loaded[0].parameters, loaded[0].step
+        config = config_at(record, step, directory.config)
         tokenizer = directory.path("tokenizer")
         labels, task = _recorded_task(record, config, directory.config)
         found = TrainedModel(location, config, parameters, tokenizer, read_vocabulary(tokenizer), record, step, labels)

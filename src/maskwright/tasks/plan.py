@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import maskwright
@@ -22,6 +22,7 @@ from maskwright.core.config import RunConfig, shared_out
 from maskwright.core.console import say
 from maskwright.core.errors import ConfigError, InputError, MaskwrightError
 from maskwright.core.extras import require
+from maskwright.core.phases import configs
 from maskwright.data.masking import slots_per_row
 from maskwright.data.opening import open_store
 from maskwright.engines.jax.ahead import SETTINGS, Request, Result
@@ -58,6 +59,8 @@ class Plan:
     largest: Result | None
     advice: list[str]
     """Keys to set, or why there are none."""
+    phases: list[str] = field(default_factory=list)
+    """Of a run with phases: what the compiler says of each. The numbers above are those of the one that needs most."""
 
     def report(self) -> str:
         found = self.asked
@@ -78,6 +81,7 @@ class Plan:
         if shown.collectives:
             listed = ", ".join(f"{count} {name}" for name, count in shown.collectives.items())
             lines.append(f"collectives in the program: {listed}")
+        lines += self.phases
         return "\n".join([*lines, *self.advice])
 
 
@@ -106,10 +110,32 @@ def plan(config: RunConfig, on: str, *, vocab_size: int | None = None, search: b
         what = f"'{on}' is not a slice of a TPU, and `plan` compiles for no other machine"
         raise ConfigError(what, where="--on", fix=fix)
     require("libtpu", "--on")
-    model = _model(config, vocab_size)
+    model = model_of(config, vocab_size)
+    kinds = list({_shape(kind): kind for kind in configs(config)}.values())
+    if len(kinds) == 1:
+        return _plan(kinds[0], model, on, search=search)
+    each = [_plan(kind, model, on, search=False) for kind in kinds]
+    most = max(range(len(kinds)), key=lambda number: each[number].asked.needed_bytes)
+    lines = [
+        f"phase with rows of {kind.data.seq_len} tokens: {_line(one.asked_rows, one.asked, one.micro_batches)}"
+        for kind, one in zip(kinds, each, strict=True)
+    ]
+    heaviest = _plan(kinds[most], model, on, search=search)
+    head = f"of the phase with rows of {kinds[most].data.seq_len} tokens, whose rows_per_step is their product:"
+    advice = [head, *heaviest.advice] if heaviest.advice else []
+    return replace(heaviest, phases=lines, advice=advice)
+
+
+def _shape(config: RunConfig) -> tuple[int, int, int]:
+    """Of a micro-batch: rows, tokens, predictions in a row."""
     tokens = config.data.seq_len
-    slots = slots_per_row(config.masking.kind, config.masking.highest_rate, tokens)
-    rows = config.batch.micro_batch_rows
+    slots = slots_per_row(config.masking.kind, config.masking.rate, tokens)
+    return config.batch.micro_batch_rows, tokens, slots
+
+
+def _plan(config: RunConfig, model: ModelConfig, on: str, *, search: bool) -> Plan:
+    """Of a run without phases, or of one phase."""
+    rows, tokens, slots = _shape(config)
     request = Request(
         slice=on,
         model=asdict(model),
@@ -222,7 +248,7 @@ def _next(results: dict[int, Result], low: int | None, high: int | None) -> int:
 # ---- the compiler, in a process of its own -----------------------------------------------------------------------
 
 
-def _model(config: RunConfig, vocab_size: int | None) -> ModelConfig:
+def model_of(config: RunConfig, vocab_size: int | None) -> ModelConfig:
     if config.model.init_from is not None:
         return continued_model(config, config.model.init_from)
     if vocab_size is None:

@@ -155,8 +155,8 @@ def predict(
     device: str = "auto",
     probabilities: bool = False,
     may_be_none: bool | None = None,
-) -> str:
-    """Writes `output`, a record for each text in its order, and returns a sentence on it. `may_be_none`: whether a
+) -> int:
+    """Writes `output`, a record for each text in its order, and returns how many. `may_be_none`: whether a
     question may have no answer; when None, as in training, and if that is not known, each has one."""
     task = model.require_task()
     words, asks = task.kind == "token_classification", task.kind == "question_answering"
@@ -183,7 +183,8 @@ def predict(
         storage.write_json(output, {one.key: answer for one, answer in zip(examples, said.outcomes, strict=True)})
     else:
         write_records(output, records(model, examples, said, probabilities=probabilities), task.separator)
-    return f"{output}: {len(examples):,} predictions of {model.location} ({engine.description})"
+    say(f"{output}: {len(examples):,} predictions of {model.location} ({engine.description})")
+    return len(examples)
 
 
 def _require_ids(examples: Sequence[Example]) -> None:

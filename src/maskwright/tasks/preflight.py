@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from maskwright.core import storage
@@ -23,7 +24,7 @@ from maskwright.data.opening import AnyLoader, Store, make_loader, open_held_out
 from maskwright.data.pregenerated.store import PregeneratedStore
 from maskwright.engines.base import TrainState
 from maskwright.engines.muon import GROWTH, INITIAL_RMS, LARGE_RMS, UPDATE_RMS
-from maskwright.model.config import ModelConfig, model_config, recorded_config, training_flops
+from maskwright.model.config import ModelConfig, config_at, model_config, recorded_config, training_flops
 from maskwright.model.hf.config import class_name, dropout_keys, fine_tuning_values, read_hf_config
 from maskwright.model.hf.folder import NEW_HEAD, read_encoder, read_hf_parameters, weight_digests
 from maskwright.model.hf.names import Parameters, count_parameters
@@ -33,8 +34,10 @@ from maskwright.run.lineage import Lineage
 from maskwright.run.lineage import describe as describe_lineage
 from maskwright.tasks import lineage as lineages
 from maskwright.tasks.changes import require_before_decay
+from maskwright.tasks.data_card import pretraining_card
 from maskwright.tasks.hub import local, pinned
 from maskwright.tasks.models import special_ids, with_ids
+from maskwright.tasks.phases import reading
 from maskwright.tasks.prepared import Prepared
 from maskwright.tasks.room import state_bytes
 from maskwright.text.tokenizer import copy_tokenizer
@@ -81,7 +84,7 @@ class Pretraining:
 
     @property
     def micro_batch_losses(self) -> float:
-        return self.config.batch.micro_batch_rows * self.loader.slots
+        return self.loader.micro_batch_losses
 
     def verify(self) -> None:
         for store in (self.store, *self.validation.values()):
@@ -116,7 +119,7 @@ class Pretraining:
         return {"fine_tuning": found} if found else {}
 
     def objective(self) -> MaskedLM:
-        return MaskedLM(self.loader, self._validation(), self.model.vocab_size, self.config.evaluation.patience)
+        return MaskedLM(self.loader, self._validation, self.model.vocab_size, self.config.evaluation.patience)
 
     @property
     def held_out(self) -> Mapping[str, Judged]:
@@ -128,6 +131,7 @@ class Pretraining:
             own = {"": self.store}
         return self.validation or own
 
+    @cached_property
     def _validation(self) -> dict[str, list[Batch]]:
         if not self.held_out:
             fix = "data.validation names a token store of held-out text"
@@ -144,6 +148,9 @@ class Pretraining:
             )
             for name, store in self.held_out.items()
         }
+
+    def data_card(self) -> dict[str, Any]:
+        return pretraining_card(self.store, self._validation, own=not self.validation)
 
     def write_tokenizer(self, folder: str) -> None:
         copy_tokenizer(self.store.tokenizer_folder, folder)
@@ -184,11 +191,7 @@ Parent = tuple[Lineage, dict[str, Any]]
 """See `lineage.find_parent`."""
 
 
-def prepare_run(
-    config: RunConfig,
-    before: dict[str, Any] | None = None,
-    parent: Parent | None = None,
-) -> Pretraining:
+def prepare_run(config: RunConfig, before: dict[str, Any] | None = None, parent: Parent | None = None) -> Pretraining:
     """Checks everything that can be checked without a device. Raises `InputError` kinds (exit 2).
 
     `before`: the record of a run that is continued; what it once began from is then no longer needed. `parent`: of a
@@ -203,10 +206,13 @@ def prepare_run(
     vocabulary = store.vocabulary
     model, lineage = _model(config, store, before, parent, base or "")
     model = with_ids(model, vocabulary, store.tokenizer_folder)
+    if model.architecture != "modernbert" and any(phase.rope_theta for phase in config.phases):
+        what = f"{class_name(model)} has no rotary positions"
+        raise ConfigError(what, where="rope_theta of a phase", fix="leave it out")
     loader = make_loader(config, store)
-    loader.config = config = config.resolved(loader.mean_epoch_rows(config.schedule.epochs or 1.0))
+    config = loader.config
     if isinstance(loader, Loader):
-        loader.require_rows(config.steps)
+        loader.require_rows()
     held_out = _validation_stores(config, store)
     if config.evaluation.patience is not None and not (held_out or _documents_held_out(store)):
         fix = "name a held-out store as data.validation, or leave it out"
@@ -259,6 +265,7 @@ def dry_run(
     config: RunConfig, run: str, begin_from: str | None = None, *, fresh_optimizer: bool = False
 ) -> Pretraining:
     """Raises what a start would raise before it makes anything. The store's checksums and the device are left to it."""
+    config.logging.require_packages()
     directory = RunDirectory(run)
     before = directory.read_config() if directory.exists() else None
     require_from(begin_from, fresh_optimizer=fresh_optimizer)
@@ -301,13 +308,16 @@ def continued_model(config: RunConfig, folder: str) -> ModelConfig:
     """The model of `folder`, or of the run there, with this run's dropout."""
     run = RunDirectory(folder) if lineages.is_run(folder) else None
     head = not config.model.new_head
-    model = recorded_config(run.read_config()["model"], run.config) if run else read_hf_config(local(folder), head=head)
+    model = (
+        config_at(run.read_config(), run.newest_step(), run.config) if run else read_hf_config(local(folder), head=head)
+    )
     if model.task != "masked_lm":
         fix = f"continue from the masked-LM model that it was fine-tuned from{NEW_HEAD}"
         raise ModelError(f"is a {class_name(model)}, without a masked-LM head", where=folder, fix=fix)
-    if config.data.seq_len > model.max_seq_len:
-        what = f"data.seq_len {config.data.seq_len} is above the {model.max_seq_len} tokens that {folder} can take"
-        raise ConfigError(what, where="data.seq_len", fix=f"set it to {model.max_seq_len}")
+    if config.longest_row > model.max_seq_len:
+        what = f"{config.longest_row} is above the {model.max_seq_len} tokens that {folder} can take"
+        where = "data.seq_len" if config.data.seq_len == config.longest_row else "seq_len of a phase"
+        raise ConfigError(what, where=where, fix=f"set it to {model.max_seq_len}")
     own = config.model
     return replace(model, hidden_dropout_prob=own.hidden_dropout, attention_probs_dropout_prob=own.attention_dropout)
 
@@ -321,7 +331,7 @@ over so many documents is then 5 points at most."""
 
 def unusual_settings(config: RunConfig, ready: Pretraining | None = None) -> list[str]:
     """Warnings about values that are allowed, but most often a slip; with `ready`, also about the run's data."""
-    found, highest = _unusual_data(ready) if ready else [], config.masking.highest_rate
+    found, highest = _unusual_data(ready) if ready else [], max(stage.config.masking.rate for stage in config.stages)
     if highest > 0.5:
         found.append(f"masking.rate {highest:g}: rows keep less than half of their tokens, short ones may keep none")
     if config.optimizer.learning_rate > 0.05:
@@ -375,20 +385,15 @@ def _unusual_data(ready: Pretraining) -> list[str]:
 
 def describe(ready: Pretraining) -> str:
     """Describes what the run will do, for `--dry-run` and the beginning of each run."""
-    config, model, rows = ready.config, ready.model, ready.loader.rows.plan
-    per_step, parameters, state = config.rows_per_step, count_parameters(model), state_bytes(ready)
+    config, model = ready.config, ready.model
+    parameters, state = count_parameters(model), state_bytes(ready)
     packing = "an example a row" if isinstance(ready.store, PregeneratedStore) else config.data.packing
     return "\n".join(
         [
             *describe_lineage(ready.lineage),
             f"model: {model.num_hidden_layers} layers x {model.hidden_size}, "
             f"{human_count(parameters)} parameters, vocabulary {model.vocab_size:,}, {model.max_seq_len} tokens",
-            f"data: {human_count(rows.text_tokens)} tokens in {rows.rows:,} rows of {rows.seq_len} "
-            f"({packing}, {rows.waste:.1%} unused)",
-            *ready.loader.describe(),
-            f"run: {config.steps:,} steps of {per_step:,} rows ({config.batch.virtual_workers} x "
-            f"{config.batch.micro_batch_rows}), {human_count(config.steps * per_step * rows.seq_len)} tokens, "
-            f"{ready.loader.epoch(config.steps):.2f} epochs",
+            *reading(config, ready.loader, packing),
             f"memory for weights and optimizer: {human_bytes(state)}; each checkpoint: {human_bytes(12 * parameters)}",
         ]
     )
@@ -406,11 +411,10 @@ def compiles(ready: Prepared) -> bool:
 
 def run_flops(config: RunConfig, model: ModelConfig) -> float:
     """Model FLOPs of the whole run if each row is full, and one segment."""
-    return config.steps * step_flops(config, model)
+    return sum((stage.end - stage.begin) * step_flops(stage.config, model) for stage in config.stages)
 
 
 def step_flops(config: RunConfig, model: ModelConfig) -> float:
-    """Those of an update at the mean masking rate, which moves in a straight line."""
-    masking, tokens = config.masking, float(config.rows_per_step * config.data.seq_len)
-    mean_rate = (masking.rate + (masking.final_rate or masking.rate)) / 2.0
-    return training_flops(model, tokens, tokens * config.data.seq_len, tokens * mean_rate)
+    """Those of an update of a run without phases, or of one of its stages."""
+    tokens = float(config.rows_per_step * config.data.seq_len)
+    return training_flops(model, tokens, tokens * config.data.seq_len, tokens * config.masking.rate)

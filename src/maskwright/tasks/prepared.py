@@ -67,6 +67,10 @@ class Prepared(Protocol):
 
     def objective(self) -> Objective: ...
 
+    def data_card(self) -> dict[str, Any]:
+        """`data.json` of the run directory: what the run trains on."""
+        ...
+
     def write_tokenizer(self, folder: str) -> None: ...
 
     def describe(self) -> str:

@@ -3,10 +3,12 @@ runs."""
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import yaml
@@ -38,6 +40,9 @@ PACKAGES, MOST_TRAIN, MOST_TEST = 10, 80, 100
 VERDICT_BUDGET = ["--learning-rates", "3e-4,1e-3,3e-3,1e-2", "--seeds", "8"]
 STEPS_PER_MINUTE = 1000
 """At least so many are trained on a slow machine, however long they take."""
+EXPECTED, WITHIN, BY_DOUBLING = {2_000: 0.44, 3_000: 0.468, 6_000: 0.503, 10_000: 0.52}, 0.03, 0.04
+"""Masked accuracy on held-out documentation strings by steps of the ModernBERT, how far off a seed or the strings of
+another install are at most, and no less than what twice as many steps add beyond (docs/experiments.md)."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +61,13 @@ class Place:
     task: str
     """The YAML of fine-tuning; its name is the task's."""
     verdict: str
+    report: str
+    """The page about all of it."""
 
     @staticmethod
     def under(root: str) -> Place:
         names = ["text/docstrings.jsonl", "tokenizer", "store", "pretrain.yaml", "run", "model"]
-        names += ["text/packages-train.jsonl", "text/packages-test.jsonl", "packages.yaml", "verdict"]
+        names += ["text/packages-train.jsonl", "text/packages-test.jsonl", "packages.yaml", "verdict", "report.html"]
         return Place(*(os.path.join(root, name) for name in names))
 
 
@@ -99,12 +106,17 @@ def quickstart(
     if not os.path.exists(place.config):
         rows = min(ROWS, _training_rows(place))
         steps = _steps(place, architecture, minutes, rows)
+        if band := _promised(architecture, steps, own=bool(text)):
+            say(f"Expected after them: {band[0]:.0%} to {band[1]:.0%} of hidden held-out tokens right")
         _write_config(place.config, _config(place, architecture, steps, rows))
     _run("pretrain", place.config, "--run", place.run)
     _run("evaluate", place.run)
     if not os.path.exists(place.model):
         _run("export", place.run, "--to", place.model)
-    _run("fill", place.model, *(_own_sentences(place) if text else OWN_SENTENCES))
+    sentences = _own_sentences(place) if text else OWN_SENTENCES
+    _run("fill", place.model, *sentences)
+    asked = [word for sentence in sentences for word in ("--fill", sentence)]
+    _run("report", place.run, "--to", place.report, "--evaluate", *asked)
     _summary(place, time.monotonic() - began, own=bool(text))
     if verdict:
         _judge(place)
@@ -175,8 +187,26 @@ def _steps(place: Place, architecture: str, minutes: float, rows: int) -> int:
     return steps
 
 
+def _promised(architecture: str, steps: int, *, own: bool) -> tuple[float, float] | None:
+    return None if own or architecture != "modernbert" else expected_accuracy(steps)
+
+
+def expected_accuracy(steps: int) -> tuple[float, float] | None:
+    """The band in which the masked accuracy on held-out documentation strings will lie; None for fewer steps than were
+    measured. Beyond the most, only its upper end is a projection."""
+    fewest, most = min(EXPECTED), max(EXPECTED)
+    if steps < fewest:
+        return None
+    middle = EXPECTED[most]
+    for (few, low), (many, high) in pairwise(EXPECTED.items()):
+        if few <= steps <= many:
+            middle = low + (high - low) * math.log(steps / few) / math.log(many / few)
+    return middle - WITHIN, middle + WITHIN + BY_DOUBLING * max(0.0, math.log2(steps / most))
+
+
 def _config(place: Place, architecture: str, steps: int, rows: int) -> dict[str, Any]:
     optimizer: dict[str, Any] = {"kind": "muon", "learning_rate": 4e-3, "weight_decay": 0.3}
+    quarter = -(-steps // 4)
     schedule = {"kind": "wsd", "steps": steps, "warmup_steps": steps * 6 // 100, "decay_steps": steps * 4 // 10}
     if architecture == "roberta":
         optimizer = {"kind": "adamw", "learning_rate": 3e-3}
@@ -188,7 +218,8 @@ def _config(place: Place, architecture: str, steps: int, rows: int) -> dict[str,
         "optimizer": optimizer,
         "schedule": schedule,
         "batch": {"micro_batch_rows": rows},
-        "evaluation": {"every_steps": -(-steps // 4)},
+        "evaluation": {"every_steps": quarter},
+        "checkpoint": {"save_every_steps": quarter, "keep": 4},  # the report shows the first, a middle one and the last
         "logging": {"every_steps": max(1, steps // 50)},
     }
 
@@ -252,6 +283,9 @@ def _summary(place: Place, seconds: float, *, own: bool) -> None:
         ("after training", last["valid_loss"], last["valid_accuracy"]),
     ):
         print(f"  {name:30}{loss:8.3f}  {accuracy:14.2%}")
+    if band := _promised(architecture, config.steps, own=own):
+        kept = band[0] <= last["valid_accuracy"] <= band[1]
+        print(f"  {'expected':30}{'':8}  {f'{band[0]:.0%} to {band[1]:.0%}':>14}{'' if kept else '   (not met)'}")
     print(
         f"\n{human_count(training[-1]['tokens'])} tokens at {rate:,.0f} tokens/s; {human_seconds(seconds)} in all\n"
         f"\n  model      {place.model}   ({class_begins}ForMaskedLM in transformers; logits proven equal)"
@@ -261,7 +295,8 @@ def _summary(place: Place, seconds: float, *, own: bool) -> None:
         f"\nNext, {'a larger model' if own else 'on your own text'}:\n"
         f"{'' if own else TRY_OWN_TEXT}  maskwright pretrain {place.config} --run my-run "
         f"--set data.store={place.store if own else 'my-quickstart/store'} --set model.size=mini\n"
-        "  (.venv/bin/maskwright, if the environment is not active)",
+        "  (.venv/bin/maskwright, if the environment is not active)\n"
+        f"\nThe report, for your browser: {place.report}",
         flush=True,
     )
 

@@ -13,7 +13,7 @@ from maskwright.core.settings import nested
 from maskwright.data.opening import AnyLoader, Store
 from maskwright.engines.base import Engine, TrainState
 from maskwright.run.directory import RunDirectory, step_folder
-from maskwright.tasks.preflight import prepare_run
+from maskwright.tasks.preflight import Pretraining, prepare_run
 from maskwright.tasks.room import exact_threads
 from maskwright.tasks.start import start_engine
 from maskwright.text.tokenizer import load_tokenizer
@@ -100,13 +100,14 @@ def replay(run: str, step: int) -> Replay:
     say(f"from {start} to step {step:,} on {engine.description}")
     with progress("replay", step - first, "steps") as bar:
         for number in range(first, step):
-            _step(engine, config, ready.loader, number, rollbacks.data_step(number))
+            _step(engine, ready, number, rollbacks.data_step(number))
             bar.advance()
     data_step = rollbacks.data_step(step)
+    engine.use_rope_theta(ready.loader.rope_theta(step) or ready.model.rope_theta)
     rows = _rows(engine, ready.loader, ready.store, step, data_step)
     loss, norm, error = None, None, None
     try:
-        loss, norm = _step(engine, config, ready.loader, step, data_step)
+        loss, norm = _step(engine, ready, step, data_step)
         engine.check()
     except HealthError as failure:
         loss, norm, error = None, None, failure.what
@@ -125,8 +126,9 @@ def _state_before(directory: RunDirectory, step: int) -> tuple[TrainState | None
     return None, {}
 
 
-def _step(engine: Engine, config: RunConfig, loader: AnyLoader, step: int, data_step: int) -> tuple[float, float]:
-    stats = engine.step(loader.batches(step, data_step), config.learning_rate_at(step), lambda: False)
+def _step(engine: Engine, ready: Pretraining, step: int, data_step: int) -> tuple[float, float]:
+    engine.use_rope_theta(ready.loader.rope_theta(step) or ready.model.rope_theta)
+    stats = engine.step(ready.loader.batches(data_step), ready.config.learning_rate_at(step), lambda: False)
     assert stats is not None
     return float(stats.loss_sum) / max(float(stats.weight), 1.0), float(stats.grad_norm)
 
@@ -134,10 +136,10 @@ def _step(engine: Engine, config: RunConfig, loader: AnyLoader, step: int, data_
 def _rows(engine: Engine, loader: AnyLoader, store: Store, step: int, data_step: int) -> list[RowLoss]:
     """Rows that cannot be computed come first, then the others by falling loss."""
     tokenizer = load_tokenizer(store.tokenizer_folder, special_tokens_are_text=False)
-    batches, found = loader.batches(step, data_step), []
+    batches, found = loader.batches(data_step), []
     for place in origins(loader, store, data_step):
         _, rows = loader.row_numbers(data_step, place.virtual_worker)
-        ids = loader.rows.materialize(rows[place.row : place.row + 1])[0][0, :BEGINNING_TOKENS]
+        ids = loader.rows_at(data_step).materialize(rows[place.row : place.row + 1])[0][0, :BEGINNING_TOKENS]
         text = " ".join(tokenizer.decode(ids.tolist(), skip_special_tokens=True).split())
         stats = engine.evaluate([batches[place.virtual_worker].part(place.row, place.row + 1)])
         found.append(RowLoss(place, stats.loss, text))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from maskwright.core import storage
 from maskwright.labels.by_label import Calibration
+from maskwright.report import plots
+from maskwright.report.frame import escaped, page, section, table
+from maskwright.report.tables import Table
 from maskwright.tasks.scores import WIDEST, Scores
-from maskwright.verdict import plots
-from maskwright.verdict.frame import escaped, page, section, table
-from maskwright.verdict.tables import Table
 
 CONFUSIONS = 20
 """Pairs of labels that are listed."""

@@ -89,6 +89,17 @@ def make_job(
     )
 
 
+def start_record(job: Job) -> dict[str, Any]:
+    """For the run's history: where and on what it starts."""
+    return {
+        "attempt": job.status.attempt,
+        "host": job.status.host,
+        "engine": job.engine.description,
+        "processes": job.engine.processes.world_size,
+        "maskwright": maskwright.__version__,
+    }
+
+
 def environment() -> dict[str, Any]:
     """Versions, hardware and code revision, for the record."""
     names = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "jax", "jaxlib", "libtpu")

@@ -32,10 +32,21 @@ from maskwright.model.config import recorded_config
 from maskwright.run.directory import FORMAT, RunDirectory, step_folder
 from maskwright.run.lease import leased
 from maskwright.tasks.changes import history, require_before_decay
+from maskwright.tasks.data_card import write_card
 from maskwright.tasks.follow import follow
+from maskwright.tasks.forwarders import Forwarders, forwarding
+from maskwright.tasks.planning.expected import time_here
 from maskwright.tasks.prepared import Prepare, Prepared
 from maskwright.tasks.room import exact_threads, require_room
-from maskwright.tasks.start import BEGIN, RESTORE, environment, for_all_ranks, make_job, start_engine
+from maskwright.tasks.start import (
+    BEGIN,
+    RESTORE,
+    environment,
+    for_all_ranks,
+    make_job,
+    start_engine,
+    start_record,
+)
 from maskwright.training import checkpoint
 from maskwright.training.beats import Beats
 from maskwright.training.copies import Copies
@@ -59,9 +70,10 @@ def train_run(
     processes = find_processes(config.engine)
     request = stop_request or StopRequest()
     request.grace_seconds = config.checkpoint.grace_seconds
-    with starting(processes) as agree:
+    with forwarding() as forwarders, starting(processes) as agree:
         if processes.rank == 0:
-            return _lead(config, run, prepare, config_file, request, processes, agree)
+            config.logging.require_packages()
+            return _lead(config, run, prepare, config_file, request, processes, agree, forwarders)
         return follow(config, run, prepare, request, processes, agree)
 
 
@@ -73,6 +85,7 @@ def _lead(
     request: StopRequest,
     processes: Processes,
     agree: Agree,
+    forwarders: Forwarders,
 ) -> None:
     """What rank 0 does."""
     directory = RunDirectory(run)
@@ -116,10 +129,15 @@ def _lead(
         else:
             _begin(job, ready, beginning, config_file)
         update_status(job, "starting")
+        forwarders.begin(directory, config.logging.report_to)
+        write_card(directory, ready, job)
+        directory.append_history("started", job.step, **start_record(job))
         say(ready.describe())
         for warning in ready.warnings():
             warn(warning)
-        say(f"engine: {engine.description}; {job.ceiling / 1e9:,.0f} GFLOP/s measured in plain matrix multiplication")
+        told = time_here(ready, job.ceiling, engine.device, job.step)
+        speed = f"{job.ceiling / 1e9:,.0f} GFLOP/s measured in plain matrix multiplication"
+        say(f"engine: {engine.description}; {speed}{f'; {told}' if told else ''}")
         directory.log(f"attempt {job.status.attempt}: {engine.description}")
         saver.copy_newest()
         _run(job, stop, ready)

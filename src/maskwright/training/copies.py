@@ -2,7 +2,8 @@
 
     gs://bucket/runs/one/step-00001200/
       the files of the checkpoint
-      config.resolved.json, metrics.jsonl, rollbacks.json     of the run directory at that time
+      config.resolved.json, metrics.jsonl, rollbacks.json,
+      history.jsonl, data.json                                of the run directory at that time
       tokenizer/                                              so that the model can be used without the store
       MANIFEST.json                                           uploaded last, and only if there is none yet
 
@@ -25,13 +26,13 @@ from maskwright.core import storage
 from maskwright.core.console import say, warn
 from maskwright.core.errors import CheckpointError, InputError
 from maskwright.core.folder import TRIES, Folder
-from maskwright.run.directory import MANIFEST, RunDirectory, step_folder, whole_steps
+from maskwright.run.directory import DATA_CARD, HISTORY, MANIFEST, RunDirectory, step_folder, whole_steps
 from maskwright.run.heartbeat import read_local
 from maskwright.training import checkpoint
 from maskwright.training.checkpoint import outdated
 
 RESTORE = "restore it, or delete the folder"
-RUN_FILES = ("config.resolved.json", "metrics.jsonl", "rollbacks.json")
+RUN_FILES = ("config.resolved.json", "metrics.jsonl", "rollbacks.json", HISTORY, DATA_CARD)
 TOKENIZER = "tokenizer"
 
 

@@ -31,17 +31,27 @@ HEALTH_FIX = (
 class LossWatch:
     """`chance`: loss of a uniform guess, if there is one; `warmup_steps`: until then a loss at chance is no sign."""
 
-    def __init__(self, chance: float | None, warmup_steps: int, before: Iterable[float] = ()) -> None:
-        """`before`: losses of the log lines so far, judged again without warnings."""
+    def __init__(self, chance: float | None, warmup_steps: int, before: Iterable[tuple[float, int]] = ()) -> None:
+        """`before`: (loss, phase of the run) of the log lines so far, judged again without warnings."""
+        self._phase = 0
         self._chance, self._warmup_steps = chance, warmup_steps
         self._losses: deque[float] = deque(maxlen=WINDOW_LINES)
         self._spikes: list[float] = []
         self._warned_of_chance = False
-        for loss in before:
+        for loss, phase in before:
+            self._enter(phase)
             self._judge(loss)
 
-    def look(self, step: int, loss: float) -> bool:
+    def _enter(self, phase: int) -> None:
+        """Forgets the losses of another phase, whose rows or masks make the loss another one."""
+        if phase != self._phase:
+            self._phase = phase
+            self._losses.clear()
+            self._spikes.clear()
+
+    def look(self, step: int, loss: float, phase: int = 0) -> bool:
         """Whether the loss of the log line at `step` is a spike; warns of that and of other signs."""
+        self._enter(phase)
         usual, lines = statistics.median(self._losses) if self._losses else loss, len(self._losses)
         spike = self._judge(loss)
         if spike:

@@ -7,6 +7,7 @@ from typing import Any
 
 from maskwright.core.config import RunConfig
 from maskwright.core.finetuning import FinetuneConfig
+from maskwright.core.phases import tokens_before
 from maskwright.core.usage import Usage
 from maskwright.engines.base import Engine
 from maskwright.model.config import ModelConfig
@@ -63,6 +64,15 @@ class Job:
     def steps(self) -> int:
         """Updates in the whole run."""
         return self.config.steps
+
+    @property
+    def left_for_done(self) -> float:
+        """Tokens that are left for each that is done."""
+        if isinstance(self.config, RunConfig) and self.config.phases:
+            done, whole = (tokens_before(self.config, step) for step in (self.step, self.steps))
+        else:
+            done, whole = self.step, self.steps
+        return (whole - done) / max(done, 1)
 
     @property
     def ended(self) -> bool:

@@ -16,6 +16,7 @@ from maskwright.core.finetuning import FinetuneConfig
 from maskwright.engines.base import StepStats, TrainState
 from maskwright.model.config import training_flops
 from maskwright.run.directory import Phase
+from maskwright.run.metric_names import trainer_names
 from maskwright.training import checkpoint
 from maskwright.training.health import HEALTH_FIX, LossWatch, Rollback
 from maskwright.training.job import Job
@@ -35,7 +36,11 @@ def train(job: Job, stop: StopRequest) -> None:
     """Runs to the last step. Raises `StoppedEarly` after saving when asked to stop, `HealthError` before a bad
     update."""
     config, steps, first = job.config, job.steps, job.step
-    board = TensorBoard(job.directory.path("events"), first) if config.logging.tensorboard and job.is_rank_0 else None
+    board = (
+        TensorBoard(job.directory.path("events"), first)
+        if "tensorboard" in config.logging.report_to and job.is_rank_0
+        else None
+    )
     local = job.engine.local_virtual_workers(config.batch.virtual_workers)
     vote = Vote(config.checkpoint, stop, job.engine.processes, first)
     profile = _Profile(job, stop.profile_steps)
@@ -88,13 +93,18 @@ def train(job: Job, stop: StopRequest) -> None:
 
 
 def _dry_run(job: Job, local: list[int], stop: StopRequest) -> None:
-    """Tries the run's largest shapes, so that compiling and running out of memory come before the first step, not with
+    """Tries the run's shapes, so that compiling and running out of memory come before the first step, not with
     the first evaluation some hours later. It costs about one micro-batch; no number of the run depends on it."""
+    _turn(job, max(job.step - 1, 0))
     if job.ended or (stop.requested and job.alone):
         return
     began = time.perf_counter()
-    batches = job.objective.trial(job.step, job.rollbacks.data_step(job.step), local)
-    job.engine.dry_run(batches, job.objective.held_out[: job.engine.dp_degree])
+    held_out, tried = job.objective.held_out[: job.engine.dp_degree], set[float]()
+    for data_step, batches in job.objective.trials(job.rollbacks.data_step(job.step), local):
+        theta = _turn(job, data_step)
+        job.engine.dry_run(batches, held_out if theta not in tried else [])
+        tried.add(theta)
+    _turn(job, max(job.step - 1, 0))
     seconds = time.perf_counter() - began
     job.speed.add("dry_run", seconds)
     message = f"largest shapes tried before step {job.step + 1}: {seconds:.1f} s"
@@ -102,6 +112,14 @@ def _dry_run(job: Job, local: list[int], stop: StopRequest) -> None:
         job.directory.log(message)
     if seconds >= LONG_DRY_RUN_SECONDS:
         note(message)
+
+
+def _turn(job: Job, step: int) -> float:
+    """Gives the engine the base of rotary positions that update `step` is computed with; returns it. Not by the step of
+    its data, which differs after a rollback: who reads a checkpoint knows its step alone."""
+    theta = job.objective.rope_theta(step) or job.model.rope_theta
+    job.engine.use_rope_theta(theta)
+    return theta
 
 
 class _Profile(ExitStack):
@@ -157,8 +175,9 @@ def _update(job: Job, local: list[int], stop: StopRequest, vote: int) -> StepSta
     job.speed.start()
     job.beats.begin_step(job.step)
     data_step = job.rollbacks.data_step(job.step)
+    _turn(job, job.step)
     with job.speed.part("data"):
-        batches = job.objective.batches(job.step, data_step, local)
+        batches = job.objective.batches(data_step, local)
     with job.speed.part("step"):
         stats = job.engine.step(batches, job.config.learning_rate_at(job.step), lambda: stop.urgent, vote)
     if stats is None:
@@ -168,7 +187,7 @@ def _update(job: Job, local: list[int], stop: StopRequest, vote: int) -> StepSta
         with job.speed.part("wait"):
             job.engine.check()
     job.beats.end_step(job.step)
-    work = job.objective.work(job.step - 1, data_step)
+    work = job.objective.work(data_step)
     job.speed.stop(work.tokens, training_flops(job.model, work.tokens, work.pairs, work.predicted))
     job.counters.add(stats, work.tokens)
     if job.saver:
@@ -201,8 +220,8 @@ def _log(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -
         "learning_rate": job.config.learning_rate_at(job.step - 1),
         "grad_norm": norm if math.isfinite(norm) else None,  # fp16 may have skipped this very update
         **job.engine.scaling(),
-        **job.objective.logged(job.step - 1),
-        "epoch": round(job.objective.epoch(job.rollbacks.data_step(job.step - 1) + 1), 6),
+        **job.objective.logged(data_step := job.rollbacks.data_step(job.step - 1)),
+        "epoch": round(job.objective.epoch(data_step + 1), 6),
         "tokens": job.counters.tokens,
         "tokens_per_second": round(tokens_per_second, 1),
         **({"examples_per_second": round(updates * examples, 1)} if examples else {}),
@@ -221,7 +240,10 @@ def _log(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -
     if job.engine.device != "cpu":  # what a CPU can do depends on its neighbours of the moment
         bar.note += f"  {record['matmul_share']:.0%} of measured matmul"
     _measure_again(job)
-    return job.watch.look(job.step, loss) and job.config.health.on_spike == "rollback"
+    spike = job.watch.look(job.step, loss, int(record.get("phase") or 0))
+    if spike and job.is_rank_0:
+        job.directory.append_history("spiked", job.step, loss=loss)
+    return spike and job.config.health.on_spike == "rollback"
 
 
 def _measure_again(job: Job) -> None:
@@ -253,6 +275,8 @@ def _roll_back(job: Job, bar: Progress) -> bool:
             job.saver.forget_after(loaded[0].step)
     restore(job, *(loaded or FROM_RANK_0))
     job.consistent = True
+    if job.is_rank_0:
+        job.directory.append_history("rolled back", seen, to=job.step)
     bar.advance(job.step - seen + 1)
     note(f"going back to step {job.step:,}; the data of the {seen - job.step:,} steps since then is left out")
     return True
@@ -300,7 +324,7 @@ def _history(job: Job, state: TrainState, record: dict[str, Any]) -> dict[str, A
         "rollbacks": [asdict(rollback) for rollback in job.rollbacks.all],
         "evaluated": [line["step"] for line in lines if "valid_loss" in line],
         "evaluations": [line for line in lines if "valid_loss" in line],
-        "losses": [line["loss"] for line in lines if "loss" in line],
+        "losses": [(line["loss"], line.get("phase", 0)) for line in lines if "loss" in line],
     }
 
 
@@ -309,7 +333,7 @@ def _write(job: Job, board: TensorBoard | None, record: dict[str, Any]) -> None:
         return
     job.directory.append_metrics(record)
     if board:
-        board.add(job.step, {key: value for key, value in record.items() if key != "time"})
+        board.add(job.step, trainer_names(record))
     numbers = "  ".join(
         f"{key} {value:.6g}" if isinstance(value, float) else f"{key} {value}"
         for key, value in record.items()
@@ -374,7 +398,8 @@ def update_status(
     status.message, status.exit, status.reason = message, exit_code, reason
     speed = job.speed
     done_here = speed.total_tokens / max(speed.total_seconds, 1e-9)
-    per_step = job.counters.tokens / max(job.step, 1)
-    left = 0 if job.ended else job.steps - job.step
-    status.eta_seconds = round(left * per_step / done_here, 1) if done_here else None
+    left = 0 if job.ended else job.counters.tokens * job.left_for_done
+    status.eta_seconds = round(left / done_here, 1) if done_here else None
     job.directory.write_status(status)
+    if exit_code is not None:
+        job.directory.append_history("ended", job.step, phase=phase, exit=exit_code, reason=reason, message=message)

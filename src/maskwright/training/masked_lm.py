@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from maskwright.core.console import note, progress
+from maskwright.core.phases import stage_at
 from maskwright.data.batch import Batch
 from maskwright.data.opening import AnyLoader
 from maskwright.engines.base import Engine, EvalStats
@@ -28,20 +29,29 @@ class MaskedLM:
         self.best = Best(patience, lower=True)
         self.held_out = [batch for batches in sets.values() for batch in batches]
 
-    def batches(self, step: int, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
-        return self.loader.batches(step, data_step, virtual_workers)
+    def batches(self, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
+        return self.loader.batches(data_step, virtual_workers)
 
-    trial = batches
+    def rope_theta(self, step: int) -> float | None:
+        return self.loader.rope_theta(step)
 
-    def work(self, step: int, data_step: int) -> Work:
+    def trials(self, data_step: int, virtual_workers: Sequence[int]) -> list[tuple[int, list[Batch]]]:
+        return self.loader.trials(data_step, virtual_workers)
+
+    def work(self, data_step: int) -> Work:
         tokens, pairs = self.loader.work(data_step)
-        return Work(tokens, pairs, tokens * self.loader.masking_rate(step))
+        return Work(tokens, pairs, tokens * self.loader.masking_rate(data_step))
 
     def epoch(self, data_step: int) -> float:
         return self.loader.epoch(data_step)
 
-    def logged(self, step: int) -> dict[str, float]:
-        return {"masking_rate": self.loader.masking_rate(step)}
+    def logged(self, data_step: int) -> dict[str, float]:
+        rate = {"masking_rate": self.loader.masking_rate(data_step)}
+        if not self.loader.config.phases:
+            return rate
+        stages, here = self.loader.config.stages, self.loader.at(data_step)
+        number = stages.index(stage_at(stages, data_step))
+        return {**rate, "phase": number, "seq_len": here.data.seq_len, "rows_per_step": here.rows_per_step}
 
     def evaluate(self, engine: Engine, step: int, look: Callable[[], bool]) -> dict[str, float] | None:
         found: dict[str, float] = {}

@@ -120,12 +120,8 @@ class TensorBoard:
             # SessionLog.START: TensorBoard forgets events from this step on, which an interrupted attempt wrote.
             self._write(_field(2, done_steps + 1) + _field(7, _field(1, 1)))
 
-    def add(self, step: int, values: dict[str, Any]) -> None:
-        scalars = [
-            _field(1, _field(1, name.encode()) + _field(2, float(value)))
-            for name, value in values.items()
-            if isinstance(value, int | float) and name != "step"
-        ]
+    def add(self, step: int, values: dict[str, float]) -> None:
+        scalars = [_field(1, _field(1, name.encode()) + _field(2, float(value))) for name, value in values.items()]
         with self._or_without():
             self._write(_field(2, step) + _field(5, b"".join(scalars)))
 

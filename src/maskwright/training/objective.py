@@ -38,22 +38,27 @@ class Objective(Protocol):
         """Batches of `Engine.evaluate` that the trial before the first step compiles; may be empty."""
         ...
 
-    def batches(self, step: int, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
-        """The micro-batches of update `step`, one for each of `virtual_workers`. A pure function. `data_step` is
-        another step when some data was left out."""
+    def batches(self, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
+        """The micro-batches of an update, one for each of `virtual_workers`. A pure function. `data_step` is the
+        update's own step, or a later one after some data was left out."""
         ...
 
-    def trial(self, step: int, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
-        """Batches of the largest shapes that the run has."""
+    def trials(self, data_step: int, virtual_workers: Sequence[int]) -> list[tuple[int, list[Batch]]]:
+        """(data step, its batches) of updates with all shapes that the run has from here on, or the largest of
+        them."""
         ...
 
-    def work(self, step: int, data_step: int) -> Work: ...
+    def rope_theta(self, step: int) -> float | None:
+        """See `Engine.use_rope_theta`; None for the model's own."""
+        ...
+
+    def work(self, data_step: int) -> Work: ...
 
     def epoch(self, data_step: int) -> float:
         """Passes over the training data before `data_step`."""
         ...
 
-    def logged(self, step: int) -> dict[str, float]:
+    def logged(self, data_step: int) -> dict[str, float]:
         """What a log line says besides loss and rates."""
         ...
 

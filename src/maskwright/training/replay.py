@@ -39,11 +39,11 @@ class RowOrigin:
 
 def origins(loader: AnyLoader, store: Store, data_step: int) -> list[RowOrigin]:
     """The origins of all rows of the batch at `data_step`, by virtual worker."""
-    result = []
+    result, taken = [], loader.rows_at(data_step)
     for virtual_worker in range(loader.config.batch.virtual_workers):
         epochs, rows = loader.row_numbers(data_step, virtual_worker)
         for number, (epoch, row) in enumerate(zip(epochs.tolist(), rows.tolist(), strict=True)):
-            documents = [Origin(found, store.origin("train", found)) for found in loader.rows.documents(row)]
+            documents = [Origin(found, store.origin("train", found)) for found in taken.documents(row)]
             result.append(RowOrigin(virtual_worker, number, epoch, documents))
     return result
 
@@ -53,9 +53,9 @@ def write_bundle(
 ) -> str:
     """Writes what `maskwright replay` and a person need. Returns its folder."""
     rows = [asdict(row) for row in origins(loader, store, data_step)]
-    rate = loader.masking_rate(step)
+    rate = loader.masking_rate(data_step)
     record = {"data_step": data_step, "seed": loader.config.seed, "masking_rate": rate, **details, "rows": rows}
-    return _write(directory, loader.batches(step, data_step), step, record)
+    return _write(directory, loader.batches(data_step), step, record)
 
 
 def write_examples(

@@ -111,6 +111,7 @@ class Saver:
             )
             self.saved = True
             self._directory.log(f"saved {path}")
+            self._directory.append_history("saved", state.step)
             if self._copier:
                 self._copier.ask(state.step, self.best_step)
         except Exception as error:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from maskwright.core import storage
+from maskwright.report.frame import escaped, page, section, table
 from maskwright.verdict import markdown, plots, tables, wording
-from maskwright.verdict.frame import escaped, page, section, table
 from maskwright.verdict.judge import Report
 from maskwright.verdict.results import Results
 

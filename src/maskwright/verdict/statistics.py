@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
+from statistics import mean, variance
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,3 +140,31 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = largest
     return adjusted
+
+
+def t_above_p(t: float, degrees: int) -> float:
+    """P(T >= t) of Student's distribution with so many degrees of freedom.
+
+    The finite series in cosines of arctan(t / sqrt(degrees)), Abramowitz and Stegun 26.7.3 and 26.7.4."""
+    angle = math.atan(t / math.sqrt(degrees))
+    square, odd = math.cos(angle) ** 2, degrees % 2
+    term = total = 1.0 if degrees > 1 else 0.0
+    for n in range(2 + odd, degrees, 2):
+        term *= square * (n - 1) / n
+        total += term
+    within = math.sin(angle) * total * (math.cos(angle) if odd else 1.0)
+    if odd:
+        within = 2.0 / math.pi * (angle + within)
+    return (1.0 - within) / 2.0
+
+
+def same_mean_p(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Two-sided p of Student's two-sample test with one pooled variance; None where no spread is known. One of the
+    samples may be a single number."""
+    a, b = len(first), len(second)
+    means = mean(first), mean(second)  # exact, so that equal values have no spread
+    squares = sum(variance(one) * (len(one) - 1) for one in (first, second) if len(one) > 1)
+    if a + b < 3 or squares == 0.0:
+        return None
+    error = math.sqrt(squares / (a + b - 2) * (1 / a + 1 / b))
+    return 2.0 * t_above_p(abs(means[0] - means[1]) / error, a + b - 2)

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from maskwright.report import words
+from maskwright.report.tables import Table
 from maskwright.verdict import wording
 from maskwright.verdict.judge import Comparison, Report, Score
 from maskwright.verdict.results import Arm, Results, Task
 
 CLASSES_SHOWN = 12
-
-
-@dataclass(frozen=True)
-class Table:
-    caption: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    words: int = 1
-    """How many columns on the left are words; the others are numbers."""
 
 
 def differences(report: Report) -> Table:
@@ -60,7 +51,7 @@ def every_seed(results: Results, report: Report, task: Task) -> Table:
 
 
 def _cell(score: Score, number: int, place: int, places: int) -> str:
-    return wording.points(score.runs[number][place], places) if number < len(score.runs) else wording.NOTHING
+    return wording.points(score.runs[number][place], places) if number < len(score.runs) else words.NOTHING
 
 
 def _places(score: Score, task: Task) -> int:
@@ -91,8 +82,8 @@ def costs(results: Results) -> Table:
         (
             arm.name,
             arm.description,
-            wording.duration(arm.seconds),
-            wording.tokens(arm.tokens),
+            words.duration(arm.seconds),
+            words.tokens(arm.tokens),
             _finetuning(results, arm),
         )
         for arm in results.arms
@@ -104,7 +95,7 @@ def costs(results: Results) -> Table:
 def _finetuning(results: Results, arm: Arm) -> str:
     tokens = [run.tokens for run in results.runs if run.arm == arm.name]
     known = [one for one in tokens if one is not None]
-    return wording.tokens(sum(known) if len(known) == len(tokens) else None)
+    return words.tokens(sum(known) if len(known) == len(tokens) else None)
 
 
 def rates(results: Results) -> Table | None:
@@ -112,8 +103,8 @@ def rates(results: Results) -> Table | None:
         return None
     rows = []
     for search in results.searches:
-        tried = ", ".join(f"{wording.rate(rate)}: {wording.points(score, 1)}" for rate, score in sorted(search.rates))
-        rows.append((search.task, search.arm, wording.rate(search.chosen), tried))
+        tried = ", ".join(f"{words.rate(rate)}: {wording.points(score, 1)}" for rate, score in sorted(search.rates))
+        rows.append((search.task, search.arm, words.rate(search.chosen), tried))
     header = ("task", "arm", "chosen", "score on validation by rate")
     return Table("Learning rates, chosen on validation and then kept", header, tuple(rows), words=4)
 
@@ -135,7 +126,7 @@ def protocol(results: Results, report: Report) -> list[tuple[str, str]]:
     given = results.protocol
     rows = []
     for task in results.tasks:
-        seeds = wording.several(report.seeds[task.name], "seed")
+        seeds = words.several(report.seeds[task.name], "seed")
         counts = (
             f"{task.train_examples:,} training, {task.validation_examples:,} validation and "
             f"{task.test_examples:,} test examples"

@@ -187,6 +187,12 @@ def _others(environment: Environment) -> tuple[list[str], list[Unseen]]:
     return [name for name in names if name.startswith(f"{environment.name}-")], []
 
 
+def _theirs(environment: Environment, body: Body, name: str) -> bool:
+    """Whether it is, or is in, the network of this project that the environment was put into: nothing is made there."""
+    network, link = environment.network, str(body.get("network", "")).rpartition("/")[2]
+    return network.name == (link or name) and network.project in (None, environment.project)
+
+
 def name_of(body: Body) -> str:
     """The last word of a path such as "projects/…/instances/x"; for a service account, the part before the @."""
     return str(body.get("email") or body.get("name", "")).rpartition("/")[2].partition("@")[0]
@@ -196,6 +202,8 @@ def _is_ours(environment: Environment, kind: Kind, body: Body, others: Collectio
     if ENVIRONMENT_LABEL in (labels := _labels(kind, body)):
         return bool(labels[ENVIRONMENT_LABEL] == environment.name)
     name = name_of(body)
+    if kind.name in ("network", "subnetwork", "firewall", "router") and _theirs(environment, body, name):
+        return False
     if kind.api == "storage":
         if name == environment.state:
             return False  # it belongs to all environments, though one may be called maskwright

@@ -32,9 +32,6 @@ ALWAYS: dict[str, tuple[str, ...]] = {
         *_all("storage.buckets", "create get update delete list getIamPolicy setIamPolicy"),
         *_all("storage.objects", "create get delete list"),
         *_all("iam.serviceAccounts", "create get list delete update actAs"),
-        *_all("compute.networks", "create get list delete use updatePolicy"),
-        *_all("compute.subnetworks", "create get list delete use"),
-        *_all("compute.firewalls", "create get list delete update"),
         *_all("artifactregistry.repositories", "create get list delete update getIamPolicy setIamPolicy"),
         *_all("compute", "projects.get regions.get zones.get machineTypes.get"),
         *_all("compute", "globalOperations.get regionOperations.get zoneOperations.get"),
@@ -43,7 +40,8 @@ ALWAYS: dict[str, tuple[str, ...]] = {
         "compute",
         "instances.list disks.list snapshots.list instantSnapshots.list images.list machineImages.list "
         "storagePools.list reservations.list futureReservations.list addresses.list forwardingRules.list "
-        "instanceGroupManagers.list instanceTemplates.list resourcePolicies.list routers.list",
+        "instanceGroupManagers.list instanceTemplates.list resourcePolicies.list routers.list networks.list "
+        "subnetworks.list firewalls.list",
     ),
     "image": (*_all("cloudbuild.builds", "create get"), "artifactregistry.dockerimages.list"),
     "logs": ("logging.logEntries.list",),
@@ -59,6 +57,12 @@ QUEUED = (*_all("tpu.nodes", "create get list delete"), "tpu.operations.get")
 DISK = _all("compute.disks", "create get list delete update setLabels use useReadOnly")
 SEED = _all("compute.instances", "create get delete attachDisk setLabels setMetadata setServiceAccount setTags")
 NFS = (*_all("file.instances", "create get list delete update"), "file.operations.get", "file.backups.list")
+NETWORK = (
+    *_all("compute.networks", "create get list delete use updatePolicy"),
+    *_all("compute.subnetworks", "create get list delete use"),
+    *_all("compute.firewalls", "create get list delete update"),
+)
+"""For a network of the environment's own. Of one that exists, provision/their_network.py asks for each subnetwork."""
 NAT = _all("compute.routers", "create get list delete update use")
 RESERVED = _all("compute.reservations", "get list")
 
@@ -75,6 +79,8 @@ def needed(environment: Environment) -> dict[str, list[str]]:
         groups += [("up, down", DISK), ("seed", SEED)]
     if environment.nfs is not None:
         groups.append(("up, down", NFS))
+    if environment.network.name is None:
+        groups.append(("plan, up, down", NETWORK))
     if environment.nat:
         groups.append(("up, down", NAT))
     if any("RESERVATION_BOUND" in one.models() for one in hosts):

@@ -42,7 +42,7 @@ TRIES = 6
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 32.0
 FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.25, 10.0
 PASSING = {500, 502, 503, 504}
-REPEATABLE = re.compile(r"(/listManagedInstances|/listErrors|:testIamPermissions|:getIamPolicy|:cancel)$")
+REPEATABLE = re.compile(r"(/listManagedInstances|/listErrors|[:/]testIamPermissions|:getIamPolicy|:cancel)$")
 """These go by POST, and do no more when they are sent twice."""
 
 

@@ -31,6 +31,9 @@ def differences(
 
 
 def _not_applied(asked: Values, wanted: Values) -> Iterator[str]:
+    here, there = _network(asked), _network(wanted)
+    if here != there:
+        yield f"network: {here} in the YAML, {there} in the last `env up`"
     for part in (part for part in COMPARED if asked.get(part) != wanted.get(part)):
         new, old = asked.get(part), wanted.get(part)
         if old is None:
@@ -43,6 +46,11 @@ def _not_applied(asked: Values, wanted: Values) -> Iterator[str]:
                     yield f"{part}.{key}: {_text(new.get(key))} in the YAML, {_text(old.get(key))} in the last `env up`"
         else:
             yield f"{part}: {_text(new)} in the YAML, {_text(old)} in the last `env up`"
+
+
+def _network(values: Values) -> str:
+    theirs = values.get("network")
+    return ", ".join(sorted(theirs["subnetworks"].values())) if theirs else "its own"
 
 
 def _not_there(environment: Environment, wanted: Values, found: Inventory, queued_zone: str | None) -> Iterator[Line]:
@@ -63,7 +71,7 @@ def _not_there(environment: Environment, wanted: Values, found: Inventory, queue
     for bucket in (environment.dataset_bucket, environment.runs_bucket):
         if bucket not in buckets:
             yield f"bucket: gs://{bucket} is gone: `env up` makes it, empty", "bucket"
-    for kind in ("network", "service account"):
+    for kind in ("service account",) if wanted.get("network") else ("network", "service account"):
         if not found.of(kind):
             yield f"{kind}: is gone: `env up` makes it", kind
 

@@ -68,7 +68,7 @@ class Status:
             "environment": self.environment,
             "hosts": [one.to_json() for one in self.hosts],
             "disk": self.disk or None,
-            "jobs": self.jobs.to_json(),
+            **self.jobs.to_json(),
             "differs": self.drift,
             "exists": self.exists.to_json(),
         }

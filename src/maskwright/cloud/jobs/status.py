@@ -48,9 +48,9 @@ class Report:
     def report(self) -> str:
         return "\n".join(one.report() for one in self.found)
 
-    def to_json(self) -> list[dict[str, Any]]:
+    def to_json(self) -> dict[str, Any]:
         flat = ((asdict(one), one.job) for one in self.found)
-        return [{**one, **asdict(job), "job": job.name} for one, job in flat]
+        return {"jobs": [{**one, **asdict(job), "job": job.name} for one, job in flat]}
 
 
 @dataclass(frozen=True)

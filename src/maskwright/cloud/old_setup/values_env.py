@@ -83,7 +83,7 @@ REFUSED = {
     "GCE_IMAGE_VERSION": "nightly images of torch-xla are gone; slice.image and group.image name another",
     **dict.fromkeys(("SOURCE_IMAGE_FAMILY", "SOURCE_IMAGE_PROJECT", "SOURCE_IMAGE_BASE"), IMAGES_GONE),
     **dict.fromkeys(("BOOT_DISK_SIZE_GB", "DISK_SIZE_GB"), "boot disks have the size that the container needs"),
-    "NETWORK": "every environment has a network of its own, without public addresses",
+    "NETWORK": "every environment has a network of its own, without public addresses; network.name takes another",
     **dict.fromkeys(("RED", "GREEN", "NC"), "a colour of messages"),
     "TPU_CIDR_BLOCK": "was never set; Google chooses addresses",
     "MIG_MASTER": "there is no master; hosts agree on host 0 through the bucket",
@@ -94,6 +94,10 @@ REFUSED = {
     "TAGS": "the firewall goes by the environment's service account and network",
 }
 """Variables without a successor, and the reason. The last eight are of values.env.auto."""
+
+
+NETWORK_PATH = re.compile(r"(?:https://[^/]+/compute/v1/)?projects/(?P<project>[^/]+)/global/networks/(?P<name>[^/]+)")
+"""Of a network, which may be another project's."""
 
 
 @dataclass(frozen=True)
@@ -208,6 +212,15 @@ class _Import:
             spaces = "without the spaces at its end" if mount != self.given["MOUNT_POINT"].value else ""
             self.mapped("MOUNT_POINT", "mount_point", mount.rstrip("/") or "/", spaces)
 
+    def network(self) -> None:
+        """Whoever left it at `default` chose none."""
+        if (given := self.text("NETWORK")) not in ("", "default"):
+            path = NETWORK_PATH.fullmatch(given)
+            network, host = (path["name"], {"project": path["project"]}) if path else (given, {})
+            wanted = {"name": network, **host, "subnetworks": {region_of(self.values["zone"]): network}}
+            why = "nothing is made in it; correct network.subnetworks if its subnetwork has another name"
+            self.mapped("NETWORK", "network", wanted, why)
+
     def nfs(self) -> None:
         if not any(name in self.given for name in ("SHARED_FS", "SHARED_FS_CAPACITY", "SHARED_FS_TIER")):
             return
@@ -314,7 +327,7 @@ class _Import:
     def rest(self) -> None:
         done = {row.variable for row in self.rows}
         for name in self.given:
-            if name in REFUSED:
+            if name in REFUSED and name not in done:
                 self.refused(name, REFUSED[name])
             elif name not in done:
                 self.rows.append(Row(name, self.text(name), "unknown", reason="no variable of values.env; left out"))
@@ -355,7 +368,7 @@ def import_values(
     """`read`: the content of a file beside values.env, None when it is not there. Raises `ConfigError` for what cannot
     become an environment. It looks up nothing else and writes nothing."""
     work = _Import(given, accelerator, with_group, where, read)
-    for step in (work.place, work.nfs, work.slice, work.hosts, work.disk, work.rest):
+    for step in (work.place, work.network, work.nfs, work.slice, work.hosts, work.disk, work.rest):
         step()
     order = {name: number for number, name in enumerate(given)}
     rows = sorted(work.rows, key=lambda row: order.get(row.variable, len(order)))
@@ -367,7 +380,7 @@ def _yaml(work: _Import, where: str) -> str:
     """Sections in the order of the environment's own page, each key with the variable it is from."""
     sources = {row.key: row.variable for row in work.rows if row.key}
     lines = [f"# from {where.rpartition('/')[2]} by `maskwright env import`; docs/from-values-env.md explains it"]
-    for section in ("name", "project", "zone", "mount_point", "nfs", "disk", "slice", "group", "host"):
+    for section in ("name", "project", "zone", "mount_point", "network", "nfs", "disk", "slice", "group", "host"):
         own = {key.partition(".")[2]: value for key, value in work.values.items() if key.startswith(f"{section}.")}
         if own:
             lines.append(f"{section}:")

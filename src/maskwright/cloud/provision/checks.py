@@ -40,7 +40,7 @@ class Check:
     """The finding about one requirement."""
 
     area: str
-    """apis, bucket, permissions, quota or capacity"""
+    """apis, bucket, permissions, network, quota or capacity"""
     what: str
     state: State
     detail: str = ""

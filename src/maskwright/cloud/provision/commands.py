@@ -13,7 +13,7 @@ from typing import Any
 from maskwright.cloud import record
 from maskwright.cloud.environment import beside, read_environment
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.provision import queued_slice, variables
+from maskwright.cloud.provision import queued_slice, their_network, variables
 from maskwright.cloud.provision.init import foreign
 from maskwright.cloud.provision.terraform_cli import Change, Plan, Terraform
 from maskwright.cloud.record import Record
@@ -90,8 +90,9 @@ class Desk:
 def plan(location: str, *, parts: Collection[str] = (), lock_timeout_seconds: float = 60.0) -> tuple[Desk, Plan]:
     """Says what `up` would do, and changes nothing."""
     desk = Desk(location, lock_timeout_seconds=lock_timeout_seconds)
+    target = _target(desk, parts)
     with desk.terraform.ready():
-        drawn = desk.terraform.plan(_target(desk, parts))
+        drawn = desk.terraform.plan(target)
     queued = _plan_queued(desk) if "slice" in (parts or variables.PARTS) else None
     if queued is None:
         return desk, drawn
@@ -152,6 +153,7 @@ def _remove_queued(desk: Desk, confirm: Confirm) -> None:
 
 
 def _target(desk: Desk, parts: Collection[str]) -> dict[str, Any]:
+    their_network.refuse(desk.google, desk.environment)
     asked = desk.asked_for(disk=not parts or "disk" in parts)
     missing = [part for part in parts if getattr(desk.environment, part) is None]
     if missing:
@@ -231,6 +233,7 @@ def down(
     desk = Desk(location, lock_timeout_seconds=lock_timeout_seconds)
     asked = variables.variables(desk.environment, desk.record, None)
     before = {**variables.without(asked, (*variables.PARTS, "seeder")), **(desk.wanted or {})}
+    before["network"] = desk.wanted.get("network") if desk.wanted else asked["network"]
     going = (*parts, "seeder") if parts else variables.RUNNING
     _refuse_used(desk, before, parts)
     target = {**variables.without(before, going), "nat": before["nat"] and bool(parts), "delete_data": False}

@@ -16,7 +16,7 @@ from maskwright.cloud.environment import Environment
 from maskwright.cloud.google import groups, permissions
 from maskwright.cloud.google.errors import unsure
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.provision import checks
+from maskwright.cloud.provision import checks, their_network
 from maskwright.cloud.provision.checks import Check
 from maskwright.core.errors import CloudError, MaskwrightError
 
@@ -65,6 +65,7 @@ class Outcome:
 
 def init(google: Google, environment: Environment) -> Outcome:
     found = [*apis(google, environment), bucket(google, environment), *granted(google, environment)]
+    found += their_network.check(google, environment)
     found += checks.quota(google, environment, standing(google, environment))
     found += checks.capacity(google, environment)
     return Outcome(environment.name, found)

@@ -78,7 +78,7 @@ def describe(
     assert wished is not None and wished.queued
     zone, model = _place(environment, record)
     assert model != "FLEX_START", "the YAML was checked"
-    project, region = f"projects/{environment.project}", region_of(zone)
+    project = f"projects/{environment.project}"
     attached = bool(values["disk"]) and values["disk"]["seeded"]
     return queued_resource.Wanted(
         name=name(environment),
@@ -86,8 +86,8 @@ def describe(
         accelerator_type=wished.machine(),
         runtime_version=wished.runtime_version or machines.TPUS[wished.accelerator].runtime_version,
         model=model,
-        network=f"{project}/global/networks/{environment.name}-net",
-        subnetwork=f"{project}/regions/{region}/subnetworks/{environment.name}-{region}",
+        network=environment.network_path,
+        subnetwork=environment.subnetwork_path(region_of(zone)),
         service_account=str(outputs["service_account"]),
         reservation=wished.reservation if model == "RESERVATION_BOUND" else None,
         data_disk=f"{project}/zones/{environment.zone}/disks/{values['disk']['name']}" if attached else None,

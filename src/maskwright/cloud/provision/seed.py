@@ -12,7 +12,7 @@ from typing import Any
 
 from maskwright.cloud import source
 from maskwright.cloud.environment import Disk, beside
-from maskwright.cloud.provision import commands, variables
+from maskwright.cloud.provision import commands, their_network, variables
 from maskwright.cloud.provision.commands import Confirm, Desk, apply
 from maskwright.core.console import human_bytes, say, warn
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
@@ -59,6 +59,7 @@ def seed(
     if replaces and (hosts := _attached(desk)):
         fix = "--move-hosts makes them again with the new one; or `maskwright env down` first, which leaves the data"
         raise InputError(f"the {hosts[0]} has the disk attached", where=location, fix=fix)
+    their_network.refuse(desk.google, desk.environment)
     _say_who_reads(desk)
     _look_at_source(desk, anyway)
     if there and replaces:

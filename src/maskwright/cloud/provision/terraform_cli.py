@@ -24,9 +24,9 @@ from maskwright.core import storage
 from maskwright.core.child import signals_wait
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, Locked, MaskwrightError, TerraformError
+from maskwright.core.extras import OLDEST_TERRAFORM
 from maskwright.core.secrets import redact
 
-OLDEST = (1, 7)
 CONFIGURATION = os.path.join(os.path.dirname(os.path.dirname(__file__)), "terraform")
 LEAVE_SECONDS = 600.0
 """Time for terraform to finish its current step after an interrupt, and to save the state."""
@@ -202,8 +202,8 @@ def find_binary() -> str:
         version = str(json.loads(said.stdout)["terraform_version"])
     except (ValueError, KeyError, TypeError):
         raise InputError(f"{found} does not tell its version", where="terraform", fix="install it anew") from None
-    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST:
-        fix = f"install {OLDEST[0]}.{OLDEST[1]} or newer"
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST_TERRAFORM:
+        fix = f"install {OLDEST_TERRAFORM[0]}.{OLDEST_TERRAFORM[1]} or newer"
         raise InputError(f"{found} is version {version}", where="terraform", fix=fix)
     return found
 

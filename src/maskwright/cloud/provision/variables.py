@@ -37,6 +37,7 @@ def variables(environment: Environment, record: Record, setup: str | None) -> di
         "name": environment.name,
         "labels": environment.all_labels(),
         "nat": environment.nat,
+        "network": _network(environment),
         "bucket_location": environment.bucket_location or environment.region,
         "dataset_bucket": environment.dataset_bucket,
         "runs_bucket": environment.runs_bucket,
@@ -53,6 +54,18 @@ def variables(environment: Environment, record: Record, setup: str | None) -> di
             "version": __version__,
         },
         "delete_data": False,
+    }
+
+
+def _network(environment: Environment) -> dict[str, Any] | None:
+    """None where the environment has a network of its own."""
+    network = environment.network
+    if network.name is None:
+        return None
+    return {
+        "id": environment.network_path,
+        "subnetworks": {region: environment.subnetwork_path(region) for region in network.subnetworks},
+        "shared": network.project not in (None, environment.project),
     }
 
 
@@ -108,10 +121,13 @@ def only(before: dict[str, Any] | None, wished: dict[str, Any], parts: Collectio
     """`wished` with only `parts` changed: the others are as they were `before`, absent if there was no before."""
     kept = {part: (before or {}).get(part) for part in (*PARTS, "seeder") if part not in parts}
     hosts: list[dict[str, Any]] = [one for kind in ("slice", "group") if (one := kept.get(kind))]
-    # Hosts that stay keep their regions and the gateway, though nothing in the YAML needs those any more.
+    # Hosts that stay keep their regions, subnetworks and the gateway, though nothing in the YAML needs those any more.
     regions = [*wished["regions"], *(region_of(one["zone"]) for one in hosts)]
     nat = wished["nat"] or bool(hosts and before and before.get("nat"))
-    return {**wished, **kept, "regions": list(dict.fromkeys(regions)), "nat": nat}
+    network, old = wished["network"], (before or {}).get("network")
+    if hosts and network and old and network["id"] == old["id"]:
+        network = {**network, "subnetworks": {**old["subnetworks"], **network["subnetworks"]}}
+    return {**wished, **kept, "regions": list(dict.fromkeys(regions)), "nat": nat, "network": network}
 
 
 def without(before: dict[str, Any], parts: Collection[str]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class PregeneratedLoader:
 
     def __init__(self, config: RunConfig, store: PregeneratedStore) -> None:
         """Raises `ConfigError` when an example is longer than a row, `StoreError` when all do not fill one step."""
-        self.config, words = config, store.vocabulary
+        words = store.vocabulary
         lengths, counts = store.column("lengths"), store.column("predictions")
         if (longest := int(lengths.max())) > config.data.seq_len:
             what = f"{config.data.seq_len} is below the {longest} tokens of the longest example in {store.location}"
@@ -56,6 +56,7 @@ class PregeneratedLoader:
         self.starts = np.array(store.starts, np.int64)
         self.orders = [RowOrder(config.seed, int(size)) for size in np.diff(self.starts)]
         self._rate = float(counts.sum() / lengths.sum())
+        self.config = config.resolved(self.mean_epoch_rows(config.schedule.epochs or 1.0))
 
     @property
     def files(self) -> int:
@@ -92,26 +93,42 @@ class PregeneratedLoader:
             rows[here] = self.starts[file] + own.at(epoch * own.size + index[here])[1]
         return epochs, rows
 
-    def work(self, data_step: int) -> tuple[int, float]:
+    def work(self, step: int) -> tuple[int, float]:
         """See `Rows.work`."""
         rows = self.config.rows_per_step
-        return self.rows.work(self._rows_at(data_step * rows + np.arange(rows, dtype=np.int64))[1])
+        return self.rows.work(self._rows_at(step * rows + np.arange(rows, dtype=np.int64))[1])
 
-    def row_numbers(self, data_step: int, virtual_worker: int) -> tuple[Int64, Int64]:
+    def row_numbers(self, step: int, virtual_worker: int) -> tuple[Int64, Int64]:
         """(epochs, rows) of a micro-batch's rows."""
         M = self.config.batch.micro_batch_rows
-        first = data_step * self.config.rows_per_step + virtual_worker * M
+        first = step * self.config.rows_per_step + virtual_worker * M
         return self._rows_at(first + np.arange(M, dtype=np.int64))
 
-    def batches(
-        self, step: int, data_step: int | None = None, virtual_workers: Sequence[int] | None = None
-    ) -> list[Batch]:
+    @property
+    def micro_batch_losses(self) -> int:
+        """Predicted positions in a micro-batch."""
+        return self.config.batch.micro_batch_rows * self.slots
+
+    def at(self, step: int) -> RunConfig:
+        return self.config
+
+    def rows_at(self, step: int) -> Rows:
+        return self.rows
+
+    def rope_theta(self, step: int) -> float | None:
+        return None
+
+    def trials(self, step: int, virtual_workers: Sequence[int]) -> list[tuple[int, list[Batch]]]:
+        """See `data.loader.Loader`."""
+        return [(step, self.batches(step, virtual_workers))]
+
+    def batches(self, step: int, virtual_workers: Sequence[int] | None = None) -> list[Batch]:
         """The micro-batches of update `step`, one for each of `virtual_workers` (all when not given)."""
         wanted = range(self.config.batch.virtual_workers) if virtual_workers is None else virtual_workers
-        return [self.batch(step, virtual_worker, data_step) for virtual_worker in wanted]
+        return [self.batch(step, virtual_worker) for virtual_worker in wanted]
 
-    def batch(self, step: int, virtual_worker: int, data_step: int | None = None) -> Batch:
-        _, rows = self.row_numbers(step if data_step is None else data_step, virtual_worker)
+    def batch(self, step: int, virtual_worker: int) -> Batch:
+        _, rows = self.row_numbers(step, virtual_worker)
         ids, positions, segments = self.rows.materialize(rows)
         (M, T), counts = ids.shape, self.counts[rows]
         starts = self.positions.document_ends[rows] - counts

@@ -100,6 +100,10 @@ class JaxEngine:
             f"{'fully sharded' if engine.sharding == 'fsdp' else 'data parallel'}"
         )
 
+    def use_rope_theta(self, theta: float) -> None:
+        if theta != self.program.model.rope_theta:  # asked for at each step
+            self.program = replace(self.program, model=replace(self.program.model, rope_theta=theta))
+
     def local_virtual_workers(self, virtual_workers: int) -> list[int]:
         each = shared_out(virtual_workers, self.dp_degree, "devices")
         return [a * self.dp_degree + d for a in range(each) for d in self._local]
@@ -188,7 +192,7 @@ class JaxEngine:
             compiled = False
             try:
                 arguments = (state, self._put(batches), *rest)
-                program = self._compiled(what, arguments, rows=len(batches[0].input_ids))
+                program = self._compiled(what, arguments, len(batches[0].input_ids), expected=compile_only)
                 compiled = True
                 return None if compile_only else program(*arguments)
             except (jax.errors.JaxRuntimeError, MemoryError) as error:
@@ -208,16 +212,17 @@ class JaxEngine:
         """The array of all processes, made of this process's part."""
         return jax.make_array_from_process_local_data(self.program.sharding(spec), local)
 
-    def _compiled(self, what: str, arguments: tuple[Any, ...], rows: int) -> Any:
-        """The program for these very shapes. It is compiled and noted if there is none yet."""
+    def _compiled(self, what: str, arguments: tuple[Any, ...], rows: int, *, expected: bool) -> Any:
+        """The program for these very shapes. It is compiled and noted if there is none yet, with a warning if that is
+        not `expected`."""
         sizes = {name: tuple(arguments[1][name].shape) for name in BATCH_FIELDS}
-        wanted = (what, *sizes.values())
+        wanted = (what, self.program.model.rope_theta, *sizes.values())
         if wanted not in self._programs:
             program = replace(self.program, parts=rows // sizes["input_ids"][2])
             began = time.perf_counter()
             jitted = getattr(program, f"jitted_{what}")()
             self._programs[wanted] = jitted.lower(*arguments).compile()
-            if any(made.what == what for made in self.compiles):
+            if not expected and any(made.what == what for made in self.compiles):
                 shown = ", ".join(f"{name} {list(shape)}" for name, shape in sizes.items())
                 warn(f"step {self._step}: compiling {what} again, for other shapes: {shown}")
             self.compiles.append(Compiled(what, sizes, round(time.perf_counter() - began, 2), self._step))

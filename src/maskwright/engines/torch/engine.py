@@ -53,7 +53,7 @@ from maskwright.engines.torch.prepare import (
 )
 from maskwright.engines.torch.processes import Exchange, Peers, Sums, connect, gather_into
 from maskwright.engines.torch.weights import Replicated
-from maskwright.model.config import SEQUENCE_TASKS, ModelConfig
+from maskwright.model.config import ModelConfig
 from maskwright.model.torch.attention import CuSeqlens, cu_seqlens_of, takes_cu_seqlens
 from maskwright.model.torch.heads import loss_sum
 
@@ -124,6 +124,10 @@ class TorchEngine:
         several = f", {self.dp_degree} processes, {how}" if self.dp_degree > 1 else ""
         layers = "compiled" if compiled else "not compiled"
         return f"torch {torch.__version__} on {name}, {self.dtype_name}{costs}, layers {layers}{several}"
+
+    def use_rope_theta(self, theta: float) -> None:
+        if theta != self.model.config.rope_theta:  # asked for at each step
+            self.model.config = replace(self.model.config, rope_theta=theta)
 
     def local_virtual_workers(self, virtual_workers: int) -> list[int]:
         each = shared_out(virtual_workers, self.dp_degree, "processes")
@@ -312,7 +316,7 @@ class TorchEngine:
             total = total + loss.detach()
         return total
 
-    def _predict(self, batch: Batch, *, prune: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    def _predict(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Logits [K, V], labels and weights on the device, as `heads.loss_sum` takes them."""
 
         def put(array: np.ndarray) -> Tensor:
@@ -330,7 +334,7 @@ class TorchEngine:
         if isinstance(self.weights, LookedUp):
             ids = self.weights.look_up(ids, training=self.model.training)
         inputs = ids, put(batch.position_ids), segments, put(batch.predict_index)
-        logits = self.model(*inputs, prune=prune or self.config.task in SEQUENCE_TASKS)
+        logits = self.model(*inputs)
         labels = put(batch.labels)
         return logits, labels if labels.is_floating_point() else labels.long(), put(batch.weights)
 
@@ -367,7 +371,7 @@ class TorchEngine:
         taken = batch.weights > 0  # no logits of the filler
         index, labels, weights = batch.predict_index[taken], batch.labels[taken], batch.weights[taken]
         few = replace(batch, predict_index=index, labels=labels, weights=weights)
-        logits, targets, _ = self._predict(few, prune=True)
+        logits, targets, _ = self._predict(few)
         scores = -F.cross_entropy(logits.float(), targets, reduction="none")
         return scores.cpu().numpy(), (logits.argmax(-1) == targets).cpu().numpy()
 

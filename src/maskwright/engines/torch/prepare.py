@@ -196,6 +196,8 @@ def prepare(
         # go on uncompiled without a word, and a continued run might draw the line elsewhere.
         torch._dynamo.config.recompile_limit = 64
         torch._dynamo.config.fail_on_recompile_limit_hit = True
+        # Each shape has a program of its own: where torch makes one for all shapes, its bits depend on which came
+        # first, and a run that is continued in its second phase would have others. Examples have too many shapes.
         for part in (*network.layers, network.head):
-            part.compile()
+            part.compile(dynamic=False if model.task == "masked_lm" else None)
     return network, weights

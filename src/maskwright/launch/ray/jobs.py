@@ -311,8 +311,8 @@ class Jobs:
     def report(self) -> str:
         return describe_jobs(self.jobs)
 
-    def to_json(self) -> list[dict[str, Any]]:
-        return [asdict(job) for job in self.jobs]
+    def to_json(self) -> dict[str, Any]:
+        return {"jobs": [asdict(job) for job in self.jobs]}
 
 
 def list_jobs(address: str | None = None) -> Jobs:

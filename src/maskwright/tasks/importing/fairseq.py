@@ -250,6 +250,6 @@ def _rest(taken: Taken) -> None:
         every = taken.whole("validate_interval_updates", 1000)
         taken.set("validate_interval_updates", {"evaluation.every_steps": every})
     if "tensorboard_logdir" in taken.typed.flags:
-        taken.note("tensorboard_logdir", "logging.tensorboard: true, in the run directory", "mapped")
+        taken.note("tensorboard_logdir", "logging.report_to: [tensorboard], in the run directory", "mapped")
     if "patience" in taken.typed.flags:
         taken.set("patience", {"evaluation.patience": max(1, taken.whole("patience", 1))})

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
-from typing import Any
+from typing import Any, get_args
 
+from maskwright.core.config import Reported
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import HIDDEN
 from maskwright.core.storage import read_json
@@ -246,10 +247,12 @@ def _every(taken: Taken, name: str, key: str, default: int, steps: int | None, n
 
 def _elsewhere(taken: Taken) -> None:
     wanted = (taken.text("report_to") or "none").split()
-    tensorboard = "tensorboard" in wanted or "all" in wanted
-    others = [name for name in wanted if name not in ("tensorboard", "all", "none")]
-    taken.values["logging.tensorboard"] = tensorboard
-    said = f"logging.tensorboard: {shown(tensorboard)}"
+    known = [name for name in get_args(Reported) if name in wanted]
+    if "all" in wanted:  # of what is installed, which another machine cannot know
+        known = list(dict.fromkeys(["tensorboard", *known]))
+    others = [name for name in wanted if name not in (*known, "all", "none")]
+    taken.values["logging.report_to"] = known
+    said = f"logging.report_to: {shown(known)}"
     if others:
         taken.note("report_to", f"{said}; for {' and '.join(others)} there is RUN/metrics.jsonl", "left out")
     else:

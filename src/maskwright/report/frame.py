@@ -6,15 +6,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from maskwright.verdict.tables import Table
+from maskwright.report.tables import Table
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """A browser refuses whatever the page would load."""
 STYLE = """
 :root { color-scheme: light dark; --back: #fff; --text: #1b1f24; --faint: #59636e; --line: #d1d9e0; --box: #f6f8fa;
-  --good: #0a6ab8; --bad: #b3500b; --none: #59636e; }
+  --good: #0a6ab8; --bad: #b3500b; --none: #59636e;
+  --third: #7b3fa0; --fourth: #1a7f5a; --fifth: #a8325e; }
 @media (prefers-color-scheme: dark) { :root { --back: #12161b; --text: #e6eaef; --faint: #9aa5b1; --line: #39424d;
-  --box: #1a2027; --good: #62b0f5; --bad: #f0965a; --none: #9aa5b1; } }
+  --box: #1a2027; --good: #62b0f5; --bad: #f0965a; --none: #9aa5b1; --third: #c59be6; --fourth: #57c79a;
+  --fifth: #f08bb0; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--back); color: var(--text); font: 16px/1.5 system-ui, sans-serif; }
 main { max-width: 50rem; margin: 0 auto; padding: 1rem; overflow-wrap: break-word; }
@@ -27,7 +29,7 @@ small, .faint, figcaption { color: var(--faint); }
 .answer .headline { font-size: 1.1rem; font-weight: 600; }
 .answer.helped { border-color: var(--good); } .answer.hurt { border-color: var(--bad); }
 .answer.cannot-conclude { border-left-style: dashed; }
-svg { display: block; width: 100%; overflow: visible; }
+svg { display: block; overflow: visible; } :not(svg) > svg { width: 100%; }
 svg text { fill: var(--faint); font-size: 13px; paint-order: stroke; stroke: var(--back); stroke-width: 4px; }
   svg text.name { fill: var(--text); }
 .zero { stroke: var(--faint); stroke-dasharray: 3 3; } .axis { stroke: var(--line); }
@@ -47,17 +49,49 @@ th, td { padding: .3rem .8rem .3rem 0; text-align: right; vertical-align: top; b
 thead th, td.number { white-space: nowrap; }
 .word { text-align: left; min-width: 5rem; } td.word { min-width: 7rem; } tbody th { font-weight: inherit; }
 dt { font-weight: 600; margin-top: .5rem; } dd { margin: 0; }
+@media (min-width: 40rem), print { .facts { display: grid; grid-template-columns: 10rem 1fr; gap: .3rem 1rem; }
+  .facts dt { margin: 0; } .facts dd { min-width: 0; } }
+.glance { display: grid; grid-template-columns: repeat(auto-fit, minmax(7.2rem, 1fr)); gap: .6rem; margin: 1rem 0; }
+.glance div { background: var(--box); border: 1px solid var(--line); border-radius: 6px; padding: .5rem .7rem; }
+.glance dt { font-weight: 400; font-size: .85rem; color: var(--faint); margin: 0; }
+.glance b { display: block; font-size: 1.25rem; font-variant-numeric: tabular-nums; line-height: 1.3; }
+.glance small { display: block; line-height: 1.3; }
+.curves { margin: .6rem 0; } .curves svg.area { overflow: hidden; }
+.line { fill: none; stroke: var(--none); stroke-width: 1.2; stroke-linejoin: round; } .line.bold { stroke-width: 2.4; }
+.line.light { opacity: .75; }
+.s0 { --own: var(--good); } .s1 { --own: var(--bad); } .s2 { --own: var(--third); } .s3 { --own: var(--fourth); }
+.s4 { --own: var(--fifth); } .s5 { --own: var(--text); }
+.line.s0, .line.s1, .line.s2, .line.s3, .line.s4, .line.s5 { stroke: var(--own); }
+circle.s0, circle.s1, circle.s2, circle.s3, circle.s4, circle.s5 { fill: var(--own); }
+.line.s2, .line.s5 { stroke-dasharray: 7 3; } .line.s3 { stroke-dasharray: 2 3; }
+.line.s4 { stroke-dasharray: 9 3 2 3; }
+line.tick { stroke: var(--faint); stroke-width: 1.2; }
+line.tick.started { stroke: var(--fourth); stroke-dasharray: 4 3; }
+line.tick.spiked { stroke: var(--bad); } line.tick.rolled-back { stroke: var(--third); stroke-dasharray: 1 2; }
+svg text.tick, .legend .tick { font-size: 11px; }
+svg text.started, .legend .started { fill: var(--fourth); color: var(--fourth); }
+svg text.spiked, .legend .spiked { fill: var(--bad); color: var(--bad); }
+svg text.rolled-back, .legend .rolled-back { fill: var(--third); color: var(--third); }
+.legend { font-size: .9rem; color: var(--faint); } .legend .key { display: inline-block; margin-right: 1.1rem; }
+span > svg.swatch { display: inline-block; width: 24px; vertical-align: middle; }
+pre { background: var(--box); border: 1px solid var(--line); border-radius: 6px; padding: .7rem; overflow-x: auto;
+  font-size: .85rem; line-height: 1.45; } ul { padding-left: 1.2rem; }
 summary { cursor: pointer; } a { color: inherit; } li { margin: .3rem 0; }
+@media print { :root { color-scheme: light; --back: #fff; --text: #000; --faint: #444; --line: #bbb; --box: #fff; }
+  main { max-width: none; padding: 0; } body { font-size: 11pt; } h2 { break-after: avoid; }
+  .curves > svg, tr, .glance, .answer, .row { break-inside: avoid; } pre { white-space: pre-wrap; }
+  details::details-content { content-visibility: visible; height: auto; } }
 """
 
 
-def page(title: str, parts: Sequence[str]) -> str:
-    """The whole file; `parts` are HTML, and empty ones are left out."""
+def page(title: str, parts: Sequence[str], head: Sequence[str] = ()) -> str:
+    """The whole file; `parts` and what else is in the head are HTML, and empty ones are left out."""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        f"<title>{escaped(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+        + "".join(f"{line}\n" for line in head)
+        + f"<title>{escaped(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
         f"<h1>{escaped(title)}</h1>\n" + "\n".join(part for part in parts if part) + "\n</main>\n</body>\n</html>\n"
     )
 

@@ -1,0 +1,71 @@
+"""Calls of a user's functions while a run goes on, which hear of it through the files that it writes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+from maskwright.core.console import warn
+from maskwright.run.directory import RunDirectory, step_folder, whole_steps
+
+OnLog = Callable[[dict[str, Any]], object]
+"""Called with a line of `Run.metrics`."""
+OnSave = Callable[[int, str], object]
+"""Called with the step and the location of a checkpoint."""
+
+
+class Listener:
+    """`hear` calls back for what is new since it was called before, or since the listener was made."""
+
+    def __init__(self, run: str, on_log: OnLog | None, on_evaluate: OnLog | None, on_save: OnSave | None) -> None:
+        self.directory = RunDirectory(run)
+        self.on_log, self.on_evaluate, self.on_save = on_log, on_evaluate, on_save
+        self.failed = set[str]()
+        self.file, self.read = 0, 0  # its inode, and how many of its bytes
+        self.heard = {*self._lines()}
+        self.saved = {*whole_steps(self.directory.checkpoints)}
+
+    def hear(self) -> None:
+        if self.on_log or self.on_evaluate:
+            for line in self._lines():
+                if line not in self.heard:  # each has the time in it
+                    self.heard.add(line)
+                    self._tell(line)
+        if self.on_save:
+            for step in whole_steps(self.directory.checkpoints):
+                if step not in self.saved:
+                    self.saved.add(step)
+                    folder = self.directory.path("checkpoints", step_folder(step))
+                    self._call("on_save", self.on_save, step, folder)
+
+    def _lines(self) -> list[str]:
+        """The complete lines that were added, or all of a file that a continued run has written anew."""
+        if not os.path.exists(self.directory.metrics):
+            return []
+        with open(self.directory.metrics, "rb") as file:
+            inode = os.fstat(file.fileno()).st_ino
+            file.seek(self.read if inode == self.file else 0)
+            lines = file.read().split(b"\n")[:-1]
+            self.read = (self.read if inode == self.file else 0) + sum(len(line) + 1 for line in lines)
+            self.file = inode
+        return [line.decode(errors="replace") for line in lines]
+
+    def _tell(self, line: str) -> None:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            return
+        evaluated = any(key.startswith("valid_") for key in record)
+        function = self.on_evaluate if evaluated else self.on_log
+        if function is not None:
+            self._call("on_evaluate" if evaluated else "on_log", function, record)
+
+    def _call(self, name: str, function: Callable[..., object], *arguments: Any) -> None:
+        try:
+            function(*arguments)
+        except Exception as error:  # the user's; KeyboardInterrupt ends the run
+            if name not in self.failed:
+                self.failed.add(name)
+                warn(f"{name} raised {type(error).__name__}: {error}; the run goes on, and so do the calls")

@@ -1,0 +1,117 @@
+"""A trained model in memory: what it would write, says and sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.api.given import Location, location
+from maskwright.core.errors import InputError
+from maskwright.core.finetuning import LabelledData
+from maskwright.engines.base import Engine
+from maskwright.labels.example import Example
+from maskwright.tasks import embed, fill, predict
+from maskwright.tasks.export import announce, export
+from maskwright.tasks.fill import Guess
+from maskwright.tasks.models import TrainedModel, load_model
+
+Given = str | Sequence[str] | tuple[str, str]
+"""A text, the words of one that is tagged, or two texts: a pair, or a question and its context."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """See `load`."""
+
+    trained: TrainedModel
+    device: str = "auto"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Of a fine-tuned model that has some."""
+        return self.trained.labels
+
+    @property
+    def task(self) -> str:
+        """`masked_lm`, or what the model was fine-tuned for, such as `single_label_classification`."""
+        return self.trained.task.kind if self.trained.task else "masked_lm"
+
+    def fill(self, text: str, *, top: int = 5) -> list[list[Guess]]:
+        """For each mask of the text, written as the tokenizer has it (`<mask>`, `[MASK]`), the likeliest tokens with
+        their probabilities. Raises `InputError` for a text without a mask, or too long."""
+        return fill.fill(self.whole, text, top=top)
+
+    def embed(self, texts: Sequence[str], *, max_seq_len: int | None = None) -> NDArray[np.float32]:
+        """[texts, D] fp32: for each text the mean of its tokens' last hidden states. `max_seq_len`: tokens of a text
+        that the model reads; all that it takes when not given."""
+        length = predict.row_length(self.trained, embed.TEXTS, self._data(max_seq_len))
+        return embed.vectors(self.trained, _examples(texts, "text"), length, self.device)[0]
+
+    def predict(
+        self, texts: Sequence[Given], *, probabilities: bool = False, max_seq_len: int | None = None
+    ) -> list[dict[str, Any]]:
+        """What a fine-tuned model says of each text, in their order: the records of `maskwright predict` (docs/
+        fine-tuned-models.md), such as `{"text": …, "label": …, "score": …}`.
+
+        A text is a string, a pair (text, text) or (question, context), or the words of one that is tagged. Raises
+        `InputError` for a model that has learnt no task."""
+        task = self.trained.require_task()
+        examples = _examples(texts, "words" if task.kind == "token_classification" else "text")
+        length = predict.row_length(self.trained, task, self._data(max_seq_len))
+        none = self.trained.may_be_none or False
+        said, _ = predict.ask(self._engine, self.trained, examples, length, may_be_none=none)
+        found = predict.records(self.trained, examples, said, probabilities=probabilities)
+        return [{key: value for key, value in one.items() if key not in ("line", "id")} for one in found]
+
+    def export(self, to: str, *, onnx: bool = False) -> str:
+        """See `Run.export`."""
+        announce(export(self.whole, to, onnx=onnx), to)
+        return to
+
+    @cached_property
+    def whole(self) -> TrainedModel:
+        """The model with its head. Raises `ModelError` for a folder that holds an encoder alone, which is enough to
+        embed."""
+        return self.trained if self.trained.run or self.trained.task else load_model(self.trained.location)
+
+    @cached_property
+    def _engine(self) -> Engine:
+        return predict.engine_for(self.trained, self.device)
+
+    def _data(self, max_seq_len: int | None) -> LabelledData:
+        return LabelledData(train="", max_seq_len=max_seq_len or self.trained.max_seq_len)
+
+
+def load(given: Location, *, device: str = "auto") -> Model:
+    """The model of a run (its best or newest checkpoint), of a folder that `transformers` reads, or
+    `hf://OWNER/NAME@REVISION`. `device`: `cpu`, `cuda`, `mps`, or `auto`, the best there is.
+
+    Raises `InputError`, `ModelError` or `CheckpointError` where there is no usable model."""
+    return Model(load_model(location(given), bare=True), device)
+
+
+def _examples(given: Sequence[Given], kind: str) -> list[Example]:
+    """`given` may be a column of a data frame. Raises `InputError` for what is no sequence of texts of that kind."""
+    texts = [] if isinstance(given, str) else list(given)
+    if not texts:
+        raise InputError("no texts are given", fix="give a list of texts, even of one")
+    found = []
+    for number, text in enumerate(texts, start=1):
+        where = f"texts:{number}"
+        parts = [text] if isinstance(text, str) else list(text) if isinstance(text, Iterable) else [text]
+        if any(not isinstance(part, str) for part in parts):
+            raise InputError(f"{text!r:.40} is no text", where=where, fix="give strings")
+        if kind == "words":
+            if isinstance(text, str):
+                raise InputError("is one string", where=where, fix="give its words, as a list")
+            found.append(Example("texts", number, words=tuple(parts)))
+        elif len(parts) > 2 or not parts:
+            raise InputError(f"has {len(parts)} parts", where=where, fix="give one text, or two in a tuple")
+        else:
+            found.append(Example("texts", number, text=parts[0], text_pair=parts[1] if len(parts) == 2 else None))
+    return found

@@ -1,0 +1,130 @@
+"""A run directory as a value: what it has measured, and what can be made of it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from maskwright.api.given import location
+from maskwright.core import storage
+from maskwright.core.errors import InputError
+from maskwright.core.extras import installed
+from maskwright.report.document import Section, html
+from maskwright.report.page import NOTHING, contents
+from maskwright.report.run import read_all
+from maskwright.report.training import curves
+from maskwright.run.directory import RunDirectory, Status, whole_steps
+from maskwright.run.lineage import describe
+from maskwright.tasks.models import RESULTS
+
+if TYPE_CHECKING:
+    from maskwright.api.models import Model
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page in one file, which needs nothing else."""
+
+    html: str
+
+    def save(self, path: str) -> None:
+        with storage.atomic_writer(path) as file:
+            file.write(self.html.encode("utf-8", "replace"))
+
+    def _repr_html_(self) -> str:
+        """In a frame of its own: its style is not the notebook's."""
+        return f'<iframe srcdoc="{escape(self.html)}" style="width: 100%; height: 48rem; border: 0"></iframe>'
+
+
+@dataclass(frozen=True)
+class Run:
+    """The run in a local folder; of one in a bucket, `plot`, `report`, `load` and `export` work too. Nothing is read
+    before it is asked for, and everything anew each time, so that a run that goes on can be looked at. Raises
+    `InputError` where the folder is no run."""
+
+    location: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "location", location(self.location))
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Every key with its value, such as `{"schedule.steps": 1000, …}`."""
+        found: dict[str, Any] = self._directory.read_config()["config"]
+        return found
+
+    @property
+    def status(self) -> Status | None:
+        """None before the first step."""
+        return self._directory.read_status()
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of training (`loss`, …) and of evaluation (`valid_loss`, …), in order of their steps."""
+        return self._directory.read_metrics()
+
+    @property
+    def checkpoints(self) -> list[int]:
+        """The steps that are saved, ascending."""
+        return whole_steps(self._directory.checkpoints)
+
+    @property
+    def lineage(self) -> list[str]:
+        """A sentence on each run that this one goes back to, the nearest first."""
+        return describe(self._directory.read_config().get("lineage"))
+
+    @property
+    def results(self) -> Mapping[str, Any] | None:
+        """The scores that a fine-tuning ended with; None while it has not ended, and for other runs."""
+        path = self._directory.path(RESULTS)
+        return storage.read_json(path) if os.path.exists(path) else None
+
+    def frame(self) -> Any:
+        """`metrics` as a `pandas.DataFrame`: the step is its index, a row a step, a column a number. Raises
+        `InputError` where pandas is not installed."""
+        if not installed("pandas"):
+            raise InputError("a data frame takes the package pandas", fix="pip install pandas, or take `metrics`")
+        pandas = importlib.import_module("pandas")
+        lines = self.metrics
+        return pandas.DataFrame(lines, columns=None if lines else ["step"]).groupby("step").first()
+
+    def plot(self, *others: Run) -> Page:
+        """The curves of `maskwright report`, of this run and of `others` over it: losses, rates, gradient norm, speed.
+        A notebook draws them below the cell."""
+        runs = read_all([self.location, *(other.location for other in others)])
+        title = ", ".join(run.name for run in runs)
+        return Page(html(title, [Section("", tuple(curves(runs)))]))
+
+    def report(self, *others: Run) -> Page:
+        """The page of `maskwright report`: curves, what happened, data, configuration, commands."""
+        title, sections = contents(read_all([self.location, *(other.location for other in others)]), NOTHING, None)
+        return Page(html(title, sections))
+
+    def load(self, *, device: str = "auto") -> Model:
+        """The model of the newest checkpoint, or of the best where the run has chosen one."""
+        from maskwright.api.models import load
+
+        return load(self.location, device=device)
+
+    def export(self, to: str, *, onnx: bool = False) -> str:
+        """Writes a Hugging Face folder whose logits are proven equal in `transformers`, and returns its location.
+
+        Raises `InputError` if `to` exists, `VerificationError` if the numbers differ."""
+        from maskwright.tasks.export import announce, export
+        from maskwright.tasks.models import load_model
+
+        announce(export(load_model(self.location), to, onnx=onnx), to)
+        return to
+
+    @property
+    def _directory(self) -> RunDirectory:
+        if storage.is_url(self.location):
+            fix = "`plot`, `report` and `maskwright.load` read it; else copy it here"
+            raise InputError("is not on this machine", where=self.location, fix=fix)
+        directory = RunDirectory(self.location)
+        directory.require()
+        return directory

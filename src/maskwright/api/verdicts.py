@@ -1,0 +1,70 @@
+"""Did it help? The comparison of several models, from Python."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from maskwright.api.given import Location, location, locations, plain
+from maskwright.core.child import run_side_by_side
+from maskwright.tasks.compare import Budget
+from maskwright.tasks.compared import PAGE, in_words
+from maskwright.tasks.compared import compare as make
+from maskwright.verdict.judge import Report
+from maskwright.verdict.results import Results
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A finished comparison. `report.comparisons` has a verdict for each pair of arms and task, with the difference,
+    its interval and p; `results` every run's score and predictions."""
+
+    location: str
+    results: Results
+    report: Report
+
+    @property
+    def page(self) -> str:
+        """The whole verdict, as an HTML page."""
+        return os.path.join(self.location, PAGE)
+
+    def __str__(self) -> str:
+        return in_words(self.results, self.report, self.location)
+
+
+def compare(
+    models: Sequence[Location],
+    on: Location | Sequence[Location],
+    to: Location,
+    *,
+    base: str | None = None,
+    seeds: int = 8,
+    learning_rates: Sequence[float] = (1e-4, 3e-4, 1e-3),
+    search_seed: int = 0,
+    overrides: Mapping[str, Any] | None = None,
+    at_once: int = 1,
+) -> Comparison:
+    """Fine-tunes each model under the same rules, and judges which does better, beyond noise. What the folder `to`
+    holds already is not made again.
+
+    `models`: run directories, Hugging Face folders, or `random`; `NAME=PATH` gives an arm a name. `on`: YAMLs of
+    fine-tunings that have a test set. `base`: the arm that the others are compared with, also `random`; the first when
+    not given. Fewer than 6 `seeds` cannot show anything. `at_once`: fine-tunings side by side; what they say is in the
+    folder's logs. docs/compare.md has the rest. Raises `InputError` before the first run, `JobError` for a run that
+    failed.
+    """
+    folder, keys = location(to), plain(overrides or {}, "overrides")
+    found, report = make(
+        locations(models),
+        locations(on),
+        folder,
+        base=base,
+        budget=Budget(tuple(learning_rates), seeds, search_seed),
+        overrides=[f"{key}={json.dumps(value)}" for key, value in keys.items()],
+        side_by_side=partial(run_side_by_side, at_once=at_once),
+    )
+    return Comparison(folder, found, report)

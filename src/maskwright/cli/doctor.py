@@ -1,0 +1,27 @@
+"""The command that looks at the machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from maskwright.cli.options import AsJson, app, print_result
+
+
+@app.command("doctor")
+def doctor(
+    network: Annotated[
+        bool,
+        typer.Option("--network", help="Also ask the Hub and Google's storage for an answer; nothing is sent without."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look at this machine in ten seconds: what is here, what a run would use, what to mend. It ends with 1 if a line
+    says fail."""
+    from maskwright.monitor.doctor.examine import examine
+
+    report = examine(network=network)
+    print_result(report.text(), report.to_json(), as_json)
+    if report.state == "fail":
+        raise typer.Exit(1)

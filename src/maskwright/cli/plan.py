@@ -1,0 +1,115 @@
+"""The command that says what a run will take, here and elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from maskwright.cli.options import AsJson, Config, Set, app, print_result
+
+if TYPE_CHECKING:
+    from maskwright.cloud.prices import Prices
+    from maskwright.core.config import RunConfig
+    from maskwright.tasks.planning.devices import Place
+    from maskwright.tasks.planning.estimate import Estimate
+    from maskwright.tasks.planning.work import Work
+
+
+@app.command("plan")
+def plan(
+    config: Config,
+    on: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--on",
+            metavar="PLACE",
+            help="here (a few real steps; when not given), cpu:8 (cores), laptop, t4, a100:8, h100, h200:8, v6e:4x4 "
+            "(compiled, with libtpu), or an environment's YAML; may be repeated.",
+        ),
+    ] = None,
+    vocab_size: Annotated[
+        int | None, typer.Option(metavar="N", help="Size of the vocabulary, if the token store is not here yet.", min=1)
+    ] = None,
+    search: Annotated[bool, typer.Option(help="For slices, also find the largest micro-batch that fits.")] = True,
+    probe_seconds: Annotated[
+        float, typer.Option(metavar="N", help="Seconds of measured steps here.", min=0.1, max=3600)
+    ] = 15.0,
+    region: Annotated[str, typer.Option(metavar="REGION", help="Google's region that costs are of.")] = "us-central1",
+    prices: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Table of prices; `maskwright env prices` prints ours.")
+    ] = None,
+    set_: Set = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a run takes: memory, speed, hours, energy and cost, measured here or projected elsewhere."""
+    from maskwright.cloud.prices import read_prices
+    from maskwright.core.config import read_config
+    from maskwright.tasks.planning import run as task
+
+    resolved, table = read_config(config, set_), read_prices(prices)
+    asked = [(name, _places(name, region)) for name in on or ["here"]]
+    work, ready = task.prepared(resolved, vocab_size, here=any(name == "here" for name, _ in asked))
+    found: list[Estimate] = []
+    for name, places in asked:
+        if name == "here" and ready:
+            found.append(task.plan_here(work, ready, probe_seconds))
+        found += [_elsewhere(work, resolved, table, *one, vocab_size, search) for one in places]
+    result = task.Plan(work, found)
+    print_result(result.report(), result.to_json(), as_json)
+    if result.refused:
+        raise typer.Exit(1)
+
+
+def _places(name: str, region: str) -> list[tuple[Place, str | None, int, str]]:
+    """(place, what has a price, how many of it, region) of each part of an environment, or of a device."""
+    from maskwright.cloud.hire import gpu_machine, hosts_of
+    from maskwright.tasks.planning.devices import ACCELERATORS, DEVICES, Place, place
+
+    if name == "here":
+        return []
+    if name.endswith((".yaml", ".yml")):
+        found: list[tuple[Place, str | None, int, str]] = []
+        for hosts in hosts_of(name):
+            device = DEVICES[ACCELERATORS.get(hosts.accelerator, hosts.accelerator)]
+            one = Place(f"{name} {hosts.part}", device, hosts.count, hosts.topology)
+            found.append((one, hosts.machine, hosts.machines, hosts.region))
+        return found
+    one = place(name)
+    if one.is_slice:
+        return [(one, one.device.name, one.count, region)]
+    google = next((kind for kind, ours in ACCELERATORS.items() if ours == one.device.name), None)
+    return [(one, gpu_machine(google, one.count) if google else None, 1, region)]
+
+
+def _elsewhere(
+    work: Work,
+    config: RunConfig,
+    prices: Prices,
+    place: Place,
+    machine: str | None,
+    count: int,
+    region: str,
+    vocab_size: int | None,
+    search: bool,
+) -> Estimate:
+    from maskwright.cloud.hire import hourly
+    from maskwright.core.extras import installed, missing
+    from maskwright.tasks import plan as slices
+    from maskwright.tasks.planning.estimate import Quote, elsewhere
+
+    quotes = [Quote(*found) for found in hourly(prices, machine, region, count)] if machine else []
+    unpriced = None
+    if not quotes and place.device.family != "cpu":
+        what = machine or f"a machine with {place.count} x {place.device.name}"
+        unpriced = f"no price for {what} in {region}, not counted"
+    compiled, notes = None, []
+    if place.is_slice:
+        slice_ = f"{place.device.name}:{place.topology}"
+        if installed("libtpu"):
+            compiled = slices.plan(config, slice_, vocab_size=vocab_size, search=search)
+        else:
+            notes.append(f"not compiled, so whether it fits is projected: {missing('libtpu')}")
+    found = elsewhere(work, place, quotes, unpriced, compiled)
+    found.notes.extend(notes)
+    return found

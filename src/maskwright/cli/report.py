@@ -1,0 +1,68 @@
+"""The command that makes a page of runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from maskwright.cli.options import AsJson, app, print_result
+
+
+@app.command("report")
+def report(
+    run: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN", help="Run directories, or URLs of runs or of their copies. Several are overlaid."
+        ),
+    ],
+    to: Annotated[
+        str, typer.Option("--to", metavar="FILE", help="Page to write: .html, or .md for Markdown.")
+    ] = "report.html",
+    markdown: Annotated[bool, typer.Option("--markdown", help="Write Markdown too, beside the page.")] = False,
+    fill: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fill",
+            metavar="TEXT",
+            help="Also show what the first, the middle and the last checkpoint would write for the masks of this text; "
+            "may be given again.",
+        ),
+    ] = None,
+    evaluate: Annotated[
+        bool,
+        typer.Option("--evaluate", help="Also measure held-out loss by how frequent a token is, and by source."),
+    ] = False,
+    dollars_per_hour: Annotated[
+        float | None,
+        typer.Option(metavar="N", help="What an hour of the run's machines costs, to show its cost.", min=0),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a page about a run, or several beside each other: curves, what happened, data, configuration, commands."""
+    import os
+
+    from maskwright.core import storage
+    from maskwright.core.console import say
+    from maskwright.core.errors import InputError
+    from maskwright.report.page import Asked, write
+    from maskwright.report.run import read_all
+
+    base, ending = os.path.splitext(storage.require_local(to))
+    if ending not in (".html", ".md"):
+        raise InputError(f"ends with {ending or 'nothing'}", where=f"--to {to}", fix="name a file .html or .md")
+    runs = read_all(run)
+    asked = Asked({}, {})
+    if fill or evaluate:
+        from maskwright.tasks.report import guesses, in_parts
+
+        for one in runs:
+            asked.fill[one.name] = guesses(one, fill) if fill else []
+            asked.held_out[one.name] = in_parts(one) if evaluate else []
+    pages = [*dict.fromkeys([to, *([f"{base}.md"] if markdown else [])])]
+    for path in pages:
+        write(path, runs, asked=asked, dollars_per_hour=dollars_per_hour)
+        say(f"report: {path}")
+    if as_json:
+        print_result("", {"pages": pages}, True)

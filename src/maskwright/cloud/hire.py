@@ -1,0 +1,66 @@
+"""What so many GPUs or a TPU slice cost in an hour on Google Cloud, by provisioning model, from the table of prices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from maskwright.cloud.environment import read_environment, region_of
+from maskwright.cloud.machines import GPUS, TPUS
+from maskwright.cloud.prices import KEYS, Prices
+
+
+class Hourly(NamedTuple):
+    model: str
+    region: str
+    machine: str
+    usd: float
+    date: str
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Those of an environment that train."""
+
+    part: str
+    accelerator: str
+    """A kind of TPU, or Google's name of a GPU."""
+    count: int
+    topology: str | None
+    machines: int
+    machine: str
+    region: str
+
+
+def gpu_machine(accelerator: str, count: int) -> str | None:
+    """The machine type with the fewest CPUs that has so many of it, none of a special kind where there is a plain
+    one."""
+    found = [name for name, (kind, number) in GPUS.items() if kind == accelerator and number == count]
+    return min(found, key=lambda name: ("edge" in name, len(name), name), default=None)
+
+
+def hourly(prices: Prices, what: str, region: str, count: int = 1) -> list[Hourly]:
+    """`what`: a kind of TPU, of which there are `count` chips, or a machine type."""
+    found = []
+    for model in KEYS:
+        if (price := prices.find(what, region, model)) is not None:
+            row, usd = price
+            name = f"{count} chips of {what}" if what in TPUS else what if count == 1 else f"{count} x {what}"
+            found.append(Hourly(model, region, name, usd * count, prices.sources[row.source].date.isoformat()))
+    return found
+
+
+def hosts_of(location: str) -> list[Hosts]:
+    """Of an environment's YAML. Raises `ConfigError`."""
+    environment = read_environment(location)
+    found = []
+    if (one := environment.slice) is not None:
+        place = one.place(environment.zone, 0)
+        machine = one.accelerator  # priced by the chip
+        found.append(Hosts("slice", machine, one.chips, one.topology, one.chips, machine, region_of(place.zone)))
+    if (group := environment.group) is not None and group.gpus:
+        accelerator, _ = GPUS[group.machine_type]
+        place = group.place(environment.zone, 0)
+        count, region = group.gpus * group.size, region_of(place.zone)
+        found.append(Hosts("group", accelerator, count, None, group.size, group.machine_type, region))
+    return found

@@ -1,0 +1,90 @@
+"""What a run reads, in legs: updates in a row whose rows have one length and one mixture."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import NamedTuple
+
+from maskwright.core.config import RunConfig
+from maskwright.core.data_config import Data
+from maskwright.core.errors import ConfigError
+from maskwright.data.mixing import MixedOrder, Shares
+from maskwright.data.mixture import MixedRows, Mixture
+from maskwright.data.order import RowOrder
+from maskwright.data.rows import Rows, open_rows
+from maskwright.data.store import OpenedStore
+from maskwright.data.stream import PartOrder, Place, Stream
+
+
+class Leg(NamedTuple):
+    first_row: int
+    """Rows of the run before it."""
+    length: int | None
+    """Rows that it reads; None for the last leg, which has no end."""
+    rows: Rows | MixedRows
+    order: RowOrder | PartOrder | MixedOrder
+    earlier: int = 0
+    """Rows in the plans of the legs before it: masks are drawn by a number that no other leg has."""
+
+
+def make_legs(config: RunConfig, store: OpenedStore | Mixture) -> list[Leg]:
+    """Raises `StoreError` for a source that does not fill a row, `ConfigError` for a mixture that cannot be."""
+    if config.schedule.steps is None:  # then no phase has rows of its own
+        return [_only(config, store)]
+    groups = [list(group) for _, group in groupby(config.stages, key=lambda stage: _kind(stage.config.data))]
+    if len(groups) == 1:
+        return [_only(groups[0][0].config, store)]
+    legs: list[Leg] = []
+    sources = store.stores if isinstance(store, Mixture) else (store,)
+    streams = [Stream(source, config.seed, config.data.packing) for source in sources]
+    places = [Place()] * len(streams)
+    first_row = earlier = 0
+    for group in groups:
+        rows = sum(stage.rows for stage in group)
+        count = None if group is groups[-1] else rows
+        data = group[0].config.data
+        if isinstance(store, Mixture):
+            made, order, places = _mixed(config.seed, store, streams, places, data, count)
+            legs.append(Leg(first_row, count, made, order, earlier))
+        else:
+            span = streams[0].span(places[0], data.seq_len, count)
+            legs.append(Leg(first_row, count, span.rows, span.order, earlier))
+            places = [span.next]
+        first_row, earlier = first_row + rows, earlier + legs[-1].rows.plan.rows
+    return legs
+
+
+def _kind(data: Data) -> tuple[int, tuple[float | None, ...]]:
+    return data.seq_len, tuple(source.weight for source in (data.mixture or {}).values())
+
+
+def _only(config: RunConfig, store: OpenedStore | Mixture) -> Leg:
+    data = config.data
+    if isinstance(store, Mixture):
+        mixed = store.rows(data.seq_len, data.packing)
+        return Leg(0, None, mixed, store.order(config.seed, mixed, data.mixture or {}))
+    rows = open_rows(store, "train", data.seq_len, data.packing)
+    return Leg(0, None, rows, RowOrder(config.seed, rows.plan.rows))
+
+
+def _mixed(
+    seed: int, store: Mixture, streams: list[Stream], places: list[Place], data: Data, count: int | None
+) -> tuple[MixedRows, MixedOrder, list[Place]]:
+    """A leg of a mixture, and where the sources are after it."""
+    read = [place.epoch + place.token / stream.tokens for place, stream in zip(places, streams, strict=True)]
+    in_epoch = [stream.rows_in_epoch(data.seq_len) for stream in streams]
+    supply = [
+        None if most is None else max(int((most - done) * rows), 0)
+        for most, done, rows in zip(store.most_epochs, read, in_epoch, strict=True)
+    ]
+    weights = store.weights(data.mixture or {}, [stream.tokens for stream in streams])
+    left = [0.0 if most == 0 else weight for weight, most in zip(weights, supply, strict=True)]
+    shares = Shares(seed, left, supply)
+    if shares.end is not None and (count or 1) > shares.end:
+        what = "every source has given its max_epochs before the last phase ends"
+        raise ConfigError(what, where="data.mixture", fix="raise or leave out one of them, or lower schedule.steps")
+    each = [None] * len(streams) if count is None else shares.given(count).tolist()
+    spans = [stream.span(place, data.seq_len, rows) for stream, place, rows in zip(streams, places, each, strict=True)]
+    rows = MixedRows(store.names, tuple(span.rows for span in spans))
+    order = MixedOrder(shares, [span.order for span in spans], [span.rows.plan.rows for span in spans])
+    return rows, order, [span.next for span in spans]

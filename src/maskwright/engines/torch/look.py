@@ -1,0 +1,127 @@
+"""What torch makes of this machine, for `maskwright doctor`, which starts `python -m maskwright.engines.torch.look`.
+
+A process of its own: a build that does not fit the processor ends it by a signal. It prints a JSON line about the
+build and the hardware, waits for a line, and prints one with what it measured.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from maskwright.engines.ceiling import gemm_ceiling
+from maskwright.engines.torch.prepare import (
+    choose_device,
+    choose_dtype,
+    cpu_threads,
+    has_bf16,
+    has_fast_fp16,
+    what_dtype_costs,
+)
+from maskwright.model.torch.attention import PLAIN_UP_TO_TOKENS, takes_cu_seqlens, takes_plain
+
+HEAD_WIDTH = 64
+"""Of all sizes but nano's, whose heads are narrower and take the same kernels."""
+
+
+def build() -> dict[str, object]:
+    """What this build of torch is for, and what `auto` takes here."""
+    device = choose_device("auto")
+    dtype = choose_dtype("auto", device)
+    return {
+        "version": torch.__version__,
+        "cuda_build": torch.version.cuda,
+        "hip_build": torch.version.hip,
+        "gpus": [_gpu(number) for number in range(torch.cuda.device_count())],
+        "device": device,
+        "dtype": _name(dtype),
+        "dtype_note": what_dtype_costs(dtype, device).strip(),
+        "bf16": has_bf16(device),
+        "fast_fp16": has_fast_fp16(device),
+        "cpu_kernels": torch.backends.cpu.get_cpu_capability(),
+        "amx": torch.cpu._is_amx_tile_supported(),
+        "onednn": torch.backends.mkldnn.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "attention": attention_kernel(device, dtype),
+        "compiler": bool(os.environ.get("CXX") or shutil.which("g++")),
+        "threads": cpu_threads() if device == "cpu" else torch.get_num_threads(),
+    }
+
+
+def attention_kernel(device: str, dtype: torch.dtype) -> str:
+    """What computes the attention of packed rows without dropout (see `model/torch/attention.py`)."""
+    place = torch.device(device)
+    if takes_cu_seqlens(place, dtype, HEAD_WIDTH, 0.0):
+        there = importlib.util.find_spec("torch.nn.attention.varlen") is not None
+        return "varlen_attn (FlashAttention over packed segments)" if there else "none: this torch has no varlen_attn"
+    if takes_plain(place, dtype, PLAIN_UP_TO_TOKENS):
+        return f"plain products up to {PLAIN_UP_TO_TOKENS:,} tokens, torch's fused kernel (SDPA) beyond"
+    return "torch's fused kernel (SDPA) with a mask of segments"
+
+
+def _gpu(number: int) -> dict[str, object]:
+    properties = torch.cuda.get_device_properties(number)
+    capability = f"{properties.major}.{properties.minor}"
+    return {
+        "name": properties.name,
+        "memory_bytes": properties.total_memory,
+        "capability": capability,
+        "in_build": _in_build(properties.major, properties.minor, torch.cuda.get_arch_list()),
+    }
+
+
+def _in_build(major: int, minor: int, architectures: list[str]) -> bool:
+    """Machine code runs on later minor versions of its major one; PTX (`compute_`) is compiled for any later one:
+    https://docs.nvidia.com/cuda/cuda-c-programming-guide/#application-compatibility"""
+    for name in architectures:
+        kind, _, digits = name.partition("_")
+        digits = digits.rstrip("af")
+        if not digits.isdigit():
+            continue
+        built = int(digits[:-1]), int(digits[-1])
+        if (kind == "sm" and built[0] == major and built[1] <= minor) or (
+            kind == "compute" and built <= (major, minor)
+        ):
+            return True
+    return False
+
+
+def measured() -> dict[str, float]:
+    """FLOP/s of plain products in fp32 and in the precision that `auto` takes, the fastest of several."""
+    device = choose_device("auto")
+    if device == "cpu":
+        torch.set_num_threads(cpu_threads())
+    torch.backends.cuda.matmul.allow_tf32 = False
+    kinds = dict.fromkeys([torch.float32, choose_dtype("auto", device)])
+    return {_name(dtype): gemm_ceiling(partial(_multiply, device, dtype)) for dtype in kinds}
+
+
+def _multiply(device: str, dtype: torch.dtype, m: int, k: int, n: int) -> Callable[[], object]:
+    a, b = (torch.randn(shape, device=device).to(dtype) for shape in ((m, k), (k, n)))
+
+    def once() -> None:
+        a @ b
+        getattr(torch, device).synchronize()
+
+    return once
+
+
+def _name(dtype: torch.dtype) -> str:
+    return {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}[dtype]
+
+
+def main() -> None:
+    print(json.dumps(build()), flush=True)
+    sys.stdin.readline()
+    print(json.dumps({"flops_per_second": measured()}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""`maskwright forward`: sends the lines of a run's metrics.jsonl to a service, once or as they come.
+
+It is a process of its own, so nothing that a service does can reach the run: not a slow network, not a crash, not a
+lock. The file is the queue. What cannot be sent is sent later, in this process or the next one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TextIO
+
+from maskwright.core import extras, records, storage
+from maskwright.core.console import lost_terminal_is_no_error
+from maskwright.core.errors import Locked, MaskwrightError, StoppedEarly
+from maskwright.core.secrets import redact, redact_all
+from maskwright.monitor.forward import mlflow, trackio, wandb
+from maskwright.monitor.forward.service import About, Begin, Line, Outcome, Service
+from maskwright.monitor.logs import Tail
+from maskwright.monitor.status import look
+from maskwright.run.directory import RunDirectory, read_lines
+from maskwright.run.heartbeat import read_local
+from maskwright.run.metric_names import is_held_out, trainer_names
+
+To = Literal["wandb", "mlflow", "trackio"]
+SERVICES: dict[To, Begin] = {"wandb": wandb.begin, "mlflow": mlflow.begin, "trackio": trackio.begin}
+FOLDER = "forward"
+POLL_SECONDS = 1.0
+FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 300.0
+LINGER_SECONDS = 600.0
+"""The longest that a forwarder outlives its run: W&B, for one, would wait for a network without end."""
+LEAST_NICE = 10
+"""The run's own processes come first."""
+
+
+@dataclass
+class Sent:
+    """`forward/SERVICE.json` in the run directory: how far a service is."""
+
+    run_id: str = ""
+    """In the service."""
+    trained: int = -1
+    """Step of the last training line that was sent."""
+    evaluated: int = -1
+    """Step of the last evaluation that was sent."""
+    rollbacks: int = 0
+    """How many of the run's rollbacks these steps take account of."""
+    outcome: str = ""
+    """What the service was told when the run ended; empty while it goes on."""
+    lines: int = 0
+    """How many were sent in all."""
+
+    def report(self, to: To) -> str:
+        last = max(self.trained, self.evaluated, 0)
+        return f"{to}: {self.lines:,} lines up to step {last:,} sent in all, to run {self.run_id}"
+
+    def to_json(self, to: To) -> dict[str, Any]:
+        return {"to": to, **asdict(self)}
+
+
+class Forwarder:
+    """`forward` one run to one service. The clock and the sleep are for tests."""
+
+    def __init__(
+        self,
+        run: str,
+        to: To,
+        *,
+        begin: Begin | None = None,
+        tell: Callable[[str], object] = print,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.directory, self.to, self.tell = RunDirectory(run), to, tell
+        self.directory.require()
+        self._begin, self._clock, self._sleep = begin or SERVICES[to], clock, sleep
+        self._path = self.directory.path(FOLDER, f"{to}.json")
+        self._tail = Tail(self.directory.metrics, None)
+        self._service: Service | None = None
+        self._waiting: list[dict[str, Any]] = []
+        self._said = False
+        self.sent = Sent()
+
+    def send_all(self) -> Literal[True]:
+        """Sends what has not been sent. Raises `Locked` if another process does, `MaskwrightError` if the service
+        fails."""
+        with self._held(wait=False):
+            self._read()
+            self._pass_on(self._outcome() or "stopped")
+            return True
+
+    def follow(self) -> bool:
+        """Sends lines as they come, until the run is over. Whether the service has taken all of them: what it says
+        instead is told once."""
+        with suppress(OSError):
+            os.nice(max(0, LEAST_NICE - os.nice(0)))
+        with self._held(wait=True):
+            retry, next_try = FIRST_RETRY_SECONDS, self._clock()
+            while True:
+                outcome = self._outcome()  # before reading, so that the last lines are among those read
+                self._read()
+                if outcome:
+                    with self._ended_at_last():
+                        return self._try(outcome)
+                if self._clock() >= next_try:
+                    taken = self._try(None)
+                    next_try = self._clock() + (0.0 if taken else retry)
+                    retry = FIRST_RETRY_SECONDS if taken else min(2 * retry, LONGEST_RETRY_SECONDS)
+                self._sleep(POLL_SECONDS)
+
+    def _try(self, outcome: Outcome | None) -> bool:
+        try:
+            self._pass_on(outcome)
+            return True
+        except MaskwrightError as error:
+            if not self._said:
+                self.tell(f"warning: {error}")
+            self._said = True
+            return False
+
+    @contextmanager
+    def _held(self, *, wait: bool) -> Iterator[None]:
+        """One process sends to a service at a time. The one of the run's last start may still have something to do."""
+        storage.make_folder(self.directory.path(FOLDER))
+        while True:
+            try:
+                with storage.locked(self.directory.path(FOLDER, f"{self.to}.lock"), remove=False):
+                    self.sent = records.read(Sent, read_local(self._path)) or Sent()
+                    yield
+                    return
+            except Locked:
+                if not wait:
+                    raise
+            self._sleep(POLL_SECONDS)
+
+    def _outcome(self) -> Outcome | None:
+        """None while the run goes on."""
+        found = look(self.directory.location)
+        if found.state in ("done", "failed", "stopped"):
+            return found.state
+        return "stopped" if found.state == "lost" else None
+
+    def _read(self) -> None:
+        """Adds what is new to what waits. A file that the run has written anew repeats what was sent. The steps that it
+        computes again have the same numbers after a restart, but others after a rollback."""
+        text = "".join(f"{line}\n" for line in self._tail.read())
+        if self._tail.again:
+            self._waiting = []
+            self._take_back()
+        self._waiting += read_lines(text)
+
+    def _take_back(self) -> None:
+        path = self.directory.path("rollbacks.json")
+        noted = storage.read_json(path) if os.path.exists(path) else []
+        for rollback in noted[self.sent.rollbacks :]:
+            self.sent.trained = min(self.sent.trained, rollback["step"])
+            self.sent.evaluated = min(self.sent.evaluated, rollback["step"])
+        self.sent.rollbacks = len(noted)
+
+    def _is_new(self, record: dict[str, Any]) -> bool:
+        return bool(record["step"] > (self.sent.evaluated if is_held_out(record) else self.sent.trained))
+
+    def _pass_on(self, outcome: Outcome | None) -> None:
+        """Sends what waits; with an outcome, to the end. Raises `MaskwrightError` with the service's words."""
+        new = [record for record in self._waiting if self._is_new(record)]
+        if not new and (outcome or "") == self.sent.outcome and (outcome or self._service):
+            self._waiting = []
+            return
+        try:
+            if self._service is None:
+                self._service = self._begin(self._about(), self.sent.run_id or None)
+                self.sent.run_id, self.sent.outcome = self._service.run_id, ""
+                self._keep()
+            if new:
+                self._service.send([_line(record) for record in new])
+            for record in new:
+                if is_held_out(record):
+                    self.sent.evaluated = record["step"]
+                else:
+                    self.sent.trained = record["step"]
+            self.sent.lines += len(new)
+            self._waiting = []
+            if outcome:
+                self._service.finish(outcome)
+                self.sent.outcome = outcome
+            self._keep()
+        except StoppedEarly:
+            raise
+        except Exception as error:
+            self._service = None
+            raise self._explained(error) from error
+
+    def _explained(self, error: Exception) -> MaskwrightError:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        again = f"`maskwright forward {self.directory.location} --to {self.to}` sends the rest"
+        what = f"{said[:200]}; the run is not touched by it, and {self.directory.metrics} has every line"
+        return MaskwrightError(what, where=self.to, fix=f"once it can be reached, {again}")
+
+    def _about(self) -> About:
+        config = self.directory.read_config()["config"]
+        name = os.path.basename(self.directory.location)
+        return About(name, self.directory.path(FOLDER), redact_all(config))
+
+    def _keep(self) -> None:
+        storage.write_json(self._path, asdict(self.sent))
+
+    @contextmanager
+    def _ended_at_last(self) -> Iterator[None]:
+        """Ends this process when the service keeps it for too long after the run."""
+
+        def end() -> None:
+            late = TimeoutError(f"has not taken everything within {LINGER_SECONDS:.0f} seconds of the run's end")
+            self.tell(f"warning: {self._explained(late)}")
+            os._exit(1)
+
+        timer = threading.Timer(LINGER_SECONDS, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+def forward(run: str, to: To, *, follow: bool = False) -> tuple[Sent, bool]:
+    """How far the service is, and whether it has taken everything. Raises `ConfigError` if its package is not
+    installed, and what `Forwarder` raises."""
+    extras.require(to, "--to")
+    with _only_ours_is_shown() as stream:
+
+        def tell(line: str) -> None:
+            with lost_terminal_is_no_error():  # the run that listened may be over
+                print(redact(line), file=stream, flush=True)
+
+        forwarder = Forwarder(run, to, tell=tell)
+        try:
+            taken = forwarder.follow() if follow else forwarder.send_all()
+        except StoppedEarly:  # by a signal, which may have been meant for the run: the next start sends the rest
+            taken = False
+        return forwarder.sent, taken
+
+
+def _line(record: dict[str, Any]) -> Line:
+    return Line(record["step"], float(record.get("time") or 0.0), trainer_names(record))
+
+
+@contextmanager
+def _only_ours_is_shown() -> Iterator[TextIO]:
+    """What the services' packages print, also from processes of theirs, is left out: it is much, and may hold an URL
+    with a password. Gives a stream to the true stderr."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    shown = (sys.stdout, sys.stderr)
+    kept = [os.dup(1), os.dup(2)]
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    with os.fdopen(os.dup(2), "w") as stream, open(os.devnull, "w") as silent:
+        try:
+            for number in (1, 2):
+                os.dup2(nowhere, number)
+            sys.stdout = sys.stderr = silent
+            yield stream
+        finally:
+            sys.stdout, sys.stderr = shown
+            for number, before in zip((1, 2), kept, strict=True):
+                os.dup2(before, number)
+            for number in (*kept, nowhere):
+                os.close(number)

@@ -1,0 +1,71 @@
+"""MLflow. Its own variables decide where: MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME, MLFLOW_TRACKING_TOKEN, …
+
+The names are those of the Trainer in MLflow, which has no prefix for training: `loss`, `eval_loss`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from maskwright.monitor.forward.service import PROJECT, About, Line, Outcome
+
+PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
+"""The most that MLflow takes in one request."""
+STATUS = {"done": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
+
+
+def begin(about: About, run_id: str | None) -> MLflow:
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    # The forwarder tries again by itself; by default MLflow waits for minutes in each call.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
+    return MLflow(about, run_id)
+
+
+class MLflow:
+    def __init__(self, about: About, run_id: str | None) -> None:
+        from mlflow import MlflowClient
+
+        # The client alone: mlflow.start_run would add the user, the script and the git commit.
+        self._client: Any = MlflowClient()
+        if run_id is None:
+            name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or PROJECT
+            experiment = self._client.get_experiment_by_name(name)
+            place = experiment.experiment_id if experiment else self._client.create_experiment(name)
+            run_id = str(self._client.create_run(place, run_name=about.name).info.run_id)
+            self.run_id = run_id
+            self._describe(about.config)
+        else:
+            self.run_id = run_id
+            self._client.update_run(run_id, "RUNNING")
+
+    def _describe(self, config: dict[str, Any]) -> None:
+        """Parameters can be given once, so a run keeps those of its first start."""
+        from mlflow.entities import Param
+
+        params = [Param(key, str(value)) for key, value in config.items()]
+        for at in range(0, len(params), PARAMS_AT_ONCE):
+            self._client.log_batch(self.run_id, params=params[at : at + PARAMS_AT_ONCE])
+
+    def send(self, lines: Sequence[Line]) -> None:
+        from mlflow.entities import Metric
+
+        metrics = [
+            Metric(_name(name), value, int(line.time * 1000), line.step)
+            for line in lines
+            for name, value in line.values.items()
+        ]
+        for at in range(0, len(metrics), METRICS_AT_ONCE):
+            self._client.log_batch(self.run_id, metrics=metrics[at : at + METRICS_AT_ONCE])
+
+    def finish(self, outcome: Outcome) -> None:
+        self._client.set_terminated(self.run_id, STATUS[outcome])
+
+
+def _name(name: str) -> str:
+    """MLflow refuses a name with other characters, which the name of a held-out set may have."""
+    plain = name.removeprefix("train/").replace("eval/", "eval_", 1)
+    return re.sub(r"[^\w\-. :/]", "_", plain)

@@ -1,0 +1,224 @@
+"""Curves as inline SVG: panels below each other on one axis of steps. Lines stretch with the page, text does not.
+
+A curve has at most four points for each of `COLUMNS` columns: the first, the last, the lowest and the highest. So a
+spike of one log line among 100,000 is still seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Literal
+
+from maskwright.core.console import human_count
+from maskwright.report import words
+from maskwright.report.run import Points
+
+LEFT, WIDTH = 8.0, 91.0
+"""Percent of the width: where the curves begin, and what they take."""
+COLUMNS = 400
+UNITS = 1000
+"""Width of the area of curves in its own units."""
+TOP, BETWEEN_MARKS, FOOT = 22, 26, 38
+"""Pixels above the area for the panel's title, between two marks of its scale, and below the last panel for steps."""
+FAR, TOO_FAR = 20.0, 3.0
+"""A scale is logarithmic where its highest value is so many times the median; otherwise what is this many times higher
+than all but the highest hundredth is cut off."""
+TickKind = Literal["saved", "started", "spiked", "rolled-back"]
+
+
+@dataclass(frozen=True)
+class Series:
+    name: str
+    points: Points
+    kind: str = "s0"
+    """Class of its colour."""
+    dots: bool = False
+    """A dot for each point, as there are few."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """A line across."""
+
+    name: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Something that happened at a step."""
+
+    step: float
+    kind: TickKind
+    text: str
+
+
+@dataclass(frozen=True)
+class Panel:
+    title: str
+    series: Sequence[Series]
+    levels: Sequence[Level] = ()
+    ticks: Sequence[Tick] = ()
+    height: int = 90
+    from_zero: bool = False
+    may_be_log: bool = False
+
+    @property
+    def empty(self) -> bool:
+        return not any(one.points for one in self.series)
+
+
+@dataclass(frozen=True)
+class _Scale:
+    low: float
+    high: float
+    marks: list[float]
+    log: bool
+
+    def share(self, value: float) -> float:
+        """From 0 at the bottom to 1 at the top, and no further."""
+        value = math.log10(max(value, 1e-30)) if self.log else value
+        return min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
+
+
+def stack(panels: Sequence[Panel], last: float, what: str) -> str:
+    """One figure. `last`: the highest step; `what`: what it shows, for those who do not see it."""
+    shown = [panel for panel in panels if not panel.empty]
+    parts = [_panel(panel, last, number == len(shown) - 1) for number, panel in enumerate(shown)]
+    return f'<div class="curves" role="img" aria-label="{escape(what, quote=True)}">{"".join(parts)}</div>'
+
+
+def thinned(points: Points, last: float) -> Points:
+    """See the module."""
+    if len(points) <= 4 * COLUMNS:
+        return points
+    found: Points = []
+    column: Points = []
+    number = -1
+    for point in [*points, (math.inf, 0.0)]:
+        here = -2 if point[0] == math.inf else int(point[0] / max(last, 1.0) * COLUMNS)
+        if here != number and column:
+            lowest, highest = min(column, key=lambda one: one[1]), max(column, key=lambda one: one[1])
+            found += sorted({column[0], lowest, highest, column[-1]})
+            column = []
+        number = here
+        column.append(point)
+    return found
+
+
+def _panel(panel: Panel, last: float, with_steps: bool) -> str:
+    scale = _scale_of(panel)
+    bottom = TOP + panel.height
+
+    def x(step: float) -> str:
+        return f"{LEFT + WIDTH * step / max(last, 1.0):.2f}%"
+
+    def y(value: float) -> float:
+        return round(bottom - panel.height * scale.share(value), 1)
+
+    parts = [f'<svg aria-hidden="true" height="{bottom + (FOOT if with_steps else 8)}">']
+    parts.append(f'<text class="name" x="0" y="12">{escape(panel.title)}</text>')
+    for mark in scale.marks:
+        value = 10**mark if scale.log else mark
+        parts.append(f'<line class="axis" x1="{LEFT}%" x2="{LEFT + WIDTH}%" y1="{y(value)}" y2="{y(value)}"/>')
+        parts.append(f'<text x="{LEFT - 1}%" y="{y(value) + 4}" text-anchor="end">{_label(value, scale)}</text>')
+    parts += [_tick(tick, x(tick.step), bottom, panel.height) for tick in _apart(panel.ticks, last)]
+    parts.append(
+        f'<svg class="area" x="{LEFT}%" y="0" width="{WIDTH}%" height="{bottom}" viewBox="0 0 {UNITS} {bottom}" '
+        'preserveAspectRatio="none">'
+    )
+    parts += [_line(one, last, y) for one in panel.series if len(one.points) > 1]
+    parts.append("</svg>")
+    for one in panel.series:
+        if one.dots or len(one.points) == 1:
+            dots = thinned(one.points, last)
+            parts += [f'<circle class="{one.kind}" cx="{x(at)}" cy="{y(value)}" r="2.5"/>' for at, value in dots]
+    parts.append(_levels(panel, scale, y))
+    if with_steps:
+        parts.append(_steps(last, bottom, x))
+    return "".join([*parts, "</svg>"])
+
+
+def _line(one: Series, last: float, y: Callable[[float], float]) -> str:
+    places = [f"{UNITS * at / max(last, 1.0):.1f} {y(value):g}" for at, value in thinned(one.points, last)]
+    kind = f"{one.kind} bold" if one.dots else one.kind
+    return f'<path class="line {kind}" vector-effect="non-scaling-stroke" d="M{"L".join(places)}"/>'
+
+
+def _levels(panel: Panel, scale: _Scale, y: Callable[[float], float]) -> str:
+    parts, before = [], -math.inf
+    for number, level in enumerate(sorted(panel.levels, key=lambda one: -one.value)):
+        at = y(level.value)
+        label = at + 13 if at - before < 15 else at - 4  # its line may lie close below another one's
+        before = at
+        parts.append(f'<line class="zero" x1="{LEFT}%" x2="{LEFT + WIDTH}%" y1="{at}" y2="{at}"/>')
+        name = f"{level.name} {_label(level.value, scale, more=1)}"
+        # A curve that falls is below the highest line at its end, and above the others at its beginning.
+        place = f'x="{LEFT + 1}%"' if number else f'x="{LEFT + WIDTH}%" text-anchor="end"'
+        parts.append(f'<text {place} y="{label}">{escape(name)}</text>')
+    return "".join(parts)
+
+
+def _tick(tick: Tick, x: str, bottom: int, height: int) -> str:
+    top = bottom - 8 if tick.kind == "saved" else bottom - height
+    title = f"<title>{escape(tick.text)}</title>"
+    line = f'<line class="tick {tick.kind}" x1="{x}" x2="{x}" y1="{top}" y2="{bottom}">{title}</line>'
+    mark = {"started": "▶", "spiked": "▲", "rolled-back": "◀"}.get(tick.kind)
+    if mark is None:
+        return line
+    aside = ' dx="-9"' if tick.kind == "spiked" else ""  # the rollback from a spike stands at the same step
+    at = f'x="{x}"{aside} y="{bottom - height - 1}" text-anchor="middle"'
+    return f'{line}<text class="tick {tick.kind}" {at}>{mark}</text>'
+
+
+def _apart(ticks: Sequence[Tick], last: float) -> list[Tick]:
+    """One of a kind for each column."""
+    found = {(tick.kind, int(tick.step / max(last, 1.0) * COLUMNS / 2)): tick for tick in ticks}
+    return [*found.values()]
+
+
+def _steps(last: float, bottom: int, x: Callable[[float], str]) -> str:
+    step = _round_step(last, 5)
+    parts = []
+    for number in range(int(last / step + 1e-9) + 1):
+        at, anchor = number * step, "middle" if number * step < 0.97 * last else "end"
+        parts.append(f'<text x="{x(at)}" y="{bottom + 16}" text-anchor="{anchor}">{human_count(at)}</text>')
+    parts.append(f'<text x="{LEFT + WIDTH / 2}%" y="{bottom + 33}" text-anchor="middle">step</text>')
+    return "".join(parts)
+
+
+def _scale_of(panel: Panel) -> _Scale:
+    values = sorted(value for one in panel.series for _, value in one.points)
+    most = max(2, panel.height // BETWEEN_MARKS)
+    low, high = min([values[0], *(level.value for level in panel.levels)]), values[-1]
+    if panel.may_be_log and low > 0 and high > FAR * values[len(values) // 2]:
+        lowest, highest = math.floor(math.log10(low)), math.ceil(math.log10(high) + 1e-9)
+        return _Scale(lowest, max(highest, lowest + 1), [float(one) for one in range(lowest, highest + 1)], True)
+    high = min(high, TOO_FAR * max(values[int(0.99 * (len(values) - 1))], 1e-12)) if high > 0 else high
+    high = max([high, *(level.value for level in panel.levels)])
+    low = min(low, 0.0) if panel.from_zero else low
+    if high - low < 1e-12:
+        low, high = low - 0.5 * abs(low or 1.0), high + 0.5 * abs(high or 1.0)
+    step = _round_step(high - low, most)
+    first, end = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return _Scale(first * step, end * step, [number * step for number in range(first, end + 1)], False)
+
+
+def _round_step(width: float, most: int) -> float:
+    """1, 2 or 5 times a power of ten, so that at most so many fit into the width."""
+    if width <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(width / most))
+    return next((part * power for part in (1, 2, 5, 10) if width / (part * power) <= most), 20 * power)
+
+
+def _label(value: float, scale: _Scale, more: int = 0) -> str:
+    if abs(value) >= 10_000:
+        return human_count(value)
+    if scale.log:
+        return words.rate(value)
+    step = scale.marks[1] - scale.marks[0] if len(scale.marks) > 1 else 1.0
+    places = max(0, -math.floor(math.log10(step) + 1e-9))
+    return words.rate(value) if value and places > 4 else words.number(value, min(places, 4) + more)

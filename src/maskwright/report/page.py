@@ -1,0 +1,91 @@
+"""`maskwright report`: one run, or several beside each other, as one HTML file and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from maskwright.core import storage
+from maskwright.report import background, incidents, training, words
+from maskwright.report.document import Block, Folded, Listing, Section, Words, html, to_markdown
+from maskwright.report.made_of import in_head
+from maskwright.report.run import Run
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was computed for the page beside what the runs record, by the run's name."""
+
+    fill: dict[str, list[Block]]
+    held_out: dict[str, list[Block]]
+
+
+NOTHING = Asked({}, {})
+MOST_NAMED = 3
+"""Runs in a title."""
+
+
+def write(path: str, runs: Sequence[Run], *, asked: Asked = NOTHING, dollars_per_hour: float | None = None) -> None:
+    """Markdown where `path` ends so, else HTML."""
+    title, sections = contents(runs, asked, dollars_per_hour)
+    if path.endswith(".md"):
+        content = to_markdown(title, sections)
+    else:
+        content = html(title, sections, [in_head(run) for run in runs])
+    with storage.atomic_writer(path) as file:
+        file.write(content.encode("utf-8", "replace"))
+
+
+def contents(runs: Sequence[Run], asked: Asked, dollars_per_hour: float | None) -> tuple[str, list[Section]]:
+    if len(runs) == 1:
+        return runs[0].name, _one(runs[0], asked, dollars_per_hour)
+    named = f": {words.listed([run.name for run in runs])}" if len(runs) <= MOST_NAMED else ""
+    return f"{len(runs)} runs{named}", _several(runs, asked, dollars_per_hour)
+
+
+def _one(run: Run, asked: Asked, dollars_per_hour: float | None) -> list[Section]:
+    look = run.look
+    state = f"{look.run}: {look.state}" + (f", {look.why}" if look.why else "")
+    start: list[Block] = [Words(state, faint=True), training.glance(run, dollars_per_hour)]
+    start += [Words(f"To do: {look.fix}.")] if look.fix else []
+    found = [Section("", tuple(start)), Section("Training", tuple(training.curves([run])))]
+    for heading, blocks in (
+        ("Scores", training.results(run)),
+        ("Held-out text", [*training.by_source([run]), *asked.held_out.get(run.name, [])]),
+        ("What it would write", asked.fill.get(run.name, [])),
+        ("What happened", _happened(run)),
+        ("Data", background.data(run)),
+        ("Configuration", background.configuration(run)),
+        ("Where it comes from", background.lineage(run)),
+        ("Where it ran", background.environment(run)),
+        ("How to make it again", background.again(run)),
+    ):
+        if blocks:
+            found.append(Section(heading, tuple(blocks)))
+    return found
+
+
+def _happened(run: Run) -> list[Block]:
+    lines = incidents.in_words(run)
+    return [Words(incidents.summary(run)), *([Listing(tuple(lines))] if lines else [])]
+
+
+def _several(runs: Sequence[Run], asked: Asked, dollars_per_hour: float | None) -> list[Section]:
+    found = [
+        Section("", (training.beside(runs),)),
+        Section("Training", tuple(training.curves(runs))),
+        Section("What differs", tuple(background.differences(runs))),
+    ]
+    for run in runs:
+        blocks: list[Block] = [Words(run.location, faint=True), training.glance(run, dollars_per_hour)]
+        blocks += [*training.results(run), *asked.held_out.get(run.name, []), *asked.fill.get(run.name, [])]
+        blocks += _happened(run)
+        for heading, more in (
+            ("Data", background.data(run)),
+            ("Configuration", background.configuration(run)),
+            ("Where it comes from and ran", [*background.lineage(run), *background.environment(run)]),
+            ("How to make it again", background.again(run)),
+        ):
+            blocks.append(Folded(heading, tuple(more)))
+        found.append(Section(run.name, tuple(blocks)))
+    return found

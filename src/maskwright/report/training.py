@@ -1,0 +1,243 @@
+"""How a run went, or several beside each other: numbers at a glance, curves, and what the held-out text says."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from maskwright.core.console import human_count
+from maskwright.report import frame, incidents, words
+from maskwright.report.curves import Level, Panel, Series, Tick, stack
+from maskwright.report.document import Block, Drawing, Facts, Strip, Words
+from maskwright.report.run import Run
+from maskwright.report.tables import Table
+
+COLOURS = 6
+"""Kinds of lines that the page's style tells apart."""
+LEGENDS = {
+    "saved": ("|", "save"),
+    "started": ("▶", "restart"),
+    "spiked": ("▲", "spike"),
+    "rolled-back": ("◀", "rollback"),
+}
+
+
+def glance(run: Run, dollars_per_hour: float | None) -> Strip:
+    status = run.look.status
+    share = f"{run.step / run.of:.0%} of {run.of:,} steps" if run.of else ""
+    cells: list[tuple[str, str, str]] = [("State", run.look.state, share)]
+    loss, accuracy = run.last("valid_loss"), run.last("valid_accuracy")
+    if loss is not None:
+        baseline = run.baseline()
+        note = f"unigram baseline {baseline[0]:.3f}" if baseline else ""
+        cells.append(("Held-out loss", f"{loss:.3f}", note))
+    elif (training := run.last("loss")) is not None:
+        cells.append(("Training loss", f"{training:.3f}", ""))
+    if accuracy is not None:
+        note = "of the validation examples" if run.is_finetuning else "of masked tokens"
+        cells.append(("Accuracy", f"{accuracy:.1%}", note))
+    if loss is not None and not run.is_finetuning:
+        cells.append(("Perplexity", f"{math.exp(min(loss, 700.0)):,.1f}", "of masked tokens"))
+    if rate := speed(run):
+        tokens = f"{human_count(status.tokens)} in all" if status and status.tokens else ""
+        cells.append(("Tokens/s", human_count(rate), tokens))
+    starts = len(run.spans)
+    cells.append(("Time", words.duration(run.seconds), f"in {starts} starts" if starts > 1 else ""))
+    if dollars_per_hour is not None and run.seconds is not None:
+        cells.append(("Cost", f"${run.seconds / 3600 * dollars_per_hour:,.2f}", f"at ${dollars_per_hour:g} an hour"))
+    return Strip(tuple(cells))
+
+
+def speed(run: Run) -> float | None:
+    """Median tokens a second of the log lines."""
+    found = [value for _, value in run.points("tokens_per_second")]
+    return statistics.median(found) if found else None
+
+
+# ---- curves --------------------------------------------------------------------------------------------------------
+
+
+def curves(runs: Sequence[Run]) -> list[Block]:
+    if not any(run.points("loss") or run.points("valid_loss") for run in runs):
+        return [Words("The run has no log line yet, so there is nothing to draw.")]
+    last = float(max(max(run.step for run in runs), 1))
+    panels = [_loss(runs), *_metrics(runs), *_rates(runs), *_health(runs)]
+    what = f"Training and held-out loss of {words.listed([run.name for run in runs])}, with what belongs to it"
+    steady = _steady(runs[0]) if len(runs) == 1 else ""
+    drawn = Drawing(stack(panels, last, what), _legend(runs, panels))
+    return [drawn, *([Words(steady, faint=True)] if steady else [])]
+
+
+def _loss(runs: Sequence[Run]) -> Panel:
+    one = len(runs) == 1
+    series = [Series("training", run.points("loss"), _kind(place, light=True)) for place, run in enumerate(runs)]
+    series += [
+        Series("held out", run.points("valid_loss"), _kind(1 if one else place), dots=True)
+        for place, run in enumerate(runs)
+    ]
+    baselines = {round(found[0], 3) for run in runs if (found := run.baseline())}
+    chances = {round(run.chance, 3) for run in runs if run.chance is not None}
+    levels = [Level("unigram baseline", value) for value in sorted(baselines)[:2]]
+    finetuned = runs[0].is_finetuning
+    levels += [Level("guessing" if finetuned else "ln V", value) for value in sorted(chances)[:2]]
+    return Panel("loss, nats", series, levels, height=240)
+
+
+def _metrics(runs: Sequence[Run]) -> list[Panel]:
+    """Of fine-tuning: every metric of the validation split but the loss."""
+    if not all(run.is_finetuning for run in runs):
+        return []
+    keys = {key for run in runs for line in run.metrics for key in line if key.startswith("valid_")} - {"valid_loss"}
+    return [
+        Panel(
+            f"validation {key.removeprefix('valid_').replace('_', ' ')}",
+            [Series(run.name, run.points(key), _kind(place), dots=True) for place, run in enumerate(runs)],
+        )
+        for key in sorted(keys)
+    ]
+
+
+def _rates(runs: Sequence[Run]) -> list[Panel]:
+    found = [("learning rate", "learning_rate", True)]
+    found += [("masking rate", "masking_rate", False)] if any(_varies(run, "masking_rate") for run in runs) else []
+    found += [("row length, tokens", "seq_len", True)] if any(_varies(run, "seq_len") for run in runs) else []
+    return [
+        Panel(
+            title,
+            [Series(run.name, run.points(key), _kind(place)) for place, run in enumerate(runs)],
+            height=70,
+            from_zero=zero,
+        )
+        for title, key, zero in found
+    ]
+
+
+def _health(runs: Sequence[Run]) -> list[Panel]:
+    limits = {run.config.get("optimizer.max_grad_norm") for run in runs}
+    levels = [Level("clipped above", value) for value in sorted(one for one in limits if isinstance(one, float))[:2]]
+    ticks: list[Tick] = incidents.ticks(runs[0]) if len(runs) == 1 else []
+
+    def lines(key: str) -> list[Series]:
+        return [Series(run.name, run.points(key), _kind(place)) for place, run in enumerate(runs)]
+
+    return [
+        Panel(
+            "gradient norm, before clipping", lines("grad_norm"), levels, height=110, from_zero=True, may_be_log=True
+        ),
+        Panel("tokens a second", lines("tokens_per_second"), ticks=ticks, height=100, from_zero=True),
+    ]
+
+
+def _varies(run: Run, key: str) -> bool:
+    return len({value for _, value in run.points(key)}) > 1
+
+
+def _steady(run: Run) -> str:
+    """What would be a level line."""
+    parts = []
+    if not _varies(run, "masking_rate") and (rate := run.last("masking_rate")) is not None:
+        parts.append(f"a masking rate of {rate:g}")
+    if not _varies(run, "seq_len") and isinstance(length := run.config.get("data.seq_len"), int):
+        parts.append(f"rows of {length:,} tokens")
+    return f"Throughout, the run had {words.listed(parts)}." if parts else ""
+
+
+def _kind(place: int, *, light: bool = False) -> str:
+    return f"s{place % COLOURS}{' light' if light else ''}"
+
+
+def _key(kind: str, text: str) -> str:
+    """Of a legend: a piece of such a line, and what it is."""
+    swatch = f'<svg class="swatch" height="10"><path class="line {kind}" d="M0 5L24 5"/></svg>'
+    return f'<span class="key">{swatch} {frame.escaped(text)}</span>'
+
+
+def _legend(runs: Sequence[Run], panels: Sequence[Panel]) -> str:
+    if len(runs) == 1:
+        keys = [_key("s0 light", "training loss")]
+        keys += [_key("s1 bold", "held-out loss")] if runs[0].points("valid_loss") else []
+    else:
+        keys = [_key(f"{_kind(place)} bold", run.name) for place, run in enumerate(runs)]
+        again = f" After {COLOURS} runs, colours come again." if len(runs) > COLOURS else ""
+        keys.append(f'<span class="key">Thin: training loss. Bold, with dots: held-out loss.{again}</span>')
+    seen = {tick.kind for panel in panels for tick in panel.ticks}
+    for kind, (mark, name) in LEGENDS.items():
+        if kind in seen:
+            keys.append(f'<span class="key"><span class="tick {kind}">{mark}</span> {name}</span>')
+    return " ".join(keys)
+
+
+# ---- held-out text -------------------------------------------------------------------------------------------------
+
+
+def by_source(runs: Sequence[Run]) -> list[Block]:
+    """Loss of each held-out set that has a name; empty where there is none."""
+    run = runs[0]
+    if len(runs) > 1 or not run.held_out or run.is_finetuning:
+        return []
+    series = [
+        Series(name, run.points(f"valid_{name}_loss"), _kind(place), dots=True)
+        for place, name in enumerate(run.held_out)
+    ]
+    rows = []
+    for name in run.held_out:
+        losses, accuracy = run.points(f"valid_{name}_loss"), run.last(f"valid_{name}_accuracy")
+        baseline = run.baseline(name)
+        rows.append(
+            (
+                name,
+                f"{losses[0][1]:.4f}" if losses else words.NOTHING,
+                f"{losses[-1][1]:.4f}" if losses else words.NOTHING,
+                f"{accuracy:.2%}" if accuracy is not None else words.NOTHING,
+                f"{baseline[0]:.4f}" if baseline else words.NOTHING,
+            )
+        )
+    header = ("source", "first loss", "last loss", "last accuracy", "unigram baseline")
+    keys = " ".join(_key(f"{_kind(place)} bold", name) for place, name in enumerate(run.held_out))
+    panel = Panel("held-out loss by source, nats", series, height=160)
+    drawn = stack([panel], float(max(run.step, 1)), "Held-out loss by source")
+    return [Drawing(drawn, keys), Table("Held-out loss by source", header, tuple(rows))]
+
+
+def results(run: Run) -> list[Block]:
+    """Of a fine-tuned run: the scores of its best checkpoint."""
+    splits = [name for name in ("validation", "test") if isinstance(run.results.get(name), dict)]
+    if not splits:
+        return []
+    metrics = [key for key in run.results[splits[0]] if key != "examples"]
+    rows = tuple(
+        (
+            key,
+            *(
+                f"{value:.4f}" if isinstance(value := run.results[one].get(key), float) else words.NOTHING
+                for one in splits
+            ),
+        )
+        for key in metrics
+    )
+    examples = tuple((name, f"{run.results[name].get('examples', 0):,} examples") for name in splits)
+    caption = f"Scores of the best checkpoint, that of step {run.results.get('step')}"
+    return [Table(caption, ("metric", *splits), rows), Facts(examples)]
+
+
+def beside(runs: Sequence[Run]) -> Table:
+    """Several runs' numbers."""
+    rows = []
+    for run in runs:
+        loss, accuracy, rate = run.last("valid_loss"), run.last("valid_accuracy"), speed(run)
+        status = run.look.status
+        rows.append(
+            (
+                run.name,
+                run.look.state,
+                f"{run.step:,} of {run.of:,}",
+                f"{loss:.4f}" if loss is not None else words.NOTHING,
+                f"{accuracy:.2%}" if accuracy is not None else words.NOTHING,
+                words.tokens(status.tokens if status else None),
+                human_count(rate) if rate else words.NOTHING,
+                words.duration(run.seconds),
+            )
+        )
+    header = ("run", "state", "steps", "held-out loss", "accuracy", "tokens", "tokens/s", "time")
+    return Table("The runs", header, tuple(rows), words=2)

@@ -1,0 +1,33 @@
+"""What the numbers of `metrics.jsonl` are called elsewhere: as Hugging Face's Trainer calls them, so that one plot can
+show runs of both. docs/report-to.md has the table."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+HELD_OUT = "valid_"
+"""How the names of held-out numbers begin in `metrics.jsonl`."""
+RENAMED = {"tokens": "num_input_tokens_seen"}
+"""What the Trainer calls by another word."""
+COORDINATES = ("step", "time")
+
+
+def is_held_out(record: dict[str, Any]) -> bool:
+    """Whether a line holds an evaluation, not a training step's numbers."""
+    return any(name.startswith(HELD_OUT) for name in record)
+
+
+def trainer_names(record: dict[str, Any]) -> dict[str, float]:
+    """`train/…` and `eval/…`, the names that the Trainer's callbacks give to TensorBoard, W&B and trackio. Words, the
+    step, the time and what is not finite are left out."""
+    found: dict[str, float] = {}
+    for name, value in record.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if name in COORDINATES or not number or not math.isfinite(value):
+            continue
+        if name.startswith(HELD_OUT):
+            found[f"eval/{name.removeprefix(HELD_OUT)}"] = value
+        else:
+            found[f"train/{RENAMED.get(name, name)}"] = value
+    return found

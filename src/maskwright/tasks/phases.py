@@ -1,0 +1,98 @@
+"""What a run reads and computes, phase by phase: for `--dry-run` and the beginning of each run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from maskwright.core.config import RunConfig
+from maskwright.core.console import human_count, progress
+from maskwright.core.errors import ConfigError
+from maskwright.data.opening import AnyLoader
+from maskwright.engines.base import TrainState
+from maskwright.engines.choose import make_engine
+from maskwright.model.config import ModelConfig
+from maskwright.model.initial import initial_parameters
+
+HEADER = ("phase", "steps", "rows a step", "tokens a row", "masked", "epochs", "tokens", "expected seconds")
+TIMED = 3
+"""Updates of one micro-batch that are timed in each phase, after one that is not. The fastest counts."""
+
+
+def reading(config: RunConfig, loader: AnyLoader, packing: str) -> list[str]:
+    """What the run reads, in lines."""
+    epochs = loader.epoch(config.steps)
+    if config.phases:
+        tokens = human_count(sum(stage.tokens for stage in config.stages))
+        run = f"run: {config.steps:,} steps, {tokens} tokens, {epochs:.2f} epochs ({packing}), in these phases:"
+        return [*loader.describe(), run, *table(config, loader)]
+    rows, per_step = loader.rows.plan, config.rows_per_step
+    return [
+        f"data: {human_count(rows.text_tokens)} tokens in {rows.rows:,} rows of {rows.seq_len} "
+        f"({packing}, {rows.waste:.1%} unused)",
+        *loader.describe(),
+        f"run: {config.steps:,} steps of {per_step:,} rows ({config.batch.virtual_workers} x "
+        f"{config.batch.micro_batch_rows}), {human_count(config.steps * per_step * rows.seq_len)} tokens, "
+        f"{epochs:.2f} epochs",
+    ]
+
+
+def table(config: RunConfig, loader: AnyLoader, seconds: Sequence[float] = ()) -> list[str]:
+    """A line for each stage, below a header; `seconds` of each, where they are known."""
+    cells: list[tuple[str, ...]] = [HEADER if seconds else HEADER[:-1]]
+    for number, stage in enumerate(config.stages):
+        here, masking = stage.config, stage.config.masking
+        name = str(number) if number < len(config.phases) else "rest"
+        cells.append(
+            (
+                name,
+                f"{stage.end - stage.begin:,}",
+                f"{here.rows_per_step:,}",
+                f"{here.data.seq_len:,}",
+                f"{masking.rate:.0%} {masking.kind}",
+                f"{_epochs(loader, stage.begin, stage.end):.2f}",
+                human_count(stage.tokens),
+                *([f"{seconds[number]:,.0f}"] if seconds else []),
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
+
+
+def _epochs(loader: AnyLoader, begin: int, end: int) -> float:
+    """Of the text, from update `begin` up to `end`."""
+    return loader.epoch(end) - loader.epoch(begin)
+
+
+def timed(config: RunConfig, model: ModelConfig, loader: AnyLoader, run_flops: float) -> str:
+    """The table with the seconds that each phase takes on this machine, for `--dry-run`."""
+    try:
+        seconds = expected_seconds(config, model, loader, run_flops)
+    except ConfigError as error:
+        return f"expected seconds are not known on this machine: {error}"
+    about = "expected seconds: timed here in one process, without evaluations and saves"
+    return "\n".join([about, *table(config, loader, seconds)])
+
+
+def expected_seconds(config: RunConfig, model: ModelConfig, loader: AnyLoader, run_flops: float) -> list[float]:
+    """Seconds of each stage on this machine, in one process, by a few updates of one micro-batch for each device with
+    random weights. Evaluations and saves are not in it. Raises `ConfigError` where the device is absent."""
+    losses = loader.micro_batch_losses
+    engine = make_engine(
+        model, config.optimizer, config.engine, config.seed, run_flops=run_flops, micro_batch_losses=losses
+    )
+    engine.write(TrainState(0, initial_parameters(model, config.seed)))
+    found: list[float] = []
+    with progress("time phases", len(config.stages), "phases") as bar:
+        for stage in config.stages:
+            batches, times = [loader.batch(stage.begin, 0)] * engine.dp_degree, []
+            engine.use_rope_theta(stage.rope_theta or model.rope_theta)
+            for _ in range(1 + TIMED):
+                began = time.perf_counter()
+                engine.step(batches, 1e-9, lambda: False)
+                engine.check()
+                times.append(time.perf_counter() - began)
+            rounds = -(-config.batch.virtual_workers // engine.dp_degree)
+            found.append(min(times[1:]) * rounds * (stage.end - stage.begin))
+            bar.advance()
+    return found

@@ -1,0 +1,124 @@
+"""What other devices can do, from their makers' tables, and what we measured that it is calibrated with.
+
+Figures are dense products in the precision that `engine.dtype: auto` takes, memory, its bandwidth, and the power that
+the device may draw. NVIDIA's are those of its data sheets (nvidia.com/en-us/data-center: t4, v100, l4, a100, h100,
+h200, and B200 in the DGX B200's). TPUs' are of a chip, from docs.cloud.google.com/tpu/docs/v2 and its neighbours.
+Google publishes no power, but a paper does for v4 (Jouppi et al. 2023, arXiv:2304.01433: 170 W on average).
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from maskwright.core.errors import ConfigError
+
+MOST_GPUS = 8
+"""Of one machine. More are many machines, which docs/scaling.md has a model of."""
+
+
+@dataclass(frozen=True)
+class Device:
+    name: str
+    family: Literal["cpu", "gpu", "tpu"]
+    flops_per_second: float
+    """Of one device at its peak; of a CPU's core, as measured in plain products."""
+    bytes_per_second: float = 0.0
+    memory_bytes: float | None = None
+    """Of one device; None for a CPU, whose memory may be any."""
+    watts: float | None = None
+    low_precision: bool = True
+    parts: int = 1
+    """Devices of JAX in one chip, which share its memory."""
+
+
+# Two Zen 5 cores multiplied bf16 at 933 to 950 GFLOP/s (benchmarks/results/cpu-mini.json, cpu-small.json), 4.2 times as
+# fast as fp32 (core/hardware.py).
+CORE_BF16_FLOPS, CORE_FP32_FLOPS = 470e9, 470e9 / 4.2
+LAPTOP_CORES = 8
+DEVICES = {
+    device.name: device
+    for device in (
+        Device("cpu", "cpu", CORE_BF16_FLOPS),
+        Device("laptop", "cpu", CORE_FP32_FLOPS, low_precision=False),
+        Device("t4", "gpu", 65e12, 320e9, 16e9, 70),
+        Device("v100", "gpu", 125e12, 900e9, 16e9, 300),
+        Device("l4", "gpu", 121e12, 300e9, 24e9, 72),
+        Device("a100", "gpu", 312e12, 1555e9, 40e9, 400),
+        Device("a100-80gb", "gpu", 312e12, 2039e9, 80e9, 400),
+        Device("h100", "gpu", 989e12, 3350e9, 80e9, 700),
+        Device("h200", "gpu", 989e12, 4800e9, 141e9, 700),
+        Device("b200", "gpu", 2250e12, 8000e9, 180e9, 1000),
+        Device("v2", "tpu", 45e12, 700e9, 16e9, parts=2),
+        Device("v3", "tpu", 123e12, 900e9, 32e9, parts=2),
+        Device("v4", "tpu", 275e12, 1228e9, 32e9, 170),
+        Device("v5e", "tpu", 197e12, 819e9, 16e9),
+        Device("v5p", "tpu", 459e12, 2765e9, 95e9),
+        Device("v6e", "tpu", 918e12, 1640e9, 32e9),
+        Device("tpu7x", "tpu", 2307e12, 7380e9, 192e9, parts=2),
+    )
+}
+ACCELERATORS = {
+    "nvidia-l4": "l4",
+    "nvidia-tesla-a100": "a100",
+    "nvidia-a100-80gb": "a100-80gb",
+    "nvidia-h100-80gb": "h100",
+    "nvidia-h100-mega-80gb": "h100",
+    "nvidia-h200-141gb": "h200",
+    "nvidia-b200": "b200",
+}
+"""Google's names of them."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run may be: so many of a device."""
+
+    on: str
+    """As it was asked for."""
+    device: Device
+    count: int
+    topology: str | None = None
+    """Of a slice."""
+
+    @property
+    def devices(self) -> int:
+        """That compute a micro-batch each."""
+        return self.count * self.device.parts
+
+    @property
+    def memory_bytes(self) -> float | None:
+        """Of each."""
+        return self.device.memory_bytes / self.device.parts if self.device.memory_bytes else None
+
+    @property
+    def is_slice(self) -> bool:
+        return self.topology is not None
+
+
+def place(on: str) -> Place:
+    """`t4`, `h100:8`, `cpu:16` (cores) or `v6e:4x4`. Raises `ConfigError` for anything else."""
+    name, _, number = on.lower().partition(":")
+    device = DEVICES.get(name)
+    if device is None:
+        near = difflib.get_close_matches(name, DEVICES, n=1)
+        fix = f"did you mean {near[0]}{':' * bool(number)}{number}?" if near else "name a device, as h100:8 or v6e:4x4."
+        names = ", ".join(DEVICES)
+        what = f"'{on}' is not a device that `plan` knows"
+        raise ConfigError(what, where="--on", fix=f"{fix} Or here, or an environment's YAML. Devices: {names}")
+    if device.family == "tpu":
+        if re.fullmatch(r"[1-9]\d*x[1-9]\d*(x[1-9]\d*)?", number) is None:
+            fix = f"write KIND:TOPOLOGY, as {name}:4x4"
+            raise ConfigError(f"'{on}' is not a slice of a TPU", where="--on", fix=fix)
+        return Place(on, device, math.prod(map(int, number.split("x"))), number)
+    if number and not re.fullmatch(r"[1-9]\d{0,2}", number):
+        raise ConfigError(f"'{on}' is not so many devices", where="--on", fix=f"write a number, as {name}:8")
+    usual = {"laptop": LAPTOP_CORES, "cpu": 2}.get(name, 1)
+    count = int(number) if number else usual
+    if device.family == "gpu" and count > MOST_GPUS:
+        fix = f"{name}:{MOST_GPUS}; benchmarks/scaling_model.py has a model of several machines"
+        raise ConfigError(f"'{on}' is more than one machine", where="--on", fix=fix)
+    return Place(on, device, count)

@@ -1,0 +1,61 @@
+"""What the data is enough for, and whether to begin from a public model: rules of others, each with its source."""
+
+from __future__ import annotations
+
+from maskwright.core.console import human_count
+from maskwright.tasks.planning.work import Work
+
+TOKENS_A_PARAMETER = 20.0
+"""At which a model that predicts the next token uses its compute best: Hoffmann et al. 2022, arXiv:2203.15556."""
+EPOCHS_AS_GOOD = 4.0
+"""Repeated so often, text is nearly worth new text, also there: Muennighoff et al. 2023, arXiv:2305.16264."""
+MOST_EPOCHS = 40
+"""BERT's: Devlin et al. 2018, arXiv:1810.04805, A.2."""
+WORDS_FROM_SCRATCH = 3.1e9
+"""Of PubMedBERT's text, with which beginning from nothing was ahead of continuing a general BERT: Gu et al. 2020,
+arXiv:2007.15779."""
+TOKENS_A_WORD = 1.3
+"""Of English in a byte-level BPE of 50,265 tokens, roughly. Only the order of magnitude of the rule matters."""
+
+
+def enough(work: Work) -> list[str]:
+    """Sentences on the run's data; none where the store is not here."""
+    if work.text_tokens is None or work.epochs is None:
+        return []
+    seen = work.tokens * work.steps
+    have, ratio = work.text_tokens, work.text_tokens / work.parameters
+    lines = [
+        f"the run reads {human_count(seen)} tokens, its {human_count(have)} of text {work.epochs:.1f} times: "
+        f"{ratio:,.2g} tokens of text and {seen / work.parameters:,.3g} read tokens for each parameter"
+    ]
+    few, many = (human_count(times * have / max(work.tokens, 1.0)) for times in (EPOCHS_AS_GOOD, MOST_EPOCHS))
+    largest = human_count(EPOCHS_AS_GOOD * have / TOKENS_A_PARAMETER)
+    lines.append(
+        f"the text lasts {few} steps until it was read {EPOCHS_AS_GOOD:g} times (repeats are then nearly worth new "
+        f"text, arXiv:2305.16264), and {many} until {MOST_EPOCHS} times (BERT's, arXiv:1810.04805)"
+    )
+    lines.append(
+        f"models that predict the next token use their compute best at {TOKENS_A_PARAMETER:g} tokens a parameter "
+        f"(arXiv:2203.15556): with four readings, {largest} parameters for this text. This model has "
+        f"{human_count(work.parameters)}. No such rule is published for masked models, which learn from a share of the "
+        "tokens only, so take it as an order of magnitude"
+    )
+    return lines
+
+
+def continuing(work: Work) -> str | None:
+    """Whether the text is of the size with which beginning from nothing has been ahead. None where that is unknown, or
+    the run continues a model already."""
+    if work.text_tokens is None or work.config.model.init_from is not None:
+        return None
+    words, rule = (
+        work.text_tokens / TOKENS_A_WORD,
+        f"{human_count(WORDS_FROM_SCRATCH)} words (PubMedBERT, arXiv:2007.15779)",
+    )
+    if words >= WORDS_FROM_SCRATCH:
+        return f"with this much text of one field, beginning from nothing has been ahead of continuing, at {rule}"
+    return (
+        f"beginning from nothing has been ahead of continuing a public model with {rule}; this text has about "
+        f"{human_count(words)}. Where a public encoder knows the language, continue it (recipes/continue.yaml), and "
+        "compare both on your labels"
+    )

@@ -1,0 +1,236 @@
+"""Times, memory, energy and money of a run in a place, measured or projected, and how they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from maskwright.core.config import shared_out
+from maskwright.core.console import human_bytes, human_count, human_seconds
+from maskwright.core.errors import ConfigError
+from maskwright.model.config import ModelConfig
+from maskwright.tasks import plan as slices
+from maskwright.tasks.planning import projection
+from maskwright.tasks.planning.devices import Place
+from maskwright.tasks.planning.interval import Interval, Kind
+from maskwright.tasks.planning.probe import Probe
+from maskwright.tasks.planning.work import Work, memory
+
+MEMORY_BAND = (0.75, 1.25)
+"""Of projected memory: the peaks in docs/experiments.md lie inside."""
+USABLE = 0.92
+"""Of a device's memory: the rest is the driver's and the allocator's."""
+COPY_BYTES_PER_SECOND = 10e9
+"""From a device to its host, for which training waits at a save: half of what PCIe 4 carries. A guess, not measured."""
+JOULES_A_KWH = 3.6e6
+
+
+@dataclass(frozen=True)
+class Quote:
+    """What a place costs in an hour, under one provisioning model."""
+
+    model: str
+    region: str
+    machine: str
+    usd_per_hour: float
+    as_of: str
+
+
+@dataclass(frozen=True)
+class Estimate:
+    on: str
+    kind: Kind
+    """Of speed and hours. Memory by part is always projected, and each other number says what it is."""
+    basis: str
+    tokens_per_second: Interval
+    seconds: Interval
+    """Of the whole run."""
+    memory: dict[str, float]
+    """Bytes of a device, by part."""
+    memory_there: float | None
+    saves: int
+    save_bytes: int
+    stall_seconds: float
+    """At a save."""
+    watts: float | None = None
+    """Of all devices at their limit, or as measured."""
+    peak_bytes: int | None = None
+    """Measured: the most that the probe held."""
+    cpu_seconds: float | None = None
+    """Measured: of a step, all threads together."""
+    alone: Interval | None = None
+    """Tokens a second, projected from CPU time, if nobody else computed here."""
+    quotes: Sequence[Quote] = ()
+    unpriced: str | None = None
+    compiled: slices.Plan | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def needed(self) -> float:
+        return sum(self.memory.values())
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether it does by the whole band, or does not; None where the band leaves it open, or nothing is known.
+        What a compiler says is apart."""
+        if self.memory_there is None:
+            return None
+        low, high = (self.needed * factor for factor in MEMORY_BAND)
+        room = USABLE * self.memory_there
+        return True if high <= room else False if low > room else None
+
+    @property
+    def kwh(self) -> Interval | None:
+        return self.seconds.times(self.watts / JOULES_A_KWH) if self.watts else None
+
+    def to_json(self) -> dict[str, Any]:
+        hours = self.seconds.times(1 / 3600)
+        energy = {"kind": self.kind, **asdict(self.kwh)} if self.kwh else None
+        costs = [asdict(quote) | {"usd": asdict(hours.times(quote.usd_per_hour))} for quote in self.quotes]
+        return {
+            "on": self.on,
+            "kind": self.kind,
+            "basis": self.basis,
+            "tokens_per_second": asdict(self.tokens_per_second),
+            "hours": asdict(hours),
+            "memory": {
+                "kind": "projected",
+                "bytes": {name: round(size) for name, size in self.memory.items()},
+                "needed_bytes": round(self.needed),
+                "there_bytes": self.memory_there,
+                "fits": self.fits,
+            },
+            "peak_bytes": self.peak_bytes,
+            "cpu_seconds_per_step": self.cpu_seconds,
+            "alone_tokens_per_second": asdict(self.alone) if self.alone else None,
+            "checkpoint": {"bytes": self.save_bytes, "stall_seconds": self.stall_seconds, "saves": self.saves},
+            "energy_kwh": energy,
+            "costs": costs,
+            "unpriced": self.unpriced,
+            "compiled": asdict(self.compiled) if self.compiled else None,
+            "notes": self.notes,
+        }
+
+    def lines(self) -> list[str]:
+        speed = self.tokens_per_second.text(human_count)
+        found = [
+            f"{self.on}: {self.kind}, {self.basis}",
+            f"  speed       {speed} tokens/s",
+            f"  time        {self.seconds.text(human_seconds)}",
+        ]
+        if self.alone:
+            told = self.alone.text(human_count)
+            found.append(f"              alone on this machine, projected from CPU time: {told} tokens/s")
+        parts = ", ".join(f"{name} {human_bytes(size)}" for name, size in self.memory.items())
+        there = f" of {human_bytes(self.memory_there)} a device" if self.memory_there else ""
+        word = {True: ": fits", False: ": does not fit", None: ": close" if self.memory_there else ""}[self.fits]
+        found.append(f"  memory      {human_bytes(self.needed)}{there}, projected within a quarter{word}; {parts}")
+        if self.peak_bytes:
+            found.append(f"              the probe held {human_bytes(self.peak_bytes)} at its highest, measured")
+        wait = f"training waits {self.stall_seconds:.2f} s at each save, {self.saves:,} in all"
+        found.append(f"  checkpoint  {human_bytes(self.save_bytes)}, {self.kind}; {wait}")
+        if self.kwh:
+            told = "measured at the CPU" if self.kind == "measured" else "at the devices' limit, hosts not counted"
+            found.append(f"  energy      {self.kwh.text(lambda kwh: f'{kwh:,.3g}')} kWh, {told}")
+        for quote in self.quotes:
+            usd = self.seconds.times(quote.usd_per_hour / 3600).text(lambda usd: f"{usd:,.2f}")
+            found.append(
+                f"  cost        {usd} USD {quote.model}: {quote.machine} in {quote.region} at "
+                f"{quote.usd_per_hour:,.2f} USD/hour as of {quote.as_of}"
+            )
+        if self.unpriced:
+            found.append(f"  cost        {self.unpriced}")
+        if self.compiled:
+            found += [f"  compiled    {line}" for line in self.compiled.report().splitlines()]
+        return found + [f"  note        {note}" for note in self.notes]
+
+
+def here(work: Work, found: Probe, there: int) -> Estimate:
+    """`there`: bytes of this machine's memory, or of what its container may have."""
+    step, cpu = found.step_seconds, found.cpu_share is not None
+    rate = Interval(work.tokens / step.high, work.tokens / step.mid, work.tokens / max(step.low, 1e-9))
+    training = step.times(work.steps)
+    saves = work.saves(training.mid)
+    rest = found.starting_seconds + work.evaluations * found.evaluation_seconds
+    rest += saves * found.save_seconds + found.write_seconds  # the last one is waited for
+    counted = f"{found.steps} steps of this configuration"
+    if found.micro_batches < work.config.batch.virtual_workers:
+        counted += f", of {found.micro_batches} micro-batches at most, and {work.config.batch.virtual_workers} counted"
+    low = found.dtype != "float32"
+    parts = memory(work, 1, low_precision=low, plain_attention=low and cpu, processes=cpu)
+    notes, alone = [], None
+    if found.busy and found.cpu_share:
+        alone = rate.times(min(1.0 / found.cpu_share, 10.0))
+        notes.append(f"others computed here too: the probe had {found.cpu_share:.0%} of its cores")
+    return Estimate(
+        "here",
+        "measured",
+        f"{counted}; {found.engine}",
+        rate,
+        training.plus(Interval(rest, rest, rest)),
+        parts,
+        there if cpu else found.there_bytes,
+        saves,
+        found.checkpoint_bytes,
+        found.save_seconds,
+        found.joules / step.mid if found.joules else None,
+        found.peak_bytes,
+        found.cpu_seconds,
+        alone,
+        notes=notes,
+    )
+
+
+def elsewhere(
+    work: Work, place: Place, quotes: Sequence[Quote], unpriced: str | None, compiled: slices.Plan | None
+) -> Estimate:
+    rate, basis = projection.rate(work, place)
+    training = rate.over(work.tokens * work.steps)
+    seconds = training.plus(projection.evaluation_seconds(work, rate))
+    device, cpu = place.device, place.device.family == "cpu"
+    parts = memory(
+        work,
+        1 if cpu else place.devices,
+        low_precision=device.low_precision,
+        plain_attention=cpu and device.low_precision,
+        processes=cpu,
+    )
+    notes = []
+    if not cpu and place.devices > 1:
+        try:
+            shared_out(work.config.batch.virtual_workers, place.devices, "devices", work.config.batch.micro_batch_rows)
+        except ConfigError as error:
+            notes.append(f"as configured it would be refused: {error.what}. {error.fix}")
+    if device.family == "tpu" and work.config.engine.kind != "jax":
+        notes.append("TPUs need --set engine.kind=jax")
+    if not cpu and device.name in ("t4", "v100"):
+        notes.append("it has no bf16: fp16 with loss scaling, and no FlashAttention over packed segments")
+    return Estimate(
+        place.on,
+        "projected",
+        basis,
+        rate,
+        seconds,
+        parts,
+        place.memory_bytes,
+        work.saves(seconds.mid),
+        work.checkpoint_bytes,
+        work.checkpoint_bytes / COPY_BYTES_PER_SECOND,
+        device.watts * place.count if device.watts else None,
+        quotes=quotes,
+        unpriced=unpriced,
+        compiled=compiled,
+        notes=notes,
+    )
+
+
+def head(work: Work) -> list[str]:
+    model: ModelConfig = work.model
+    full = work.config.rows_per_step * work.config.data.seq_len
+    filled = f", {work.tokens / full:.1%} full" if work.text_tokens is not None else ", taken as full"
+    return [
+        f"model: {model.num_hidden_layers} layers x {model.hidden_size}, {human_count(work.parameters)} parameters",
+        f"run: {work.steps:,} steps of {work.config.rows_per_step:,} rows of {work.config.data.seq_len} tokens"
+        f"{filled}: {human_count(work.tokens * work.steps)} tokens, {work.flops * work.steps / 1e15:,.4g} PFLOP",
+    ]

@@ -1,0 +1,66 @@
+"""A number that is not exactly known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["measured", "projected"]
+"""measured: of real steps of this configuration, here and now. projected: by the model."""
+T_975 = (
+    12.71,
+    4.30,
+    3.18,
+    2.78,
+    2.57,
+    2.45,
+    2.36,
+    2.31,
+    2.26,
+    2.23,
+    2.20,
+    2.18,
+    2.16,
+    2.14,
+    2.13,
+    2.12,
+    2.11,
+    2.10,
+    2.09,
+    2.09,
+)
+"""Student's t at 0.975 for 1 to 20 degrees of freedom; 2.06 bounds it from 25 on."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    low: float
+    mid: float
+    high: float
+
+    def over(self, amount: float) -> Interval:
+        """How long `amount` takes at this rate: the fastest rate gives the lowest number."""
+        return Interval(amount / self.high, amount / self.mid, amount / self.low)
+
+    def times(self, factor: float) -> Interval:
+        return Interval(self.low * factor, self.mid * factor, self.high * factor)
+
+    def plus(self, other: Interval) -> Interval:
+        return Interval(self.low + other.low, self.mid + other.mid, self.high + other.high)
+
+    def text(self, show: Callable[[float], str]) -> str:
+        return f"{show(self.mid)} ({show(self.low)} to {show(self.high)})"
+
+
+def mean_of(values: Sequence[float]) -> Interval:
+    """The mean with its 95 % interval by Student's t, not below the least value. Raises `ValueError` for fewer than two
+    values."""
+    n = len(values)
+    if n < 2:
+        raise ValueError("two values at least")
+    mean = sum(values) / n
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
+    half = (T_975[n - 2] if n - 2 < len(T_975) else 2.06) * deviation / math.sqrt(n)
+    return Interval(max(mean - half, min(values)), mean, mean + half)

@@ -1,0 +1,53 @@
+"""The table of docs/planning.md: what each recipe takes on a laptop, on one GPU and on a slice, by the model."""
+
+from __future__ import annotations
+
+from maskwright.core.config import read_config
+from maskwright.core.console import human_bytes, human_count, human_seconds
+from maskwright.tasks.plan import model_of
+from maskwright.tasks.planning.devices import place
+from maskwright.tasks.planning.estimate import elsewhere
+from maskwright.tasks.planning.work import work_without_store
+
+PLACES = ("laptop", "t4", "h100", "h100:8", "v5e:2x4")
+MODERNBERT = ("architecture=modernbert", "num_hidden_layers=22", "intermediate_size=1152", "local_attention=128")
+CONTINUED = {
+    "continue": ("model.size=base",),
+    "continue-modernbert": (
+        "model.size=base",
+        "model.global_attn_every_n_layers=3",
+        *(f"model.{key}" for key in MODERNBERT),
+    ),
+}
+"""The shapes of RoBERTa-base and ModernBERT-base, which these recipes go on with."""
+RECIPES = ("nano", "dna", "small", "modern", "long", "continue", "continue-modernbert", "roberta-base", "roberta-large")
+VOCABULARY = {"dna": 4_101, "continue-modernbert": 50_368}
+USUAL_VOCABULARY = 50_265
+
+
+def table() -> str:
+    """In Markdown. Rows count as full, and each as one document."""
+    heads = ["recipe", "model", "steps x rows x tokens", "tokens read", *PLACES, "memory on one GPU"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for name in RECIPES:
+        shape = ("model.init_from=null", *CONTINUED[name]) if name in CONTINUED else ()
+        config = read_config(name, ["data.store=none", *shape])
+        model = model_of(config, VOCABULARY.get(name, USUAL_VOCABULARY))
+        work = work_without_store(config, model)
+        found = {on: elsewhere(work, place(on), (), None, None) for on in PLACES}
+        times = [f"{human_time(one.seconds.mid)} ({human_time(one.seconds.low)} to {human_time(one.seconds.high)})"
+                 for one in found.values()]  # fmt: skip
+        run = f"{config.steps:,} x {config.rows_per_step:,} x {config.data.seq_len}"
+        tokens = human_count(work.tokens * work.steps)
+        shown = f"{model.num_hidden_layers} x {model.hidden_size}, {human_count(work.parameters)}"
+        cells = [f"`{name}`", shown, run, tokens, *times, human_bytes(found["h100"].needed)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def human_time(seconds: float) -> str:
+    """In the largest unit of which there is at least one."""
+    for length, unit in ((86_400 * 365, "years"), (86_400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= length:
+            return f"{seconds / length:,.0f} {unit}" if seconds >= 10 * length else f"{seconds / length:.1f} {unit}"
+    return human_seconds(seconds)

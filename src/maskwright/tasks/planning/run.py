@@ -1,0 +1,78 @@
+"""What `maskwright plan` puts together of a configuration and of places."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from maskwright.core import storage
+from maskwright.core.cgroups import Cgroups
+from maskwright.core.config import RunConfig
+from maskwright.core.errors import ConfigError, InputError
+from maskwright.core.hardware import memory_bytes
+from maskwright.tasks import plan as slices
+from maskwright.tasks.planning.enough import continuing, enough
+from maskwright.tasks.planning.estimate import Estimate, head, here
+from maskwright.tasks.planning.probe import SECONDS, probe
+from maskwright.tasks.planning.work import Work, work_of, work_without_store
+from maskwright.tasks.preflight import Pretraining, prepare_run
+
+
+@dataclass(frozen=True)
+class Plan:
+    work: Work
+    estimates: list[Estimate]
+
+    @property
+    def refused(self) -> bool:
+        """Whether the compiler says that the run does not fit a slice, or has to be set otherwise."""
+        return any(one.compiled and (not one.compiled.asked.fits or one.compiled.advice) for one in self.estimates)
+
+    def report(self) -> str:
+        lines = head(self.work)
+        lines += [f"data: {line}" for line in enough(self.work)]
+        if told := continuing(self.work):
+            lines.append(f"start: {told}")
+        for one in self.estimates:
+            lines += ["", *one.lines()]
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        work = self.work
+        return {
+            "work": {
+                "steps": work.steps,
+                "tokens_per_step": work.tokens,
+                "flops_per_step": work.flops,
+                "parameters": work.parameters,
+                "text_tokens": work.text_tokens,
+                "epochs": work.epochs,
+                "model": asdict(work.model),
+            },
+            "data": enough(work),
+            "start": continuing(work),
+            "places": [one.to_json() for one in self.estimates],
+        }
+
+
+def prepared(config: RunConfig, vocab_size: int | None, *, here: bool) -> tuple[Work, Pretraining | None]:
+    """The run's work: from the store, or, with a `vocab_size` and no probe `here`, as if rows were full. Raises
+    `InputError` without either."""
+    stores = [config.data.store or "", *(source.store for source in (config.data.mixture or {}).values())]
+    absent = [store for store in stores if store and not storage.is_url(store) and not os.path.isdir(store)]
+    if vocab_size is None or here:
+        if absent:
+            fix = "prepare it, or give --vocab-size and a device as --on"
+            raise InputError("is not here, so the vocabulary and the text are not known", where=absent[0], fix=fix)
+        ready = prepare_run(config)
+        return work_of(ready), ready
+    if config.schedule.steps is None:
+        fix = "give schedule.steps, or prepare the store"
+        raise ConfigError("epochs of a store that is not here", where="schedule.epochs", fix=fix)
+    return work_without_store(config, slices.model_of(config, vocab_size)), None
+
+
+def plan_here(work: Work, ready: Pretraining, seconds: float = SECONDS) -> Estimate:
+    there = memory_bytes()
+    return here(work, probe(ready, seconds), min(there, Cgroups().memory_bytes() or there))

@@ -1,0 +1,154 @@
+"""What a run computes, keeps and writes: counted from its configuration, the same on any device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from maskwright.core.config import RunConfig
+from maskwright.data.masking import slots_per_row
+from maskwright.engines.tree import most_kept
+from maskwright.model.config import ModelConfig
+from maskwright.model.hf.names import count_parameters
+from maskwright.tasks.preflight import Pretraining
+
+HEAD_BYTES = 8
+"""Of a logit while a micro-batch is computed: its log-probability and its gradient in fp32. The logit itself comes on
+top, in the precision of the products."""
+ROW_BYTES_PER_WIDTH = 32
+"""Kept for the backward pass of a layer, per token and unit of width, in 16 bits and without dropout: formula 1 of
+Korthikanti et al. 2022 (arXiv:2205.05198) less the two masks of dropout."""
+PROCESS_BYTES = 500_000_000
+"""Of Python and torch themselves."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Of an update of all devices, unless something else is said."""
+
+    config: RunConfig
+    model: ModelConfig
+    steps: int
+    tokens: float
+    """Text and frame tokens, as a log line counts them."""
+    predicted: float
+    pairs: float
+    """(query, key) pairs inside segments."""
+    parameters: int
+    text_tokens: int | None
+    """Of the store's training documents; None where the store is not here."""
+    epochs: float | None
+    held_out_rows: int
+
+    @property
+    def product_flops(self) -> float:
+        """In matrix products with weights; attention is apart."""
+        return self.model.product_flops(self.tokens, self.predicted)
+
+    @property
+    def attention_flops(self) -> float:
+        local = self.model.local_layers
+        nearby = min(self.pairs, self.tokens * (2 * self.model.window + 1))
+        return 12.0 * self.model.hidden_size * ((self.model.num_hidden_layers - local) * self.pairs + local * nearby)
+
+    @property
+    def flops(self) -> float:
+        """As `training_flops` has it."""
+        return self.product_flops + self.attention_flops
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Weights and two moments in fp32, or one moment of Muon's matrices."""
+        moments = self.parameters + (self.parameters - self.matrices)
+        return 4 * (self.parameters + moments)
+
+    @property
+    def matrices(self) -> int:
+        """Parameters with one moment instead of two."""
+        return self.model.body_parameters if self.config.optimizer.kind == "muon" else 0
+
+    @property
+    def evaluations(self) -> int:
+        """At the start, every so many steps, and at the end."""
+        if not self.held_out_rows:
+            return 0
+        every = self.config.evaluation.every_steps
+        return 2 + ((self.steps - 1) // every if every else 0)
+
+    @property
+    def evaluation_tokens(self) -> float:
+        return float(self.held_out_rows * self.config.data.seq_len)
+
+    def saves(self, seconds: float) -> int:
+        """Of a run that takes so long: by the clock, by steps, and one at the end."""
+        options = self.config.checkpoint
+        by_clock = int(seconds / options.save_every_seconds) if options.save_every_seconds else 0
+        by_steps = (self.steps - 1) // options.save_every_steps if options.save_every_steps else 0
+        return max(by_clock, by_steps) + 1
+
+
+def work_of(ready: Pretraining) -> Work:
+    """With the store: rows are as full as they are. Eight steps, spread over the run, stand for all."""
+    config, steps, loader = ready.config, ready.config.steps, ready.loader
+    some = sorted({steps * part // 8 for part in range(8)})
+    found = [(*loader.work(step), loader.masking_rate(step)) for step in some]
+    tokens = sum(counted for counted, _, _ in found) / len(found)
+    return Work(
+        config,
+        ready.model,
+        steps,
+        tokens,
+        sum(counted * rate for counted, _, rate in found) / len(found),
+        sum(pairs for _, pairs, _ in found) / len(found),
+        count_parameters(ready.model),
+        int(loader.rows.plan.text_tokens),
+        loader.epoch(steps),
+        len(ready.held_out) * config.evaluation.max_rows,  # a small store has fewer
+    )
+
+
+def work_without_store(config: RunConfig, model: ModelConfig) -> Work:
+    """As if each row were full, and one document. `config` has `schedule.steps`."""
+    each = [(stage.tokens, stage.config) for stage in config.stages]
+    tokens = sum(tokens for tokens, _ in each) / config.steps
+    predicted = sum(tokens * here.masking.rate for tokens, here in each) / config.steps
+    pairs = float(sum(tokens * here.data.seq_len for tokens, here in each)) / config.steps
+    parameters, rows = count_parameters(model), config.evaluation.max_rows
+    return Work(config, model, config.steps, tokens, predicted, pairs, parameters, None, None, rows)
+
+
+def memory(
+    work: Work, devices: int, *, low_precision: bool, plain_attention: bool, processes: bool
+) -> dict[str, float]:
+    """Bytes on each of `devices`, by part. `low_precision`: it computes in 16 bits. `plain_attention`: the softmax of
+    each head is kept, as on a CPU in bf16. `processes`: Python, torch and the copy of the state that is being saved are
+    in the same memory.
+
+    Compilers and allocators need less or more: a quarter either way covers the peaks in docs/experiments.md.
+    """
+    config, model, P = work.config, work.model, work.parameters
+    V = config.batch.virtual_workers
+    own = max(1, V // devices)
+    exact = config.engine.kind == "torch" and config.engine.reproducibility == "exact" and own * devices == V
+    share = devices if config.engine.sharding == "fsdp" else 1
+    kinds = [stage.config for stage in config.stages]  # the largest micro-batch of any phase
+    row_tokens = max(kind.batch.micro_batch_rows * kind.data.seq_len for kind in kinds)
+    size = 2 if low_precision else 4
+    layer = row_tokens * model.hidden_size * ROW_BYTES_PER_WIDTH * size / 2
+    if plain_attention:
+        layer += row_tokens * config.longest_row * model.num_attention_heads * size
+    if config.engine.activation_checkpointing == "on":
+        activations = model.num_hidden_layers * row_tokens * model.hidden_size * size + layer
+    else:
+        activations = model.num_hidden_layers * layer
+    predictions = max(
+        kind.batch.micro_batch_rows * slots_per_row(kind.masking.kind, kind.masking.rate, kind.data.seq_len)
+        for kind in kinds
+    )
+    return {
+        "weights": (4 + (2 if low_precision else 0)) * P / share,
+        "gradients": 4.0 * (most_kept(own, V) if exact else 1) * P / share,
+        "moments": (8.0 * P - 4.0 * work.matrices) / share,
+        "activations": activations,
+        "logits": float(predictions * model.padded_vocab_size * (HEAD_BYTES + size)),
+        **({"a copy for saving": float(work.checkpoint_bytes), "process": float(PROCESS_BYTES)} if processes else {}),
+    }

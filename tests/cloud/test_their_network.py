@@ -1,0 +1,157 @@
+"""A network that exists, looked at before an environment is put into it; against the fake cloud."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from google_cloud import compute
+from google_cloud.fake import Cloud
+
+from maskwright.cloud.environment import Environment, build_environment
+from maskwright.cloud.google import permissions
+from maskwright.cloud.google.inventory import Inventory
+from maskwright.cloud.google.rest import Google
+from maskwright.cloud.inspect.drift import differences
+from maskwright.cloud.provision import queued_slice, their_network
+from maskwright.cloud.provision.init import init
+from maskwright.cloud.provision.variables import variables
+from maskwright.cloud.record import Record
+from maskwright.core.errors import InputError
+
+HOST = "projects/host-proj"
+VPC = f"{HOST}/global/networks/vpc"
+SUBNETWORK = f"compute/{HOST}/regions/us-east5/subnetworks/train"
+LAB = """
+name: lab1
+project: lab-proj
+zone: us-east5-b
+nfs: {}
+network: {name: vpc, project: host-proj, subnetworks: {us-east5: train}}
+slice: {accelerator: v6e, topology: 4x4}
+"""
+PEERING = [{"name": "servicenetworking-googleapis-com", "state": "ACTIVE"}]
+
+
+def lab(**changes: Any) -> Environment:
+    return build_environment(yaml.safe_load(LAB) | changes, "lab.yaml")
+
+
+@pytest.fixture
+def host(cloud: Cloud) -> Cloud:
+    """A host project whose network has all that hosts rely on."""
+    inside = {
+        "name": "all",
+        "network": f"x/{VPC}",
+        "direction": "INGRESS",
+        "sourceRanges": ["10.8.0.0/16", "fd20::/48"],
+    }
+    subnetwork = {"name": "train", "network": f"x/{VPC}", "ipCidrRange": "10.8.4.0/22", "privateIpGoogleAccess": True}
+    compute.make(cloud, f"{HOST}/global/networks", {"name": "vpc", "peerings": PEERING})
+    compute.make(cloud, f"{HOST}/regions/us-east5/subnetworks", subnetwork)
+    compute.make(cloud, f"{HOST}/global/firewalls", inside | {"allowed": [{"IPProtocol": "all"}]})
+    router = {"name": "out", "network": f"x/{VPC}", "nats": [{"name": "nat"}]}
+    compute.make(cloud, f"{HOST}/regions/us-east5/routers", router)
+    return cloud
+
+
+def states(environment: Environment) -> list[str]:
+    return [found.state for found in their_network.check(Google("lab-proj"), environment)]
+
+
+def test_a_network_that_has_everything(host: Cloud) -> None:
+    assert states(lab()) == ["ok"] * 4
+    assert states(lab(network={})) == []
+    told = init(Google("lab-proj"), lab()).checks
+    assert [one.state for one in told if one.area == "network"] == ["ok"] * 4
+
+
+@pytest.mark.parametrize(
+    ("key", "spoilt", "said"),
+    [
+        (SUBNETWORK, None, "does not exist. Fix: correct network.subnetworks; `gcloud compute networks subnets list"),
+        (SUBNETWORK, {"network": "x/other"}, "is of the network other, not of vpc. Fix: correct network.name"),
+        (SUBNETWORK, {"privateIpGoogleAccess": False}, "update train --region=us-east5 --project=host-proj --enable-"),
+        (f"compute/{VPC}", {"peerings": []}, "NFS needs it, and there is none. Fix: leave nfs out, or its owner runs"),
+    ],
+)
+def test_what_is_missing_is_refused_with_its_fix(host: Cloud, key: str, spoilt: Any, said: str) -> None:
+    if spoilt is None:
+        del host.resources[key]
+    else:
+        host.resources[key] |= spoilt
+    with pytest.raises(InputError) as caught:
+        their_network.refuse(Google("lab-proj"), lab())
+    assert said in str(caught.value) and caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("permission", ["compute.subnetworks.get", "compute.subnetworks.use"])
+def test_a_subnetwork_that_is_not_shared_with_the_user_says_the_line_that_shares_it(
+    host: Cloud, permission: str
+) -> None:
+    host.deny(permission)
+    with pytest.raises(InputError) as caught:
+        their_network.refuse(Google("lab-proj"), lab())
+    grant = "gcloud compute networks subnets add-iam-policy-binding train --region=us-east5 --project=host-proj"
+    assert str(caught.value).endswith(f"{grant} --member=user:YOU --role=roles/compute.networkUser")
+
+
+def test_what_cannot_be_known_is_said_and_stops_nobody(host: Cloud, capfd: pytest.CaptureFixture[str]) -> None:
+    rule = host.resources[f"compute/{HOST}/global/firewalls/all"]
+    for spoilt in ({"disabled": True}, {"sourceRanges": ["10.8.4.0/24"]}, {"targetTags": ["web"]}):
+        before = dict(rule)
+        rule |= spoilt
+        assert states(lab()) == ["ok", "unknown", "ok", "ok"], spoilt
+        rule.clear()
+        rule |= before
+    halves = {"network": f"x/{VPC}", "direction": "INGRESS"}
+    rule |= {"sourceRanges": ["10.0.0.0/16"]}
+    more = halves | {"name": "more", "sourceRanges": ["10.8.0.0/16"], "allowed": [{"IPProtocol": "tcp"}]}
+    compute.make(host, f"{HOST}/global/firewalls", more)
+    assert states(lab()) == ["ok"] * 4  # by another rule
+    compute.make(host, f"{HOST}/global/firewalls", halves | {"name": "no", "denied": [{"IPProtocol": "all"}]})
+    assert states(lab()) == ["ok", "unknown", "ok", "ok"]
+    for name in ("more", "no"):
+        del host.resources[f"compute/{HOST}/global/firewalls/{name}"]
+    rule["allowed"] = [{"IPProtocol": "tcp", "ports": ["22"]}]
+    host.deny("compute.routers.list", "compute.networks.get")
+    their_network.refuse(Google("lab-proj"), lab())
+    said = capfd.readouterr().err
+    assert (
+        "lab1-inside --network=vpc --project=host-proj --direction=INGRESS --allow=all --source-ranges=10.8.4.0/22"
+        in said
+    )
+    assert "set slice.image to one that has docker" in said and "private services access" in said
+    host.fault(r"compute\.subnetworks\.get", 503, times=9)
+    assert states(lab()) == ["unknown"]
+
+
+def test_only_what_a_host_project_has_to_have_is_looked_at(host: Cloud) -> None:
+    one = {"machine_type": "g2-standard-12"}
+    assert states(lab(slice=None, nfs=None, group=one)) == ["ok"]
+
+
+def test_who_makes_no_network_needs_no_permission_to(cloud: Cloud) -> None:
+    ours, theirs = (
+        {name: used for name, used in permissions.needed(one).items() if "etworks" in name or "firewalls" in name}
+        for one in (lab(network={}), lab())
+    )
+    assert ours["compute.networks.create"] == ["plan", "up", "down"] and len(ours) == 16
+    assert theirs == {f"compute.{kind}.list": ["status", "audit"] for kind in ("networks", "subnetworks", "firewalls")}
+
+
+def test_a_move_is_said_and_their_network_is_never_called_gone() -> None:
+    asked, before = (variables(environment, Record(), None) for environment in (lab(), lab(network={})))
+    nothing = Inventory([], [])
+    moved = differences(lab(), asked, before, nothing, None)
+    assert moved[0] == f"network: {SUBNETWORK.removeprefix('compute/')} in the YAML, its own in the last `env up`"
+    assert "network: is gone: `env up` makes it" in moved
+    assert not [line for line in differences(lab(), asked, asked, nothing, None) if line.startswith("network")]
+
+
+def test_a_queued_slice_is_put_there_too(cloud: Cloud) -> None:
+    environment = lab(slice={"accelerator": "v5e", "topology": "4x4"})
+    values = variables(environment, Record(), None)
+    wanted = queued_slice.describe(environment, Record(), values, {"service_account": "a"})
+    assert (wanted.network, f"compute/{wanted.subnetwork}") == (VPC, SUBNETWORK)

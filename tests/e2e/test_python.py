@@ -1,0 +1,285 @@
+"""The Python interface: the command's runs, errors and predictions, and callbacks that cannot disturb them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import warm
+from finetuned import finished_run, foxes, pretrained_folder, shape
+from safetensors.numpy import load_file, save_file
+
+import maskwright
+from maskwright.api import training
+from maskwright.api.given import nested, override
+from maskwright.core import errors
+from maskwright.core.config import RunConfig
+from maskwright.core.errors import (
+    ConfigError,
+    InputError,
+    MaskwrightError,
+    ModelError,
+    StoppedEarly,
+    StoreError,
+)
+from maskwright.core.extras import installed
+from maskwright.core.parent import PARENT
+from maskwright.core.settings import flat
+from maskwright.data.store import TokenStore
+from maskwright.tasks import predict
+from maskwright.tasks.models import load_model
+from maskwright.tasks.pretrain import pretrain
+from maskwright.training import checkpoint
+
+Make = Callable[..., RunConfig]
+
+
+@pytest.fixture(autouse=True)
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that begin with torch imported, whose parent is the server that forks them."""
+
+    def start(words: list[str], *, env: dict[str, str], **options: Any) -> Any:
+        assert env.pop(PARENT) == str(os.getpid())
+        return warm.Popen(words, env=env, **options)
+
+    starts = SimpleNamespace(Popen=start, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
+    monkeypatch.setattr(training, "subprocess", starts)
+    monkeypatch.setattr(training, "LISTEN_SECONDS", 0.02)
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+
+
+@pytest.fixture
+def values(config: Make) -> dict[str, Any]:
+    made = config(**{"evaluation.every_steps": 4, "checkpoint.save_every_steps": 4})
+    return {key: value for key, value in flat(made).items() if value is not None}
+
+
+def test_every_name_of_the_interface_is_there_and_documented() -> None:
+    for name in maskwright.__all__:
+        assert getattr(maskwright, name).__doc__
+    assert {*maskwright.__all__} <= {*dir(maskwright)}
+    with pytest.raises(AttributeError, match="no attribute 'pretrian'"):
+        maskwright.pretrian  # noqa: B018
+
+
+def test_a_run_is_the_commands_whatever_callbacks_do(
+    values: dict[str, Any], config: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, heard, saved = str(tmp_path / "run"), list[tuple[int, float]](), list[int]()
+
+    def spoil(record: dict[str, Any]) -> None:
+        heard.append((record["step"], record.pop("loss")))
+        record["step"] = -1
+        raise ZeroDivisionError
+
+    def remember(step: int, location: str) -> None:
+        assert checkpoint.load(location)[0].step == step
+        saved.append(step)
+
+    with pytest.raises(StoppedEarly) as stopped:
+        maskwright.pretrain(values, folder, stop_after_steps=6, on_log=spoil, on_save=remember)
+    assert stopped.value.reason == "limit" and "--stop-after-steps 6" in stopped.value.what
+    evaluated: list[int] = []
+    run = maskwright.pretrain(
+        values, folder, on_log=spoil, on_evaluate=lambda one: evaluated.append(one["step"]), on_save=remember
+    )
+    said = capsys.readouterr().err
+    assert said.count("warning: on_log raised ZeroDivisionError") == 2  # once a call
+    assert "continuing at step 6" in said
+
+    pretrain(config(**{"evaluation.every_steps": 4, "checkpoint.save_every_steps": 4}), str(tmp_path / "straight"))
+    straight, own = (
+        checkpoint.load_newest(str(tmp_path / name / "checkpoints"), set_aside=False) for name in ("straight", "run")
+    )
+    assert straight is not None and own is not None
+    for name, value in straight[0].parameters.items():
+        np.testing.assert_array_equal(own[0].parameters[name], value)
+    losses = [(one["step"], one["loss"]) for one in run.metrics if "loss" in one]
+    assert heard == losses and [step for step, _ in losses] == [*range(1, 13)]
+    assert saved == [4, 6, 8, 12] and evaluated == [8, 12]
+    assert run.status is not None and (run.status.phase, run.checkpoints[-1]) == ("done", 12)
+    assert run.config["schedule.steps"] == 12 and run.results is None and run.lineage == []
+    drawn = run.plot(maskwright.Run(str(tmp_path / "straight")))
+    assert "held-out loss" in drawn.html and drawn._repr_html_().startswith("<iframe srcdoc=")
+    run.report().save(str(tmp_path / "report.html"))
+    if installed("pandas"):
+        assert [*run.frame().index] == [0, *range(1, 13)]
+    assert "How to make it again" in (tmp_path / "report.html").read_text()
+    assert maskwright.evaluate(run, max_rows=8).report().startswith(f"{folder} on ")
+
+
+def test_a_run_that_is_interrupted_is_saved_first(values: dict[str, Any], tmp_path: Path) -> None:
+    def interrupt(record: dict[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        maskwright.pretrain({**values, "schedule.steps": 5000}, str(tmp_path / "run"), on_log=interrupt)
+    run = maskwright.Run(str(tmp_path / "run"))
+    assert run.status is not None and (run.status.phase, run.status.exit) == ("stopped", 75)
+    assert run.checkpoints[-1] == run.status.step > 0
+
+
+def test_errors_are_the_commands(values: dict[str, Any], tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"^config: unknown key schedule\.stepz"):
+        maskwright.pretrain({**values, "schedule.stepz": 3}, run)
+    with pytest.raises(StoreError) as refused:
+        maskwright.pretrain(values, run, overrides={"data.store": tmp_path / "nowhere"})
+    assert refused.value.where == str(tmp_path / "nowhere") and "maskwright data prepare" in (refused.value.fix or "")
+    with pytest.raises(InputError, match="processes"):
+        maskwright.pretrain(values, run, processes=0)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(InputError, match="is not there"):
+        maskwright.Run(run).metrics  # noqa: B018
+    with pytest.raises(InputError, match="is not on this machine"):
+        maskwright.Run("gs://bucket/run").status  # noqa: B018
+    with pytest.raises(InputError, match="int has no location"):
+        maskwright.load(3)  # type: ignore[arg-type]
+
+
+def test_of_two_processes_the_one_that_failed_says_why(values: dict[str, Any], tmp_path: Path) -> None:
+    """The launcher's own error would only say that the job failed; and a run that recovers has not failed."""
+    with pytest.raises(StoreError) as refused:
+        maskwright.pretrain({**values, "data.store": "nowhere"}, tmp_path / "run", processes=2)
+    assert (refused.value.where or "").endswith("nowhere")
+    run = maskwright.pretrain({**values, "schedule.steps": 4}, tmp_path / "run", processes=2)
+    assert run.checkpoints == [4]
+
+
+def test_keys_of_both_forms_come_together(store: TokenStore, tmp_path: Path) -> None:
+    given = {"schedule.steps": np.int64(50), "schedule": {"kind": "wsd"}, "data": {"store": maskwright.Store("s")}}
+    assert nested(given) == {"schedule": {"steps": 50, "kind": "wsd"}, "data": {"store": "s"}}
+    assert nested({"model.init_from": tmp_path, "optimizer": {"betas": (0.9, np.float32(0.5))}}) == {
+        "model": {"init_from": str(tmp_path)},
+        "optimizer": {"betas": [0.9, 0.5]},
+    }
+    changed = {"schedule": {"steps": 4, "kind": "wsd"}}
+    override(changed, {"schedule.steps": 5, "optimizer.learning_rate": 0.1})
+    assert changed == {"schedule": {"steps": 5, "kind": "wsd"}, "optimizer": {"learning_rate": 0.1}}
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides", "said"),
+    [
+        ({"schedule.steps": 5, "schedule": {"steps": 4}}, {}, "schedule.steps is given twice"),
+        ({"schedule": 3, "schedule.steps": 4}, {}, "schedule is given twice"),
+        ({3: 4}, {}, "the key 3 is no string"),
+        ({"seed": object()}, {}, "a object is no value"),
+        ({}, {"schedule": {"steps": 5}}, "schedule names a whole section"),
+        ({"seed": 3}, {"seed.of": 5}, "seed is not a section"),
+    ],
+)
+def test_what_is_no_configuration_is_refused(config: Any, overrides: Any, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=said):
+        maskwright.pretrain(config, tmp_path / "run", overrides=overrides)
+
+
+def test_a_closed_stderr_does_not_stop_a_run(
+    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr("sys.stderr", closed)
+    assert maskwright.pretrain({**values, "schedule.steps": 4}, tmp_path / "run").checkpoints == [4]
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        ("one string", "no texts are given"),
+        ([], "no texts are given"),
+        (["a", float("nan")], "texts:2: nan is no text"),
+        (["a", None], "texts:2: None is no text"),
+        ([(1, 2)], "is no text"),
+        ([("a", "b", "c")], "has 3 parts"),
+    ],
+)
+def test_what_is_no_text_is_refused(texts: Any, said: str, tmp_path: Path, tokenizer: str) -> None:
+    model = maskwright.load(pretrained_folder(tmp_path / "model", tokenizer))
+    with pytest.raises(InputError, match=said):
+        model.embed(texts)
+
+
+def test_an_encoder_without_a_head_embeds_and_nothing_else(tmp_path: Path, tokenizer: str) -> None:
+    folder = tmp_path / "model"
+    weights = load_file(f"{pretrained_folder(folder, tokenizer)}/model.safetensors")
+    bare = {name.removeprefix("roberta."): value for name, value in weights.items() if name.startswith("roberta.")}
+    save_file(bare, str(folder / "model.safetensors"))
+    model = maskwright.load(folder)
+    assert model.embed(np.array(["the fox", "an old house"])).shape[0] == 2
+    for use in (lambda: model.fill("the <mask>"), lambda: model.export(str(tmp_path / "hf")), lambda: _held_out(model)):
+        with pytest.raises(ModelError, match="is a bare encoder"):
+            use()
+
+
+def _held_out(model: maskwright.Model) -> None:
+    maskwright.evaluate(model, store="store")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MaskwrightError("failed"),
+        ConfigError("is wrong", where="a.yaml", fix="mend it", lines=("b: too", "c: also")),
+        StoppedEarly("stopped", reason="asked"),
+        errors.HealthError("not finite", step=7, fix="lower the rate"),
+        errors.HealthError("diverged"),
+        errors.CloudError("is refused", reason="quota"),
+        errors.JobError("its host failed", 3, where="lab"),
+        errors.Locked("is held", where="run", fix="wait"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_is_the_same_in_another_process(error: MaskwrightError) -> None:
+    error.sent_by_a_library = object()  # type: ignore[attr-defined]
+    again = errors.from_record(json.loads(json.dumps(errors.as_record(error))))
+    assert type(again) is type(error) and (str(again), again.exit_code) == (str(error), error.exit_code)
+    held = {name: value for name, value in vars(error).items() if name != "sent_by_a_library"}
+    assert {name: tuple(value) if name == "lines" else value for name, value in vars(again).items()} == held
+
+
+def test_no_secret_is_in_an_errors_record() -> None:
+    key = "AKIA" + "ABCDEFGHIJKLMNOP"
+    error = ConfigError("is refused", where=f"s3://{key}:hidden@bucket", fix="none", lines=(f"https://u:{key}@host/",))
+    assert "hidden" not in json.dumps(errors.as_record(error))
+
+
+def test_a_fine_tuned_model_predicts_as_the_command_does(tmp_path: Path, tokenizer: str) -> None:
+    location = str(finished_run(tmp_path / "run", shape("roberta", "single_label_classification"), tokenizer))
+    (tmp_path / "texts.jsonl").write_text('{"text": "the fox saw a garden"}\n{"text": "an old house"}\n')
+    model, output = maskwright.load(location), tmp_path / "said.jsonl"
+    predict.predict(
+        load_model(location), str(tmp_path / "texts.jsonl"), str(output), given=predict.Given(), probabilities=True
+    )
+    expected = [json.loads(line) for line in output.read_text().splitlines()]
+    said = model.predict(["the fox saw a garden", "an old house"], probabilities=True)
+    assert said == [{key: value for key, value in one.items() if key != "line"} for one in expected]
+    assert model.task == "single_label_classification" and said[0]["label"] in model.labels
+    assert model.embed(["the fox", "an old house"]).shape == (2, 32)
+    with pytest.raises(InputError, match="without a masked-LM head"):
+        model.fill("the <mask>")
+
+
+def test_a_fine_tuning_ends_with_its_scores(tmp_path: Path, tokenizer: str) -> None:
+    task = foxes(tmp_path)
+    model = pretrained_folder(tmp_path / "model", tokenizer)
+    run = maskwright.finetune(str(task), str(tmp_path / "run"), overrides={"model.init_from": model})
+    assert run.results is not None and run.results["step"] in run.checkpoints
+    scores = maskwright.evaluate(run)
+    assert scores.report() == maskwright.evaluate(run.load()).report()
+
+
+def test_text_becomes_a_store(corpus: Path, tmp_path: Path, store: TokenStore) -> None:
+    folder = maskwright.train_tokenizer(str(corpus), str(tmp_path / "tokenizer"), vocab_size=400, layout="sentences")
+    made = maskwright.prepare([str(corpus)], folder, str(tmp_path / "store"), valid_fraction=0.1, layout="sentences")
+    assert made.documents() + made.documents("valid") == 300
+    assert made.tokens() == store.split("train").tokens and "300 read" in str(made)
+    assert str(made).startswith(f"{made.location}: format ")

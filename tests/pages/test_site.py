@@ -1,0 +1,88 @@
+"""The documentation site without its builder: every page is in the navigation once, made pages are what makes them, and
+the headings of troubleshooting are words that maskwright says. `scripts/docs` builds the site strictly."""
+
+from __future__ import annotations
+
+import ast
+import re
+import runpy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import reference_pages
+import yaml
+from pages.test_links import ROOT
+
+SOURCES = runpy.run_path(str(ROOT / "docs" / "site" / "stage.py"))["sources"]
+FIGURES = runpy.run_path(str(ROOT / "docs" / "site" / "figures.py"))
+
+
+class Settings(yaml.SafeLoader):
+    """mkdocs.yml names a function of Python, which is not needed here."""
+
+
+Settings.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: suffix)
+
+
+def settings() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.load((ROOT / "mkdocs.yml").read_text(), Settings)  # noqa: S506 - a SafeLoader
+    return found
+
+
+def leaves(nav: object) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    elif isinstance(nav, dict):
+        for below in nav.values():
+            yield from leaves(below)
+    elif isinstance(nav, list):
+        for below in nav:
+            yield from leaves(below)
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    site = settings()
+    assert sorted(leaves(site["nav"])) == sorted(SOURCES().values())
+
+
+def test_the_site_loads_nothing_from_elsewhere() -> None:
+    site = settings()
+    assert site["theme"]["font"] is False and site["plugins"] == ["search"]
+    assert not {"extra_javascript", "hooks"} & set(site)
+
+
+@pytest.mark.parametrize("name", reference_pages.MADE)
+def test_reference_pages_are_what_the_source_says(name: str) -> None:
+    """`python tests/reference_pages.py` renews them, with tests/ on the path."""
+    assert (ROOT / "docs" / name).read_text(encoding="utf-8") == reference_pages.MADE[name]()
+
+
+def test_figures_are_what_draws_them() -> None:
+    """`python docs/site/figures.py` renews them."""
+    assert FIGURES["PICTURE"].read_text(encoding="utf-8") == FIGURES["picture"]()
+
+
+def said() -> str:
+    """Every text of the source, with … where a value is put in."""
+    found = []
+    for path in sorted((ROOT / "src" / "maskwright").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                found.append(
+                    "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return "\n".join(found)
+
+
+def test_troubleshooting_has_the_words_that_are_said() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    quoted = [
+        line for heading in re.findall(r"^### (.*`.*)$", page, re.MULTILINE) for line in re.findall("`(.+?)`", heading)
+    ]
+    words = said()
+    pieces = {piece.strip() for line in quoted for piece in line.split("…") if len(piece.strip()) > 3}
+    assert len(quoted) > 20
+    assert sorted(piece for piece in pieces if piece not in words) == []

@@ -1,0 +1,169 @@
+"""The pages of the command line and of the Python interface, made of what `--help` says and of the docstrings.
+`python tests/reference_pages.py` renews them, with tests/ on the path; a test compares."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from typer.main import get_command
+
+import maskwright
+from maskwright.cli.main import app
+from maskwright.cli.options import PANELS
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMANDS = """\
+# The command line
+
+<!-- Made by `python tests/reference_pages.py`; a test compares the two. -->
+
+Every command with its options, in the order of `maskwright --help`. `--help` after a command says the same in the
+terminal. Results go to the standard output, messages to the standard error. An error is one line; `--debug`, anywhere
+in a command, shows the traceback too. [Exit codes](exit-codes.md) and [JSON](json.md) have pages of their own, and
+[troubleshooting](troubleshooting.md) has the errors by their words.
+
+What decides the numbers is no option, but a key of a YAML: [of a run](configuration.md), [of
+fine-tuning](finetuning-configuration.md), [of an environment](google-cloud-environment.md).
+"""
+PYTHON = """\
+# The Python interface
+
+<!-- Made by `python tests/reference_pages.py`; a test compares the two. -->
+
+Everything that `import maskwright` offers. [From Python](python.md) shows it at work.
+"""
+
+
+def commands_page() -> str:
+    table = get_command(app)
+    parts = [COMMANDS]
+    for panel, names in PANELS.items():
+        parts.append(f"## {panel}\n")
+        for name in names:
+            parts += _command(table.commands[name], table.context_class(table, info_name="maskwright"), name)
+    return "\n".join(parts).rstrip("\n") + "\n"
+
+
+def _command(command: Any, parent: Any, name: str) -> list[str]:
+    """Its heading, its help and a table of what it takes; then each command below it."""
+    context = command.context_class(command, info_name=name, parent=parent)
+    parts = [f"### maskwright {context.command_path.removeprefix('maskwright ')}\n", f"{_prose(command.help)}\n"]
+    rows = []
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record and "--help" not in parameter.opts:
+            words, extra = _bracketed(record[1])
+            name = re.sub(r"<(\S+\|\S+)>", lambda one: f"{{{one[1].replace('|', ', ')}}}", record[0])
+            extra = f" *{extra[0].upper()}{_cell(extra[1:])}.*" if extra else ""
+            rows.append(f"| `{_code(name)}` | {_cell(words)}{extra} |")
+    if rows:
+        parts.append("\n".join(["| option | meaning |", "|---|---|", *rows, ""]))
+    if hasattr(command, "list_commands"):
+        for below in command.list_commands(context):
+            parts += _command(command.get_command(context, below), context, below)
+    return parts
+
+
+def _bracketed(text: str) -> tuple[str, str]:
+    """What `--help` says of an option, and what it adds in brackets: a default, a range, that it is required."""
+    found = re.fullmatch(r"(.*?)(?:  \[(.*)\])?", text, re.DOTALL)
+    assert found is not None
+    return found[1], (found[2] or "").replace("x>=", "at least ").replace("x<=", "at most ")
+
+
+def _prose(text: str | None) -> str:
+    return re.sub(r"[ \t]*\n(?!\n)[ \t]*", " ", inspect.cleandoc(text or "").replace("\n\n", "\0")).replace(
+        "\0", "\n\n"
+    )
+
+
+def _code(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _cell(text: str) -> str:
+    return _code(text).replace("*", "\\*").replace("<", "&lt;")
+
+
+def python_page() -> str:
+    parts = [PYTHON]
+    for name in sorted(set(maskwright.__all__) - {"__version__"}, key=lambda name: (name[0].isupper(), name)):
+        module = next(module for module, names in maskwright._MODULES.items() if name in names)
+        path = ROOT / "src" / "maskwright" / f"{module.replace('.', '/')}.py"
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        node = next(n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == name)
+        parts.append(f"## {name}\n")
+        parts += _function(node) if isinstance(node, ast.FunctionDef) else _class(node)
+    return "\n".join([*parts, *_words()]).rstrip("\n") + "\n"
+
+
+def _words() -> list[str]:
+    """What the signatures call the kinds of values that several functions take."""
+    parts = ["## What the signatures say\n", "| word | is | meaning |", "|---|---|---|"]
+    for path in sorted((ROOT / "src" / "maskwright" / "api").glob("*.py")):
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        for one, after in pairwise(body):
+            if isinstance(one, ast.Assign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+                meaning = _prose(str(after.value.value))
+                parts.append(
+                    f"| `{ast.unparse(one.targets[0])}` | `{_code(ast.unparse(one.value))}` | {_cell(meaning)} |"
+                )
+    return [*parts, ""]
+
+
+def _function(node: ast.FunctionDef, owner: str = "") -> list[str]:
+    return [f"```py\n{_signature(node, owner)}\n```\n", f"{ast.get_docstring(node) or ''}\n"]
+
+
+def _class(node: ast.ClassDef) -> list[str]:
+    bases = [ast.unparse(base) for base in node.bases]
+    parts = [f"{ast.get_docstring(node) or ''}\n"]
+    if bases:
+        parts.insert(0, f"A kind of `{bases[0]}`.\n")
+    for one in node.body:
+        if isinstance(one, ast.AnnAssign) and not ast.unparse(one.target).startswith("_"):
+            parts.append(f"- `{ast.unparse(one.target)}: {ast.unparse(one.annotation)}`")
+    parts += [""] * parts[-1].startswith("-")
+    for one in node.body:
+        if isinstance(one, ast.FunctionDef) and not one.name.startswith("_"):
+            decorators = {ast.unparse(decorator) for decorator in one.decorator_list}
+            if decorators & {"property", "cached_property"}:
+                kind = ast.unparse(one.returns) if one.returns else "Any"
+                parts += [f"### {node.name}.{one.name}\n", f"`{kind}`. {ast.get_docstring(one) or ''}".strip() + "\n"]
+            else:
+                parts += [f"### {node.name}.{one.name}()\n", *_function(one, f"{node.name}.")]
+    return parts
+
+
+def _signature(node: ast.FunctionDef, owner: str) -> str:
+    """A line for each parameter where one line would be too long."""
+    arguments = node.args
+    if owner:
+        arguments.args = arguments.args[1:]  # self
+    returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    line = f"{owner}{node.name}({ast.unparse(arguments)}){returns}"
+    if len(line) <= 90:
+        return line
+    given = [*arguments.args]
+    defaults = [None] * (len(given) - len(arguments.defaults)) + list(arguments.defaults)
+    rows = [_parameter(one, default) for one, default in zip(given, defaults, strict=True)]
+    rows += ["*"] * bool(arguments.kwonlyargs)
+    rows += [_parameter(one, default) for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    return f"{owner}{node.name}(\n" + "".join(f"    {row},\n" for row in rows) + f"){returns}"
+
+
+def _parameter(one: ast.arg, default: ast.expr | None) -> str:
+    kind = f": {ast.unparse(one.annotation)}" if one.annotation else ""
+    return f"{one.arg}{kind}" + (f" = {ast.unparse(default)}" if default is not None else "")
+
+
+MADE = {"command-line.md": commands_page, "python-reference.md": python_page}
+
+if __name__ == "__main__":
+    for page, made in MADE.items():
+        (ROOT / "docs" / page).write_text(made(), encoding="utf-8")

@@ -1,0 +1,339 @@
+"""A run's numbers in other services: each read back from the service's own offline files, by its own reader where it
+has one."""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maskwright.cli import main
+from maskwright.core import extras, storage
+from maskwright.core.errors import ConfigError, Locked, MaskwrightError
+from maskwright.monitor.forward.forward import FOLDER, Forwarder, Sent, To, forward
+from maskwright.monitor.forward.service import About, Line, Outcome
+from maskwright.run.directory import FORMAT, RunDirectory, Status
+from maskwright.run.metric_names import trainer_names
+from maskwright.tasks import pretrain as task
+from maskwright.training import checkpoint
+
+CANARY = "c4n4ry-In-The-Mine"
+pytestmark = pytest.mark.filterwarnings("ignore")
+"""Of the services' packages, under which no test of ours can put order."""
+
+
+def trained(step: int, loss: float = 1.0, **more: float) -> dict[str, Any]:
+    return {"step": step, "loss": loss, "learning_rate": 0.5, "grad_norm": None, **more, "time": 1e9 + step}
+
+
+def judged(step: int, loss: float) -> dict[str, Any]:
+    return {"step": step, "valid_loss": loss, "valid_accuracy": 0.25, "time": 1e9 + step}
+
+
+def write(run: Path, lines: Sequence[dict[str, Any]], **status: Any) -> None:
+    """The lines take the place of all that were there, as in a run that goes on from a checkpoint."""
+    with storage.atomic_writer(str(run / "metrics.jsonl")) as file:
+        file.write("".join(json.dumps(line) + "\n" for line in lines).encode())
+    RunDirectory(str(run)).write_status(Status(**{"phase": "done", "exit": 0, **status}))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run that ended, whose configuration has a secret in a URL."""
+    folder = tmp_path / "letters"
+    folder.mkdir()
+    names = ("digest", "store", "store_fingerprint", "tokenizer_fingerprint")
+    config = {"seed": 3, "data.store": f"s3://me:{CANARY}@host/store", "phases": [], "logging.report_to": ["wandb"]}
+    record = {"format": FORMAT, "config": config, "model": {}, "dtype": "float32", **dict.fromkeys(names, "x")}
+    storage.write_json(str(folder / "config.resolved.json"), record)
+    write(folder, [judged(0, 6.0), trained(10, 5.0, tokens=640), trained(20, 4.0, tokens=1280), judged(20, 4.5)])
+    return folder
+
+
+def sent_to(run: Path, to: To) -> Sent:
+    sent, taken = forward(str(run), to)
+    assert taken
+    return sent
+
+
+def bytes_below(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+# ---- names ---------------------------------------------------------------------------------------------------------
+
+
+def test_names_are_those_of_the_trainers_callbacks() -> None:
+    from transformers.integrations.integration_utils import rewrite_logs
+
+    theirs = {"loss": 1.5, "grad_norm": 2.0, "learning_rate": 0.1, "epoch": 0.5, "num_input_tokens_seen": 9}
+    ours = {"loss": 1.5, "grad_norm": 2.0, "learning_rate": 0.1, "epoch": 0.5, "tokens": 9}
+    assert trainer_names({"step": 4, "time": 1.0, **ours}) == rewrite_logs(theirs)
+    held_out = {"valid_loss": 1.0, "valid_accuracy": 0.5, "valid_books_loss": 2.0}
+    assert trainer_names(held_out) == rewrite_logs({"eval_loss": 1.0, "eval_accuracy": 0.5, "eval_books_loss": 2.0})
+    assert trainer_names({"loss": float("nan"), "grad_norm": None, "kind": "a word", "yes": True}) == {}
+
+
+# ---- services, offline ---------------------------------------------------------------------------------------------
+
+
+def wandb_records(folder: Path) -> Iterator[Any]:
+    """The records of an offline run in W&B's own message. The package has no reader in Python: the file is a header of
+    7 bytes, and LevelDB's log (github.com/google/leveldb/blob/main/doc/log_format.md)."""
+    from wandb.proto import wandb_internal_pb2
+
+    for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
+        content, at, parts = path.read_bytes(), 7, b""
+        while at < len(content):
+            left = 32_768 - at % 32_768
+            if left < 7:
+                at += left
+                continue
+            _, length, kind = struct.unpack_from("<IHB", content, at)
+            parts += content[at + 7 : at + 7 + length]
+            at += 7 + length
+            if kind in (1, 4):  # whole, or the last of several
+                yield wandb_internal_pb2.Record.FromString(parts)
+                parts = b""
+
+
+def wandb_history(folder: Path) -> list[dict[str, Any]]:
+    rows = [record.history for record in wandb_records(folder) if record.WhichOneof("record_type") == "history"]
+    return [{(item.key or item.nested_key[0]): json.loads(item.value_json) for item in row.item} for row in rows]
+
+
+def wandb_losses(folder: Path) -> list[tuple[int, float]]:
+    return [(row["train/global_step"], row["train/loss"]) for row in wandb_history(folder) if "train/loss" in row]
+
+
+def test_wandb(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb", reason="the extra wandb is not installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.delenv("WANDB_DIR", raising=False)
+    monkeypatch.setenv("SOME_API_KEY", CANARY + "-2")
+    sent = sent_to(run, "wandb")
+    folder = run / FOLDER
+    assert (sent.lines, sent.trained, sent.evaluated, sent.outcome) == (4, 20, 20, "done")
+    assert wandb_losses(folder) == [(10, 5.0), (20, 4.0)]
+    evaluated = [row for row in wandb_history(folder) if "eval/loss" in row]
+    assert [(row["train/global_step"], row["eval/loss"], row["eval/accuracy"]) for row in evaluated] == [
+        (0, 6.0, 0.25),
+        (20, 4.5, 0.25),
+    ]
+    records = list(wandb_records(folder))
+    began = next(record.run for record in records if record.WhichOneof("record_type") == "run")
+    assert (began.project, began.display_name, began.run_id) == ("maskwright", "letters", sent.run_id)
+    assert began.host == ""
+    configs = {item.key: item.value_json for record in records for item in record.config.update}
+    configs |= {item.key: item.value_json for item in began.config.update}
+    assert json.loads(configs["data.store"]) == "s3://me:***@host/store" and json.loads(configs["seed"]) == 3
+    assert CANARY.encode() not in bytes_below(folder)
+    (kept,) = folder.glob("wandb/offline-run-*/*.wandb")
+    assert b"pytest" not in kept.read_bytes()  # neither the script nor the command line, the folder or the packages
+
+    assert sent_to(run, "wandb") == sent  # there is nothing new
+    assert len(list(folder.glob("wandb/offline-run-*"))) == 1
+    write(run, [trained(10, 5.0), trained(20, 4.0), trained(30, 3.0)])
+    assert sent_to(run, "wandb").run_id == sent.run_id
+    assert wandb_losses(folder) == [(10, 5.0), (20, 4.0), (30, 3.0)]
+
+
+def test_mlflow(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder: its database takes 12 seconds to be made on a machine whose disk is slow."""
+    pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
+    from mlflow import MlflowClient
+
+    where = f"file://{tmp_path / 'tracked'}"
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", where)
+    sent = sent_to(run, "mlflow")
+    client = MlflowClient(where)
+
+    def history(name: str) -> list[tuple[int, float]]:
+        return [(one.step, one.value) for one in client.get_metric_history(sent.run_id, name)]
+
+    found = client.get_run(sent.run_id)
+    assert (found.info.run_name, found.info.status) == ("letters", "FINISHED")
+    assert client.get_experiment(found.info.experiment_id).name == "maskwright"
+    assert found.data.params["data.store"] == "s3://me:***@host/store" and found.data.params["seed"] == "3"
+    assert history("loss") == [(10, 5.0), (20, 4.0)] and history("eval_loss") == [(0, 6.0), (20, 4.5)]
+    assert history("num_input_tokens_seen") == [(10, 640.0), (20, 1280.0)]
+    (stamp, _) = (one.timestamp for one in client.get_metric_history(sent.run_id, "loss"))
+    assert stamp == int((1e9 + 10) * 1000)
+    assert CANARY.encode() not in bytes_below(tmp_path / "tracked")
+    assert set(found.data.tags) == {"mlflow.runName"}  # no user, no script, no commit
+
+    write(run, [trained(10, 5.0), trained(20, 4.0), trained(30, 3.0)], phase="stopped", exit=75)
+    assert sent_to(run, "mlflow").run_id == sent.run_id
+    assert history("loss") == [(10, 5.0), (20, 4.0), (30, 3.0)]
+    assert client.get_run(sent.run_id).info.status == "KILLED"
+
+
+def test_trackio(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("trackio", reason="the extra trackio is not installed")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "tracked"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    from trackio.sqlite_storage import SQLiteStorage
+
+    sent = sent_to(run, "trackio")
+
+    def losses() -> list[tuple[int, float]]:
+        logs = SQLiteStorage.get_logs("maskwright", sent.run_id)
+        return [(row["step"], row["train/loss"]) for row in logs if "train/loss" in row]
+
+    assert losses() == [(10, 5.0), (20, 4.0)]
+    assert SQLiteStorage.get_run_config("maskwright", sent.run_id)["data.store"] == "s3://me:***@host/store"
+    assert CANARY.encode() not in bytes_below(tmp_path / "tracked")
+    write(run, [trained(10, 5.0), trained(20, 4.0), trained(30, 3.0)])
+    assert sent_to(run, "trackio").run_id == sent.run_id
+    assert losses() == [(10, 5.0), (20, 4.0), (30, 3.0)]
+
+
+# ---- what is sent, and again -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Made:
+    """A service that keeps what it gets. `failing`: how many calls raise."""
+
+    failing: int = 0
+    got: list[Line] = field(default_factory=list)
+    begun: list[str | None] = field(default_factory=list)
+    ended: list[Outcome] = field(default_factory=list)
+    about: About | None = None
+    run_id: str = "one"
+
+    def begin(self, about: About, run_id: str | None) -> Made:
+        self.about = about
+        self.begun.append(run_id)
+        self._fail()
+        return self
+
+    def send(self, lines: Sequence[Line]) -> None:
+        self._fail()
+        self.got += lines
+
+    def finish(self, outcome: Outcome) -> None:
+        self.ended.append(outcome)
+
+    def _fail(self) -> None:
+        if self.failing:
+            self.failing -= 1
+            raise ConnectionError(f"https://me:{CANARY}@host: refused\nand much more")
+
+    @property
+    def steps(self) -> list[int]:
+        return [line.step for line in self.got]
+
+
+def sent_all(run: Path, service: Made, to: To = "wandb") -> Sent:
+    forwarder = Forwarder(str(run), to, begin=service.begin)
+    forwarder.send_all()
+    return forwarder.sent
+
+
+def test_after_a_rollback_steps_are_sent_again_and_after_a_restart_not(run: Path) -> None:
+    service = Made()
+    sent_all(run, service)
+    assert service.steps == [0, 10, 20, 20]
+    storage.write_json(str(run / "rollbacks.json"), [{"seen": 20, "step": 10, "data": 20}])
+    write(run, [judged(0, 6.0), trained(10, 5.0), trained(20, 4.4), judged(20, 4.6)])
+    sent_all(run, service)
+    assert service.steps[4:] == [20, 20]
+    assert [line.values.get("train/loss") for line in service.got[4:]] == [4.4, None]
+    write(run, [judged(0, 6.0), trained(10, 5.0), trained(20, 4.4), judged(20, 4.6), trained(30, 4.0)])
+    sent_all(run, service)
+    assert service.steps[6:] == [30]
+    assert service.begun == [None, "one", "one"] and service.ended == ["done"] * 3
+
+
+def test_what_a_service_refuses_waits_until_it_takes_it(run: Path) -> None:
+    """A service that is down for its first three calls, while the run goes on: one warning, and every line once."""
+    service, told, now = Made(failing=3), list[str](), [0.0]
+    lines = [trained(step) for step in range(1, 40)]
+    write(run, lines[:5], phase="training", exit=None)
+
+    def sleep(seconds: float) -> None:
+        """Meanwhile the run goes on, and ends after 80 seconds."""
+        now[0] += seconds
+        done = min(len(lines), 5 + int(now[0]))
+        over = now[0] > 80.0
+        with (run / "metrics.jsonl").open("a") as file:
+            file.write("".join(json.dumps(line) + "\n" for line in lines[written[0] : done]))
+        written[0] = max(written[0], done)
+        RunDirectory(str(run)).write_status(Status(phase="done" if over else "training", exit=0 if over else None))
+
+    written = [5]
+    forwarder = Forwarder(
+        str(run), "wandb", begin=service.begin, tell=lambda line: told.append(line), clock=lambda: now[0], sleep=sleep
+    )
+    assert forwarder.follow()
+    assert service.steps == list(range(1, 40)) and forwarder.sent.lines == 39 and service.ended == ["done"]
+    (warning,) = told
+    assert warning.startswith("warning: wandb: https://***@host: refused; the run is not touched by it")
+    assert warning.endswith(f"`maskwright forward {run} --to wandb` sends the rest")
+    assert CANARY not in str(service.about)
+
+
+def test_one_process_sends_to_a_service_at_a_time(run: Path) -> None:
+    (run / FOLDER).mkdir()
+    with (
+        storage.locked(str(run / FOLDER / "wandb.lock"), remove=False),
+        pytest.raises(Locked, match="is in use by process"),
+    ):
+        sent_all(run, Made())
+    sent_all(run, Made(), "mlflow")
+
+
+def test_a_service_that_fails_at_the_end_is_told_again_later(run: Path) -> None:
+    service = Made(failing=1)
+    with pytest.raises(MaskwrightError, match="sends the rest"):
+        sent_all(run, service)
+    assert sent_all(run, service).lines == 4 and service.steps == [0, 10, 20, 20]
+
+
+# ---- beside a run ----------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_package_ends_a_run_before_it_begins(
+    config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(extras, "installed", lambda package: package not in ("wandb", "trackio"))
+    with pytest.raises(ConfigError, match=r"logging.report_to: the package wandb is not installed.*\[wandb\]") as found:
+        task.pretrain(config(**{"logging.report_to": ["tensorboard", "wandb"]}), str(tmp_path / "run"))
+    assert found.value.exit_code == 2 and not (tmp_path / "run").exists()
+    assert main.run(["forward", str(tmp_path / "run"), "--to", "trackio"]) == 2
+    assert "scripts/install --trackio" in capfd.readouterr().err
+
+
+def test_a_run_reports_while_it_trains_and_is_the_same_run(
+    config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Trackio takes the lines; MLflow's server does not answer. The weights are those of a run without either."""
+    for package in ("trackio", "mlflow"):
+        pytest.importorskip(package, reason=f"the extra {package} is not installed")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "tracked"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    task.pretrain(config(), str(tmp_path / "plain"))
+    run = tmp_path / "reported"
+    capsys.readouterr()
+    began = time.monotonic()
+    task.pretrain(config(**{"logging.report_to": ["trackio", "mlflow", "tensorboard"]}), str(run))
+    assert time.monotonic() - began < 60.0
+    said = capsys.readouterr().err
+    assert said.count("warning: mlflow: ") == 1 and "the run is not touched by it" in said
+    assert "warning: mlflow: " in (run / "log.txt").read_text()
+    sent = json.loads((run / FOLDER / "trackio.json").read_text())
+    lines = RunDirectory(str(run)).read_metrics()
+    assert (sent["lines"], sent["trained"], sent["outcome"]) == (len(lines), 12, "done")
+    weights = [checkpoint.load(str(place / "checkpoints/step-00000012"))[0] for place in (tmp_path / "plain", run)]
+    for name, value in weights[0].parameters.items():
+        assert (value == weights[1].parameters[name]).all()
+    assert list((run / "events").iterdir())

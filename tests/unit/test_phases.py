@@ -1,0 +1,305 @@
+"""Phases: where they end, what they change, and which text each one reads, beside a twin that goes document by
+document."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import small_config
+from reference import oracles
+
+from maskwright.core.config import RunConfig, build_config
+from maskwright.core.errors import ConfigError
+from maskwright.core.phases import stage_at
+from maskwright.data.loader import Loader
+from maskwright.data.mixing import MixedOrder
+from maskwright.data.mixture import MixedRows
+from maskwright.data.opening import make_loader, open_store
+from maskwright.data.rows import Rows
+from maskwright.data.store import Split, TokenStore
+from maskwright.data.stream import SEED_OF_DOCUMENTS, Place, Stream
+from maskwright.model.config import config_at
+from maskwright.run.directory import RunDirectory
+from maskwright.tasks.evaluate import evaluate
+from maskwright.tasks.models import load_model
+from maskwright.tasks.preflight import prepare_run
+from maskwright.tasks.pretrain import pretrain
+
+Config = Callable[..., RunConfig]
+
+
+def build(phases: list[dict[str, Any]], **keys: Any) -> RunConfig:
+    plain: dict[str, Any] = {"data": {"store": "s", "seq_len": 512}, "schedule": {"steps": 100}}
+    return build_config({**plain, "batch": {"virtual_workers": 8}, "phases": phases, **keys}, "run.yaml")
+
+
+def test_each_stage_is_the_run_with_what_its_phase_sets() -> None:
+    tokens = 40 * 64 * 128 + 2 * 128 * 128
+    run = build(
+        [
+            {"until_share": 0.4, "seq_len": 128, "masking_rate": 0.4},
+            {"until_tokens": tokens - 5, "seq_len": 128, "rows_per_step": 128},
+            {"until_step": 90, "masking_kind": "span"},
+        ]
+    )
+    stages = run.stages
+    assert [(stage.begin, stage.end) for stage in stages] == [(0, 40), (40, 42), (42, 90), (90, 100)]
+    assert [stage.first_row for stage in stages] == [0, 40 * 64, 40 * 64 + 2 * 128, 42 * 64 + 2 * 64 + 48 * 64]
+    assert stages[2].first_token == tokens
+    one, two, three, rest = (stage.config for stage in stages)
+    plain = build([])
+
+    def at(step: int) -> RunConfig:
+        return stage_at(stages, step).config
+
+    assert rest == plain and at(99) == at(500) == rest and at(41) == two
+    assert (one.data.seq_len, one.masking.rate, one.rows_per_step) == (128, 0.4, 64)
+    assert (two.data.seq_len, two.masking, two.batch.micro_batch_rows) == (128, plain.masking, 16)
+    assert three == plain.model_copy(update={"masking": plain.masking.model_copy(update={"kind": "span"})})
+    assert stage_at(plain.stages, 0).config is plain and len(plain.stages) == 1
+
+
+@pytest.mark.parametrize(
+    ("phases", "keys", "why"),
+    [
+        (
+            [{"until_share": 0.5}, {"until_step": 50}],
+            {},
+            "phases.1 ends at step 50, and what comes before it",
+        ),
+        ([{"until_share": 0.9}, {"until_share": 0.5}], {}, "they overlap. Fix: let each phase end after"),
+        ([{"until_tokens": 1}, {"until_step": 1}], {}, "they overlap"),
+        ([{"until_step": 101}], {}, "ends at step 101, and the run has 100. Fix: let it end earlier, or raise"),
+        (
+            [{"until_share": 0.5, "until_step": 9}],
+            {},
+            "has until_share and until_step. Fix: give it one of",
+        ),
+        ([{"seq_len": 64}], {}, "phases.0: does not say where it ends. Fix: give it one of until_share, until_step"),
+        ([{"until_step": 9, "seq_len": 4}], {}, "phases.0.seq_len is 4. Fix: give an integer ≥ 8"),
+        ([{"until_step": 9, "seq_len": 1024}], {}, "above the 512 tokens that the model takes. Fix: lower it, or set"),
+        ([{"until_step": 9, "rows_per_step": 12}], {}, "8 virtual workers do not divide it. Fix: take 16"),
+        ([{"until_step": 9, "lr_shape": "sqrt"}], {}, "lr_shape sqrt has no final_lr_share. Fix: give both"),
+        ([{"until_step": 9, "mixture_weights": {"a": 1}}], {}, "names a, and there are no sources, because data.mix"),
+        (
+            [{"until_step": 9, "mixture_weights": {"a": 1}}],
+            {"data": {"mixture": {"a": "x", "b": "y"}}},
+            "gives b no weight, and data.mixture does not either. Fix: give each source one",
+        ),
+        ([{"until_step": 9, "masking_rate": 2.0}], {}, "phases.0.masking_rate is 2.0. Fix: give a number > 0 and < 1"),
+        (
+            [{"until_step": 9, "seq_len": 64}],
+            {"schedule": {"epochs": 2.0}},
+            "schedule.epochs needs rows of one length, and as many of them in each step. Fix: give schedule.steps",
+        ),
+        (
+            [{"until_step": 9, "masking_rate": 0.4}],
+            {"data": {"store": "s", "format": "pregenerated"}},
+            "pregenerated examples have no phases",
+        ),
+    ],
+)
+def test_phases_that_cannot_be_are_refused_in_one_line(
+    phases: list[dict[str, Any]], keys: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        build(phases, **keys)
+    assert why in str(refused.value) and str(refused.value).count("\n") == 0
+
+
+def test_the_learning_rate_goes_from_phase_to_phase() -> None:
+    phases = [
+        {"until_step": 5, "masking_rate": 0.4},
+        {"until_step": 40, "final_lr_share": 1.0},
+        {"until_step": 60, "final_lr_share": 0.5},
+        {"until_step": 80, "final_lr_share": 0.1, "lr_shape": "sqrt"},
+        {"until_step": 90, "final_lr_share": 0.3, "lr_shape": "cosine"},
+    ]
+    schedule = {"steps": 100, "warmup_steps": 10, "kind": "linear"}
+    run, plain = (build(each, schedule=schedule, optimizer={"learning_rate": 2.0}) for each in (phases, []))
+    rates = [run.learning_rate_at(step) for step in range(100)]
+    assert rates[:10] == [plain.learning_rate_at(step) for step in range(10)] and rates[10:40] == [2.0] * 30
+    assert rates[40:60] == pytest.approx(np.linspace(2.0, 1.0, 20, endpoint=False))
+    assert rates[60:80] == pytest.approx([1.0 - 0.8 * (number / 20) ** 0.5 for number in range(20)])
+    assert rates[80:90] == pytest.approx([0.4 - 0.2 * np.cos(np.pi * number / 10) for number in range(10)])
+    assert rates[90:] == [plain.learning_rate_at(step) for step in range(90, 100)]
+    after = build([{"until_step": 50}, {"until_step": 100, "final_lr_share": 0.0}], schedule=schedule)
+    assert after.learning_rate_at(50) == plain.learning_rate_at(50) / 2.0 * after.optimizer.learning_rate
+    whole = build([{"until_share": 1.0, "final_lr_share": 0.0, "lr_shape": "cosine"}], schedule=schedule)
+    cosine = build([], schedule=schedule | {"kind": "cosine"})
+    assert [whole.learning_rate_at(step) for step in range(100)] == pytest.approx(
+        [cosine.learning_rate_at(step) for step in range(100)]
+    )
+
+
+# ---- which text ----------------------------------------------------------------------------------------------------
+
+
+def chunks_of(rows: Rows) -> Counter[tuple[int, int]]:
+    """(start, end) in the split of every piece of every row."""
+    layout = rows.plan
+    ends = layout.start + layout.length
+    return Counter(zip(layout.start.tolist(), ends.tolist(), strict=True))
+
+
+def slow_chunks(
+    store: TokenStore, seed: int, seq_len: int, begin: tuple[int, int], end: int | None
+) -> Counter[tuple[int, int]]:
+    """The chunks of one epoch's text from its token `begin[1]` to `end`, or to the epoch's end, document by
+    document."""
+    split, (epoch, skip) = store.split("train"), begin
+    spans = list(zip(split.document_starts.tolist(), split.document_ends.tolist(), strict=True))
+    left = None if end is None else end - skip
+    chunks: Counter[tuple[int, int]] = Counter()
+    for index in range(len(spans)):
+        first, last = spans[oracles.order(seed ^ SEED_OF_DOCUMENTS, epoch, index, len(spans))]
+        skipped = min(skip, last - first)
+        first, skip = first + skipped, skip - skipped
+        last = last if left is None else min(last, first + left)
+        left = None if left is None else left - (last - first)
+        chunks.update((place, min(place + seq_len - 2, last)) for place in range(first, last, seq_len - 2))
+    return chunks
+
+
+def phased(config: Config, **keys: Any) -> RunConfig:
+    """A third of the rows with 16 tokens, some with 24, the rest with 32."""
+    phases = [
+        {"until_step": 30, "seq_len": 16, "rows_per_step": 16},
+        {"until_step": 50, "seq_len": 16},
+        {"until_step": 90, "seq_len": 24, "rows_per_step": 24},
+    ]
+    return config(**{"schedule.steps": 200, "phases": phases, **keys})
+
+
+def test_each_leg_continues_where_the_last_one_stopped(store: TokenStore, config: Config) -> None:
+    loader, split = Loader(phased(config), store), store.split("train")
+    stream, place = Stream(store, 0, "documents"), Place()
+    every: Counter[tuple[int, int]] = Counter()
+    for leg, seq_len, rows in zip(loader.legs, (16, 24, 32), (30 * 16 + 20 * 8, 40 * 24, None), strict=True):
+        span = stream.span(place, seq_len, rows)
+        expected = slow_chunks(store, 0, seq_len, place, None if rows is None else span.next.token)
+        every, place = every + expected, span.next
+        assert isinstance(leg.rows, Rows)
+        if rows is None:  # the rest of the epoch, and then whole ones
+            expected += chunks_of(Loader(config(), store).rows)
+        else:
+            sizes = [end - begin + 2 for begin, end in expected.elements()]
+            assert rows <= len(oracles.best_fit_rows(sizes, seq_len)) == leg.rows.plan.rows <= rows + rows // 200 + 1
+            assert place.epoch == 0 and loader.epoch(50 if seq_len == 16 else 90) == place.token / split.tokens
+        assert chunks_of(leg.rows) == expected
+    assert max(every.values()) == 1 and sum(end - begin for begin, end in every) == split.tokens
+    seen = np.concatenate([loader.row_numbers(step, worker)[1] for step in range(50) for worker in (0, 1)])
+    size = loader.legs[0].rows.plan.rows
+    assert seen.tolist() == [oracles.order(0, 0, index, size) for index in range(30 * 16 + 20 * 8)]
+
+
+@pytest.mark.parametrize("packing", ["documents", "full_sentences"])
+def test_legs_go_through_several_epochs(store: TokenStore, config: Config, packing: Any) -> None:
+    """Whole epochs in the middle of a span have the rows of a run without phases; text is read once in each epoch."""
+    stream, tokens = Stream(store, 0, packing), store.split("train").tokens
+    whole = {seq_len: stream.whole(seq_len) for seq_len in (16, 32)}
+    place, read = Place(), Counter[int]()
+    for seq_len, rows in ((16, whole[16].rows // 3), (32, whole[32].rows * 3), (16, 5), (32, None)):
+        span = stream.span(place, seq_len, rows)
+        parts, layout = span.order.parts, span.rows.plan
+        for part in parts:
+            own = slice(int(layout.first[part.first]), int(layout.first[part.first + part.size]))
+            if part.epochs is not None and part.size < whole[seq_len].rows:
+                read[part.epoch] += int(layout.length[own].sum())
+            else:
+                assert np.array_equal(layout.start[own], whole[seq_len].start)
+        if rows is not None:
+            epochs, found = span.order.at(np.arange(rows))
+            assert len(set(zip(epochs.tolist(), found.tolist(), strict=True))) == rows
+            assert span.order.epochs(rows) == pytest.approx(span.next.epoch + span.next.token / tokens)
+            assert epochs[-1] == span.next.epoch
+        place = span.next
+    assert read == {0: tokens, 3: tokens}
+
+
+def test_a_leg_of_sentences_is_the_beginning_of_what_it_would_be_without_an_end(store: TokenStore) -> None:
+    stream = Stream(store, 0, "full_sentences")
+    short, long = stream.span(Place(), 32, 100), stream.span(Place(), 32, 200)
+    assert short.rows.plan.rows == 100 and long.rows.plan.rows == 200
+    for one, two in zip(short.rows.materialize(np.arange(100)), long.rows.materialize(np.arange(100)), strict=True):
+        assert np.array_equal(one, two)
+    after = stream.span(short.next, 32, 1).rows
+    assert after.plan.start[0] == long.rows.plan.start[long.rows.plan.first[100]]
+
+
+def test_short_texts_that_waste_rows_are_not_left_out(store: TokenStore) -> None:
+    """Two texts of more than half a row never share one: so many rows hold far fewer tokens than they have places."""
+
+    class Short:
+        location, vocabulary = "here", store.vocabulary
+
+        def split(self, side: str) -> Split:
+            ends = np.arange(20, 6001, 20)
+            return Split((np.zeros(6000, np.uint16),), np.array([0, 6000]), ends, None)
+
+    span = Stream(Short(), 0, "documents").span(Place(), 32, 100)  # type: ignore[arg-type]
+    assert span.rows.plan.rows == 100 and 2000 <= span.next.token < 2020
+
+
+def test_a_mixture_changes_its_weights_and_goes_on_in_each_source(store: TokenStore, tmp_path: Path) -> None:
+    """In the middle only one source is read, with shorter rows; before and after, each goes on where it stopped."""
+    (tmp_path / "again").symlink_to(store.location)
+    sources = {"a": {"store": store.location, "weight": 3}, "b": {"store": str(tmp_path / "again"), "weight": 1}}
+    phases = [{"until_step": 40}, {"until_step": 80, "seq_len": 16, "mixture_weights": {"a": 0}}]
+    keys = {"data.store": None, "data.mixture": sources, "schedule.steps": 120, "phases": phases}
+    run = small_config("", **keys)
+    loader = make_loader(run, open_store(run.data))
+    assert isinstance(loader, Loader)
+    first, middle, last = loader.legs
+    assert isinstance(first.order, MixedOrder)
+    given = first.order.shares.given(320).tolist()
+    assert sum(given) == 320 and given[0] == pytest.approx(240, abs=30)
+    streams, places = [Stream(store, 0, "documents") for _ in range(2)], [Place(), Place()]
+    for leg, seq_len, rows in ((first, 32, given), (middle, 16, [0, 320]), (last, 32, [None, None])):
+        spans = [one.span(place, seq_len, n) for one, place, n in zip(streams, places, rows, strict=True)]
+        assert isinstance(leg.rows, MixedRows)
+        for span, found in zip(spans, leg.rows.sources, strict=True):
+            assert chunks_of(span.rows) == chunks_of(found)
+        places = [span.next for span in spans]
+    read = loader.sources_read(80)
+    assert [share for _, share, _ in read] == pytest.approx([given[0] / 640, (given[1] + 320) / 640])
+    shapes = [loader.batches(step)[0].input_ids.shape for step in (39, 40, 79, 80)]
+    assert shapes == [(4, 32), (4, 16), (4, 16), (4, 32)]
+    everything = loader.epoch(120) * 2
+    assert everything == pytest.approx(sum(epochs for _, _, epochs in loader.sources_read(120)))
+    limited = {**sources, "b": sources["b"] | {"max_epochs": 0.08}}
+    with pytest.raises(ConfigError, match="every source has given its max_epochs before the last phase ends"):
+        prepare_run(small_config("", **{**keys, "data.mixture": limited}))
+
+
+def test_a_base_of_rotary_positions_is_trained_with_and_exported(
+    config: Config, store: TokenStore, tmp_path: Path
+) -> None:
+    """A run whose every update has the base is the run of a model that has it; one that never reaches it is not."""
+    keys = {"model.architecture": "modernbert", "schedule.steps": 4, "schedule.warmup_steps": 1}
+    runs = {
+        "plain": config(**keys),
+        "all": config(**keys, phases=[{"until_share": 1.0, "rope_theta": 500.0}]),
+        "half": config(**keys, phases=[{"until_step": 2}, {"until_share": 1.0, "rope_theta": 500.0}]),
+    }
+    weights, losses = {}, {}
+    for name, run in runs.items():
+        pretrain(run, str(tmp_path / name))
+        model = load_model(str(tmp_path / name))
+        assert model.config.rope_theta == (10_000.0 if name == "plain" else 500.0)
+        weights[name] = model.parameters["model.layers.0.attn.Wqkv.weight"]
+        lines = RunDirectory(str(tmp_path / name)).read_metrics()
+        losses[name] = [line["loss"] for line in lines if "loss" in line]
+        judged = evaluate(model, store, max_rows=8, engine=run.engine)
+        assert judged.loss == pytest.approx(lines[-1]["valid_loss"], rel=1e-6)
+    assert losses["half"][:2] == losses["plain"][:2] and losses["half"][2] != losses["plain"][2]
+    assert losses["all"][0] != losses["plain"][0] and not np.array_equal(weights["all"], weights["half"])
+    record = RunDirectory(str(tmp_path / "half")).read_config()
+    assert [config_at(record, step, "x").rope_theta for step in (0, 2, 3, 4)] == [10_000.0, 10_000.0, 500.0, 500.0]
+    with pytest.raises(ConfigError, match="roberta has no rotary positions. Fix: leave it out, or take model.archi"):
+        config(phases=[{"until_share": 1.0, "rope_theta": 500.0}])

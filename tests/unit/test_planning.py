@@ -1,0 +1,252 @@
+"""`maskwright plan`: the model against what was measured, the probe against real steps, the words of both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from maskwright.cli import plan as command
+from maskwright.cli.main import run
+from maskwright.cloud.hire import gpu_machine, hourly
+from maskwright.cloud.prices import read_prices
+from maskwright.core.config import RunConfig, build_config
+from maskwright.core.errors import ConfigError, InputError
+from maskwright.model.config import training_flops
+from maskwright.tasks import plan as slices
+from maskwright.tasks.planning import estimate, projection
+from maskwright.tasks.planning.devices import ACCELERATORS, DEVICES, place
+from maskwright.tasks.planning.enough import continuing, enough
+from maskwright.tasks.planning.expected import seconds_here, time_before
+from maskwright.tasks.planning.interval import Interval, mean_of
+from maskwright.tasks.planning.probe import _extrapolated, probe
+from maskwright.tasks.planning.recipes import table
+from maskwright.tasks.planning.run import Plan, prepared
+from maskwright.tasks.planning.work import Work, memory, work_of, work_without_store
+from maskwright.tasks.preflight import prepare_run
+
+VOCABULARY = 50_265
+
+
+def work(size: str, rows: int, tokens: int, **keys: Any) -> Work:
+    """Of a run without a store, whose rows are one document each, as in the benchmarks."""
+    run_keys = {
+        "data": {"store": "nowhere", "seq_len": tokens},
+        "model": {"size": size},
+        "schedule": {"steps": 1000, "warmup_steps": 1},
+        "batch": {"micro_batch_rows": rows, **keys.pop("batch", {})},
+        **keys,
+    }
+    config = build_config(run_keys, "a test")
+    return work_without_store(config, slices.model_of(config, VOCABULARY))
+
+
+# ---- the model against what was measured ----------------------------------------------------------------------------
+
+
+def test_the_model_gives_back_the_step_that_calibrated_it() -> None:
+    """Base, 128 rows of 512 tokens, on one H100: 566,536 and 567,427 tokens/s (docs/experiments.md)."""
+    found, _ = projection.rate(work("base", 128, 512), place("h100"))
+    assert found.mid == pytest.approx(567_000, rel=0.03)
+    assert found.low < 566_536 < 576_015 < found.high
+
+
+@pytest.mark.parametrize(
+    ("size", "rows", "tokens", "measured"), [("base", 8, 512, 978), ("small", 8, 512, 4061), ("mini", 32, 128, 15213)]
+)
+def test_two_zen_5_cores_are_inside_their_band(size: str, rows: int, tokens: int, measured: float) -> None:
+    """The medians of benchmarks/results/cpu-*.json."""
+    found, _ = projection.rate(work(size, rows, tokens), place("cpu:2"))
+    assert found.low < measured < found.high
+
+
+@pytest.mark.parametrize(
+    ("size", "rows", "tokens", "peak"), [("small", 8, 512, (2.3, 2.5)), ("mini", 32, 128, (1.2, 1.6))]
+)
+def test_measured_peaks_are_inside_the_band_of_memory(
+    size: str, rows: int, tokens: int, peak: tuple[float, float]
+) -> None:
+    """GB on a CPU in bf16, where freed memory is kept (docs/experiments.md)."""
+    parts = memory(work(size, rows, tokens), 1, low_precision=True, plain_attention=True, processes=True)
+    low, high = (sum(parts.values()) / 1e9 * factor for factor in estimate.MEMORY_BAND)
+    assert low < peak[0] < peak[1] < high
+
+
+@pytest.mark.parametrize("architecture", ["roberta", "modernbert"])
+def test_flops_are_those_of_a_log_line(architecture: str) -> None:
+    model: dict[str, Any] = {"architecture": architecture}
+    if architecture == "modernbert":
+        model |= {"global_attn_every_n_layers": 3, "local_attention": 64}
+    one = work("small", 8, 512, model=model)
+    assert one.flops == pytest.approx(training_flops(one.model, one.tokens, one.pairs, one.predicted), rel=1e-12)
+
+
+def test_more_devices_and_more_work_move_the_model_in_the_right_direction() -> None:
+    base = work("base", 128, 512, batch={"virtual_workers": 8})
+    speed = {on: projection.rate(base, place(on))[0].mid for on in ("t4", "a100", "h100", "h200", "h100:8", "cpu:2")}
+    assert speed["cpu:2"] < speed["t4"] < speed["a100"] < speed["h100"] < speed["h200"] < speed["h100:8"]
+    assert 7 < speed["h100:8"] / speed["h100"] < 8
+    small = projection.rate(work("nano", 16, 64), place("h100:8"))[0]
+    assert small.high < 1e6, "a small step waits for its launches"
+    sharded = work("base", 8, 512, batch={"virtual_workers": 8}, engine={"sharding": "fsdp", "reproducibility": "fast"})
+    parts = memory(sharded, 8, low_precision=True, plain_attention=False, processes=False)
+    whole = memory(base, 8, low_precision=True, plain_attention=False, processes=False)
+    assert parts["moments"] == whole["moments"] / 8
+
+
+def test_time_here_is_the_work_over_the_share_of_the_ceiling() -> None:
+    one = work("base", 8, 512)
+    found = seconds_here(one, 1e12, "cpu", 10)
+    assert found and found.mid == pytest.approx(10 * one.flops / (1e12 * 0.707))
+    assert seconds_here(one, 1e12, "mps", 10) is None
+
+
+def test_an_interval_of_a_mean_is_students() -> None:
+    for values in ([1.0, 2.0], [3.0, 3.5, 2.9, 3.3], [1.0, 1.2] * 15):
+        found = mean_of(values)
+        referee = stats.t.interval(0.95, len(values) - 1, loc=found.mid, scale=stats.sem(values))
+        assert found.high == pytest.approx(referee[1], rel=2e-2)
+        assert found.low == pytest.approx(max(referee[0], min(values)), rel=2e-2)
+    with pytest.raises(ValueError, match="two"):
+        mean_of([1.0])
+    assert Interval(2, 4, 8).over(16) == Interval(2, 4, 8)
+
+
+def test_micro_batches_that_were_not_computed_count_like_the_second() -> None:
+    found = _extrapolated(Interval(1.0, 1.0, 1.0), Interval(1.4, 1.5, 1.6), 5)
+    assert (found.low, found.mid, found.high) == pytest.approx((2.6, 3.0, 3.4))
+
+
+# ---- places, prices -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("on", "count", "topology"), [("t4", 1, None), ("H100:8", 8, None), ("v6e:4x4", 16, "4x4"), ("cpu:16", 16, None)]
+)
+def test_places_have_names(on: str, count: int, topology: str | None) -> None:
+    found = place(on)
+    assert (found.count, found.topology) == (count, topology)
+
+
+@pytest.mark.parametrize(
+    ("on", "says"),
+    [
+        ("h1000:8", "did you mean h100:8"),
+        ("v6e", "write KIND:TOPOLOGY, as v6e:4x4"),
+        ("v6e:4", "is not a slice"),
+        ("h100:x", "write a number"),
+        ("h100:16", "more than one machine"),
+        ("", "name a device"),
+    ],
+)
+def test_what_is_no_place_is_refused(on: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        place(on)
+
+
+def test_costs_are_those_of_the_table() -> None:
+    table = read_prices()
+    assert gpu_machine("nvidia-h100-80gb", 8) == "a3-highgpu-8g" and gpu_machine("nvidia-h100-80gb", 3) is None
+    assert set(ACCELERATORS.values()) <= set(DEVICES)
+    found = {one.model: one for one in hourly(table, "v6e", "us-central1", 16)}
+    row = table.find("v6e", "us-central1", "SPOT")
+    assert row and found["SPOT"].usd == 16 * row[1] and found["SPOT"].machine == "16 chips of v6e"
+    assert hourly(table, "a3-highgpu-8g", "nowhere") == []
+
+
+# ---- data -----------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_data_is_enough_for() -> None:
+    one = replace(work("base", 8, 512), text_tokens=20_000_000, epochs=2.0)
+    lines = enough(one)
+    assert "0.16 tokens of text" in lines[0]
+    assert "lasts 19.5k steps until it was read 4 times" in lines[1]  # 80 M tokens in steps of 4,096
+    assert "4.0M parameters for this text" in lines[2]  # 80 M / 20
+    assert "15.4M. Where a public encoder knows the language, continue it" in str(continuing(one))
+    assert "with this much text" in str(continuing(replace(one, text_tokens=5_000_000_000)))
+    continued = one.config.model_copy(update={"model": one.config.model.model_copy(update={"init_from": "a"})})
+    assert continuing(replace(one, config=continued)) is None
+    assert enough(work("base", 8, 512)) == [] and continuing(work("base", 8, 512)) is None
+
+
+def test_without_a_store_rows_count_as_full(config: Callable[..., RunConfig]) -> None:
+    real = config()
+    away = real.model_copy(update={"data": real.data.model_copy(update={"store": "nowhere"})})
+    for size, here in ((None, False), (400, True)):
+        with pytest.raises(InputError, match="nowhere: .*--vocab-size"):
+            prepared(away, size, here=here)
+    size = prepare_run(real).store.vocabulary.size
+    found, ready = prepared(away, size, here=False)
+    assert ready is None and found.tokens == real.rows_per_step * real.data.seq_len
+    exact = prepared(real, None, here=True)[0]
+    assert found.parameters == exact.parameters and 0.5 * found.tokens < exact.tokens <= found.tokens
+
+
+# ---- here -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_probe_takes_real_steps_and_leaves_nothing(
+    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    ready = prepare_run(config(**{"batch.virtual_workers": 2}))
+    found, counted = probe(ready, 0.05), work_of(ready)
+    assert found.steps >= 4 and found.step_seconds.low > 0 and found.cpu_seconds > 0
+    assert found.checkpoint_bytes == pytest.approx(counted.checkpoint_bytes, rel=0.2)
+    assert list(tmp_path.iterdir()) == []
+    here = estimate.here(counted, found, 1 << 40)
+    least = found.step_seconds.mid * counted.steps
+    assert here.kind == "measured" and least < here.seconds.mid < least + 60 + 10 * found.starting_seconds
+
+
+def test_measured_and_projected_are_told_apart(config: Callable[..., RunConfig], capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("maskwright.core.config.read_config", lambda name, overrides: config())
+    monkeypatch.setattr("maskwright.core.extras.installed", lambda name: name != "libtpu")
+    arguments = ["plan", "any", "--probe-seconds", "0.1", "--on", "here", "--on", "h100:8", "--on", "v6e:2x2"]
+    assert run([*arguments, "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert (value["version"], value["work"]["steps"]) == (1, config().steps)
+    here, gpu, tpu = value["places"]
+    assert (here["kind"], gpu["kind"], tpu["kind"]) == ("measured", "projected", "projected")
+    for one in value["places"]:
+        assert one["hours"]["low"] <= one["hours"]["mid"] <= one["hours"]["high"]
+        assert one["memory"]["kind"] == "projected" and one["memory"]["needed_bytes"] > 0
+    assert here["peak_bytes"] and not here["costs"]
+    assert {cost["model"] for cost in gpu["costs"]} == {"STANDARD", "SPOT"} and gpu["energy_kwh"]["kind"] == "projected"
+    assert "not compiled" in tpu["notes"][-1] and tpu["compiled"] is None and tpu["energy_kwh"] is None
+
+
+def test_a_dry_run_says_a_time_and_a_page_has_that_of_each_recipe(config: Callable[..., RunConfig]) -> None:
+    told = time_before(prepare_run(config()))
+    assert told and told.startswith("time here: about ") and f"for {config().steps} steps, projected" in told
+    assert time_before(prepare_run(config(**{"engine.kind": "jax"}))) is None
+    page = Path(__file__).resolve().parents[2] / "docs" / "planning.md"
+    assert table() in page.read_text(encoding="utf-8")
+
+
+def test_an_environments_yaml_names_its_parts(tmp_path: Path) -> None:
+    path = tmp_path / "lab.yaml"
+    path.write_text(
+        "name: lab\nproject: my-project\nzone: us-central1-a\n"
+        "slice: {accelerator: v6e, topology: 4x4}\ngroup: {machine_type: g2-standard-24, size: 2}\n"
+    )
+    slice_, group = command._places(str(path), "elsewhere")
+    assert (slice_[0].count, slice_[0].topology, slice_[1:]) == (16, "4x4", ("v6e", 16, "us-central1"))
+    assert (group[0].device.name, group[0].count, group[1:]) == ("l4", 4, ("g2-standard-24", 2, "us-central1"))
+
+
+def test_the_report_says_what_each_number_is(config: Callable[..., RunConfig]) -> None:
+    one = work("base", 128, 512)
+    quotes = [estimate.Quote("SPOT", "us-central1", "a machine", 36.0, "2026-08-20")]
+    text = Plan(one, [estimate.elsewhere(one, place("h100"), quotes, None, None)]).report()
+    assert "h100: projected, 1 x 989 TFLOP/s" in text and "measured" not in text
+    seconds = 1000 * one.tokens / projection.rate(one, place("h100"))[0].mid
+    assert f"cost        {seconds / 100:.2f}"[:-2] in text
+    assert "energy" in text and "fits" in text

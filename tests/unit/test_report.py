@@ -1,0 +1,283 @@
+"""What a run writes for its report, and the report."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+from conftest import small_config
+from html_page import Page
+
+from maskwright.cli import main
+from maskwright.core.errors import InputError, StoppedEarly
+from maskwright.data.loader import validation_batches
+from maskwright.data.store import TokenStore
+from maskwright.engines.base import StepStats
+from maskwright.engines.torch.engine import TorchEngine
+from maskwright.report import background, curves, incidents
+from maskwright.report.curves import COLUMNS, Level, Panel, Series, stack, thinned
+from maskwright.report.page import NOTHING, contents, write
+from maskwright.report.run import Run, read, read_all
+from maskwright.tasks import data_card
+from maskwright.tasks.evaluate import unigram
+from maskwright.tasks.pretrain import pretrain
+from maskwright.training.stop import StopRequest
+
+COPIES = "memory://bucket/copies"
+KEYS = {
+    "schedule.steps": 40,
+    "checkpoint.save_every_steps": 4,
+    "checkpoint.keep": 3,
+    "checkpoint.copy_to": COPIES,
+    "evaluation.every_steps": 10,
+    "health.on_spike": "rollback",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was stopped at step 10, went on, and went back from a spike of its 30th step."""
+    place = tmp_path_factory.mktemp("report") / "run"
+    real, at = TorchEngine.step, 0
+
+    def inflated(self: TorchEngine, *arguments: Any) -> StepStats:
+        nonlocal at
+        at += 1
+        stats = real(self, *arguments)
+        assert stats is not None
+        return StepStats(float(stats.loss_sum) * (30.0 if at == 30 else 1.0), stats.weight, stats.grad_norm)
+
+    (place.parent / "run.yaml").write_text("schedule: {steps: 40}\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TorchEngine, "step", inflated)
+        config, given = small_config(store.location, **KEYS), str(place.parent / "run.yaml")
+        with pytest.raises(StoppedEarly):
+            pretrain(config, str(place), config_file=given, stop_request=StopRequest(stop_after_steps=10))
+        pretrain(config, str(place))
+    return place
+
+
+@pytest.fixture
+def call(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., tuple[int, str]]]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
+
+    def run(*words: object) -> tuple[int, str]:
+        capfd.readouterr()
+        return main.run([*map(str, words)]), capfd.readouterr().err
+
+    yield run
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_a_run_writes_its_history_and_what_it_was_trained_on(folder: Path, store: TokenStore) -> None:
+    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    told = [(line["event"], line["step"]) for line in lines if line["event"] != "saved"]
+    assert told == [
+        ("started", 0), ("ended", 10), ("started", 10), ("spiked", 30), ("rolled back", 30), ("ended", 40)
+    ]  # fmt: skip
+    assert [line["time"] for line in lines] == sorted(line["time"] for line in lines)
+    assert (lines[-1]["phase"], lines[-1]["exit"]) == ("done", 0)
+    saved = {line["step"] for line in lines if line["event"] == "saved"}
+    assert {4, 8, 10, 40} <= saved and lines[[one["event"] for one in lines].index("rolled back")]["to"] in saved
+    card = json.loads((folder / "data.json").read_text())
+    batches = validation_batches(store, seq_len=32, packing="documents", max_rows=8, micro_batch_rows=4)
+    assert tuple(card["unigram"][""].values()) == unigram(store, batches)
+    assert card["chance"] == math.log(400)
+    (source,) = card["sources"]
+    assert source["splits"] == store.manifest["splits"] and source["fingerprint"] == store.fingerprint
+    assert sum(source["documents_by_tokens"].values()) == store.split("train").documents
+
+
+def test_the_page_says_what_the_run_recorded(folder: Path, tmp_path: Path) -> None:
+    run = read(str(folder))
+    write(str(tmp_path / "page.html"), [run], dollars_per_hour=3.0)
+    text = (tmp_path / "page.html").read_text()
+    page = Page(text)
+    assert not {"script", "img", "link", "iframe"} & {tag for tag, _ in page.elements}
+    assert not re.findall(r"url\(|@import|src=|https?:", text)
+    losses = [line["valid_loss"] for line in run.metrics if "valid_loss" in line]
+    baseline = run.card["unigram"][""]["loss"]
+    for words in (
+        *(
+            f"Held-out loss{losses[-1]:.3f}",
+            f"unigram baseline {baseline:.3f}",
+            f"Perplexity{math.exp(losses[-1]):,.1f}",
+        ),
+        *(
+            "ln V 5.99",
+            "clipped above 1.0",
+            f"Cost${3.0 * (run.seconds or 0) / 3600:.2f}",
+            "The loss spiked at step 30",
+            "in 2 starts",
+            "1 rollback",
+        ),
+        *("stopped at step 10 of 40", "maskwright pretrain config.yaml --run NEW"),
+    ):
+        assert words in page.text, words
+    kinds = [element["class"] for element in page.all("line") if "tick" in (element.get("class") or "")]
+    assert {"tick saved", "tick started", "tick spiked", "tick rolled-back"} == set(kinds)
+    assert len([dot for dot in page.all("circle") if dot["class"] == "s1"]) == len(losses) == 5
+    defaults = background._defaults(run)
+    differing = {key for key, value in run.config.items() if value != defaults[key] and value is not None}
+    assert all(key in page.text for key in differing) and "optimizer.beta1" in page.text
+
+
+def test_the_command_writes_both_forms_and_several_runs(
+    folder: Path, tmp_path: Path, call: Callable[..., tuple[int, str]]
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    record = json.loads((other / "config.resolved.json").read_text())
+    record["config"] |= {"optimizer.learning_rate": 0.5, "seed": 3}
+    (other / "config.resolved.json").write_text(json.dumps(record))
+    out = tmp_path / "out.html"
+    assert call("report", folder, other, "--to", out, "--markdown")[0] == 0
+    said = (tmp_path / "out.md").read_text()
+    differing = said.split("Keys in which the runs differ")[1].split("\n\n")[1].splitlines()
+    assert differing[2:] == ["| optimizer.learning\\_rate | 0.003 | 0.5 |", "| seed | 0 | 3 |"]
+    assert "optimizer.learning_rate" in Page(out.read_text()).text
+    page = tmp_path / "one.md"
+    assert call("report", folder, "--to", page, "--fill", "The <mask> saw a bridge.", "--evaluate")[0] == 0
+    said = page.read_text()
+    steps = sorted(int(path.name[5:]) for path in (folder / "checkpoints").glob("step-*"))
+    assert f"| text | step {steps[0]} | step {steps[1]} | step 40 |" in said
+    assert said.count("By how often a token is in the training text") == 1
+
+
+def test_runs_in_a_bucket_and_their_copies(folder: Path) -> None:
+    here, bucket = read(str(folder)), fsspec.filesystem("memory")
+    bucket.put(f"{folder}/", "/bucket/run/", recursive=True)
+    there, copied = read("memory://bucket/run"), read(COPIES)
+    assert (there.metrics, there.history, there.card) == (here.metrics, here.history, here.card)
+    assert copied.look.state == "only checkpoints" and copied.card == here.card
+    assert copied.config == here.config and copied.points("loss") == here.points("loss")
+    title, sections = contents([there, copied], NOTHING, None)
+    assert title == "2 runs: run and copies" and sections
+
+
+def test_what_is_no_run_is_one_line_and_exit_2(
+    folder: Path, tmp_path: Path, call: Callable[..., tuple[int, str]]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "compared").mkdir()
+    (tmp_path / "compared" / "compare.json").write_text("{}")
+    broken = tmp_path / "broken"
+    shutil.copytree(folder, broken)
+    (broken / "config.resolved.json").write_text("{")
+    page = tmp_path / "page.html"
+    for words, said in (
+        ((tmp_path / "empty",), "is not there, or is empty"),
+        ((tmp_path / "compared",), "open its verdict.html"),
+        ((broken,), "is not a run's record"),
+        ((folder, folder), "is given twice"),
+        ((folder, "--to", tmp_path / "page.pdf"), "ends with .pdf"),
+    ):
+        code, told = call("report", *words, *([] if "--to" in words else ["--to", page]))
+        assert (code, told.count("\n")) == (2, 1) and said in told and ". Fix: " in told
+    assert not page.exists()
+
+
+def test_a_run_that_has_only_begun_has_a_page(folder: Path, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    shutil.copy(folder / "config.resolved.json", begun)
+    for name in ("history.jsonl", "metrics.jsonl", "data.json"):
+        (begun / name).write_text('{"step": 1, "loss": NaN, "time": "soon"}\nhalf a li')
+    write(str(tmp_path / "page.html"), [read(str(begun))])
+    text = Page((tmp_path / "page.html").read_text()).text
+    assert "no log line yet" in text and "optimizer.learning_rate" in text
+
+
+def test_no_secret_is_on_a_page(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "c4n4ry-token")
+    secret = tmp_path / "secret"
+    shutil.copytree(folder, secret)
+    (secret / "config.yaml").write_text("data: {store: 'https://me:c4n4ry-password@host/x'} # c4n4ry-token\n")
+    with open(secret / "history.jsonl", "a") as file:
+        file.write(json.dumps({"event": "ended", "step": 1, "time": 1.0, "message": "<b>c4n4ry-token"}) + "\n")
+    for name in ("page.html", "page.md"):
+        write(str(tmp_path / name), [read(str(secret))])
+        text = (tmp_path / name).read_text()
+        assert "c4n4ry" not in text and "<b>***" not in text and "***" in text.replace("\\", "")
+
+
+def test_kills_are_starts_without_a_last_word(folder: Path) -> None:
+    run = read(str(folder))
+    assert incidents.kills(run) == 0
+    lines = [line for line in run.history if line["event"] != "ended"]
+    killed = Run(**{**run.__dict__, "history": lines})
+    assert incidents.kills(killed) == 1
+    assert any("gone without a word" in line for line in incidents.in_words(killed))
+
+
+def test_thinned_curves_keep_the_ends_and_each_column_highest_and_lowest() -> None:
+    generator = random.Random(0)
+    last = 100_000.0
+    points = [(float(step), generator.gauss(3, 1)) for step in range(1, 100_001)]
+    points[43_210] = (43_211.0, 99.0)
+    found = thinned(points, last)
+    assert len(found) <= 4 * (COLUMNS + 1) and found == sorted(found) and set(found) <= set(points)
+    assert (43_211.0, 99.0) in found and found[0] == points[0] and found[-1] == points[-1]
+    inside: dict[int, list[float]] = {}
+    kept: dict[int, list[float]] = {}
+    for some, columns in ((points, inside), (found, kept)):
+        for step, value in some:
+            columns.setdefault(int(step / last * COLUMNS), []).append(value)
+    assert inside.keys() == kept.keys()
+    assert all((min(inside[one]), max(inside[one])) == (min(kept[one]), max(kept[one])) for one in inside)
+    assert len(stack([Panel("loss", [Series("a", points)])], last, "x")) < 40_000
+
+
+@pytest.mark.parametrize(
+    "values", [[0.0], [5.0, 5.0], [1e-5, 4e-4], [0.2, 3.0, 1e6], [-3.0, 2.0], [8.3, 2.1, 6.0], [1e9, 2e9]]
+)
+def test_scales_hold_their_values_between_few_marks(values: list[float]) -> None:
+    for height, may_be_log in ((60, False), (240, True)):
+        panel = Panel(
+            "x", [Series("a", [*enumerate(values)])], [Level("line", max(values))], (), height, False, may_be_log
+        )
+        scale = curves._scale_of(panel)
+        assert scale.share(min(values)) >= 0.0 and scale.share(max(values)) <= 1.0
+        assert 2 <= len(scale.marks) <= height // curves.BETWEEN_MARKS + 3
+        labels = [curves._label(10**mark if scale.log else mark, scale) for mark in scale.marks]
+        assert len(set(labels)) == len(labels)
+
+
+def test_lengths_and_frequencies_are_those_of_a_slow_count(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = [0, 1, 2, 3, 4, 7, 8, 1023, 1024, 5]
+    slow: dict[str, int] = {}
+    for size in sizes:
+        limit = 1
+        while limit <= size:
+            limit *= 2
+        slow[str(limit)] = slow.get(str(limit), 0) + 1
+    assert data_card.by_powers_of_two(np.array(sizes)) == slow
+    split = store.split("train")
+    whole = data_card.token_counts(split, 400)
+    monkeypatch.setattr(data_card, "MOST_COUNTED_TOKENS", split.tokens // 4 + 1)
+    monkeypatch.setattr(data_card, "AT_ONCE_TOKENS", 1000)
+    some = data_card.token_counts(split, 400)
+    starts, slow_counts = split.document_starts[::4], np.zeros(400, np.int64)
+    for start, end in zip(starts, split.document_ends[::4], strict=True):
+        np.add.at(slow_counts, split.gather(np.array([start]), np.array([end - start])), 1)
+    assert (some == slow_counts).all() and (some <= whole).all() and 0 < some.sum() < whole.sum()
+
+
+def test_two_runs_of_one_name_get_longer_names(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "else" / "run"
+    shutil.copytree(folder, other)
+    names = [run.name for run in read_all([str(folder), str(other)])]
+    assert len(set(names)) == 2 and names[1] == "else/run"
+    with pytest.raises(InputError, match="given twice"):
+        read_all([str(other), f"{other}/"])
