@@ -18,7 +18,7 @@ from maskwright.model.config import model_config
 
 AVX2 = "fpu sse4_2 avx avx2 fma f16c"
 SHAPE = model_config(run.Model(size="nano"), 300, 32)
-NO_BF16 = " (this CPU has no bf16 products)"
+NO_BF16 = " (this CPU has no fast bf16 products)"
 
 
 @dataclass
@@ -35,8 +35,8 @@ class Machine:
         self.patch.setattr(torch.backends.mps, "is_available", lambda: macos is not None)
         self.patch.setattr(torch.backends.mps, "is_macos_or_newer", lambda *version: newer(version))
 
-    def has_cpu(self, flags: str | None) -> None:
-        self.patch.setattr(hardware, "_cpuinfo", lambda *_: flags)
+    def has_cpu(self, flags: str | None, vendor: str = "GenuineIntel") -> None:
+        self.patch.setattr(hardware, "_cpuinfo", lambda name, *_: vendor if name == "vendor_id" else flags)
 
 
 @pytest.fixture
@@ -89,18 +89,22 @@ def test_processes_do_not_share_apple_gpus(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    ("flags", "dtype", "costs"),
+    ("flags", "vendor", "dtype", "costs"),
     [
-        (AVX2, torch.float32, NO_BF16),
-        (AVX2 + " avx512f avx512_vnni avx512_fp16", torch.float32, NO_BF16),
-        (None, torch.float32, NO_BF16),  # not Linux
-        (AVX2 + " avx512f avx512_bf16", torch.bfloat16, ""),
-        ("fp asimd fphp asimdhp bf16 i8mm", torch.bfloat16, ""),  # Graviton 3
+        (AVX2, "AuthenticAMD", torch.float32, NO_BF16),
+        (AVX2 + " avx512f avx512_vnni avx512_fp16", "GenuineIntel", torch.float32, NO_BF16),
+        (None, "", torch.float32, NO_BF16),  # not Linux
+        (AVX2 + " avx512f avx512_bf16", "AuthenticAMD", torch.bfloat16, ""),
+        (AVX2 + " avx512f avx512_bf16", "GenuineIntel", torch.float32, NO_BF16),
+        (AVX2 + " avx512f avx512_bf16 amx_bf16", "GenuineIntel", torch.bfloat16, ""),
+        ("fp asimd fphp asimdhp bf16 i8mm", "", torch.bfloat16, ""),  # Graviton 3
     ],
 )
-def test_a_cpu_never_takes_fp16_by_itself(machine: Machine, flags: str | None, dtype: torch.dtype, costs: str) -> None:
+def test_a_cpu_takes_bf16_where_it_is_faster_and_fp16_never(
+    machine: Machine, flags: str | None, vendor: str, dtype: torch.dtype, costs: str
+) -> None:
     machine.has()
-    machine.has_cpu(flags)
+    machine.has_cpu(flags, vendor)
     assert choose_device("auto") == "cpu"
     assert choose_dtype("auto", "cpu") is dtype
     assert what_dtype_costs(dtype, "cpu") == costs

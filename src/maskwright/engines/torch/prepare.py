@@ -78,7 +78,7 @@ def what_dtype_costs(dtype: torch.dtype, device: str) -> str:
     if dtype is torch.float16:
         return " with loss scaling" + ("" if has_bf16(device) else " (no bf16 here)")
     if dtype is torch.float32 and not has_bf16(device):
-        return " (this CPU has no bf16 products)" if device == "cpu" else " (no bf16 and no fast fp16 here)"
+        return " (this CPU has no fast bf16 products)" if device == "cpu" else " (no bf16 and no fast fp16 here)"
     return ""
 
 
