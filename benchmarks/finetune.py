@@ -3,8 +3,8 @@
     python benchmarks/finetune.py banking77-mini --tokenizer FOLDER --data FOLDER     also ag-news-mini, banking77-base
 
 `FOLDER` of the data holds banking77/train.csv and ag_news/test.csv; that of the tokenizer a byte-level tokenizer.json.
-The encoder is a RoBERTa with random weights: speed does not depend on them. Both sides compute in bf16 with the
-dropout of RoBERTa, 32 examples a step of at most 128 tokens.
+The encoder is a RoBERTa with random weights: speed does not depend on them. Both sides compute with the
+dropout of RoBERTa, 32 examples a step of at most 128 tokens, in bf16 or, on a CPU that multiplies it faster, fp32.
 
 `--memory-gib 2` finds instead the largest number of examples a step whose peak resident memory is not above that, to
 within a sixteenth. All of them are in one forward and backward pass. Both sides could also accumulate gradients
