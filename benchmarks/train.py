@@ -4,7 +4,8 @@
                                                                      cpu-modernbert-1024, cpu-modernbert-4096
 
 The peer runs at its best settings (bf16, or fp32 on a CPU that multiplies it faster; no dropout, SDPA, torch.compile)
-with whichever of its batch sizes is the fastest, and, in cpu-base, at its defaults. Real tokens; the peer's rows have no padding either.
+with whichever of its batch sizes is the fastest, and, in cpu-base, at its defaults. Real tokens; the peer's rows have
+no padding either.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@
     python hf_trainer.py STORE --size mini --seq-len 128 --rows 32 --seconds 480 --to FOLDER …    a trained model
 
 Its best settings are bf16 (fp32 on a CPU that multiplies it faster), no dropout, SDPA, torch.compile; `--defaults` is
-what `TrainingArguments()` and `RobertaConfig()` give (fp32, dropout 0.1, eager). Its rows are what run_mlm's group_texts makes of the store's own
-training documents: framed, joined, cut at the row length; masks come from its own collator, per batch.
+what `TrainingArguments()` and `RobertaConfig()` give (fp32, dropout 0.1, eager). Its rows are what run_mlm's
+group_texts makes of the store's own training documents: framed, joined, cut at the row length; masks come from its own
+collator, per batch.
 """
 
 from __future__ import annotations
