@@ -1,4 +1,4 @@
-"""Embedding lookup with a gradient that is summed in fp32."""
+"""The embedding table: looked up, and multiplied by where the head's output matrix is the same."""
 
 from __future__ import annotations
 
@@ -15,31 +15,63 @@ def unset_table(rows: int, width: int) -> nn.Embedding:
     return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)
 
 
-def look_up(table_VD: Tensor, ids: Tensor) -> Tensor:
-    """[V, D], [...] -> [..., D].
+class Table:
+    """[V, D] weights in one forward pass.
 
-    On a CPU, torch sums a bf16 table's gradient in bf16, and fp16 in fp16: in bf16, a row that is looked up a thousand
-    times, as `<mask>`'s is, loses most of what is added to it (27 % of the full gradient, measured). On CUDA, torch
-    sums in fp32 by itself.
+    On a CPU, both uses put their gradients into one tensor. Autograd would fill a second one of the whole table with
+    zeros for the look-up, and a third with the sum.
+
+    There, torch sums a bf16 table's gradient in bf16, and fp16 in fp16: in bf16, a row that is looked up a thousand
+    times, as `<mask>`'s is, loses most of what is added to it (27 % of the full gradient, measured). So the look-up's
+    gradient is summed in fp32. On CUDA, torch does so by itself.
     """
-    if table_VD.device.type != "cuda" and table_VD.dtype is not torch.float32 and torch.is_grad_enabled():
-        return _LookUp.apply(table_VD, ids)
-    return F.embedding(ids, table_VD)
+
+    def __init__(self, weight_VD: Tensor) -> None:
+        self._weight = weight_VD
+        self._by_hand = weight_VD.device.type != "cuda" and weight_VD.requires_grad and torch.is_grad_enabled()
+        self.gradient: Tensor | None = None
+        """That of the product, whose backward pass is the earlier one, until the look-up takes it."""
+
+    def look_up(self, ids: Tensor) -> Tensor:
+        """[...] -> [..., D]."""
+        return _LookUp.apply(self._weight, ids, self) if self._by_hand else F.embedding(ids, self._weight)
+
+    def product(self, x_KD: Tensor, bias_V: Tensor) -> Tensor:
+        """[K, D] -> [K, V], where `x_KD` comes from what was looked up."""
+        if self._by_hand:
+            return _Product.apply(x_KD, self._weight, bias_V, self)
+        return F.linear(x_KD, self._weight, bias_V)
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, x_KD: Tensor, weight_VD: Tensor, bias_V: Tensor, table: Table) -> Tensor:
+        context.save_for_backward(x_KD, weight_VD)
+        context.table = table
+        return F.linear(x_KD, weight_VD, bias_V)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, Tensor, None]:
+        (gradient_KV,), (x_KD, weight_VD) = gradients, context.saved_tensors
+        context.table.gradient = gradient_KV.t() @ x_KD
+        return gradient_KV @ weight_VD, None, gradient_KV.sum(0), None
 
 
 class _LookUp(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, table_VD: Tensor, ids: Tensor) -> Tensor:
+    def forward(context: Any, weight_VD: Tensor, ids: Tensor, table: Table) -> Tensor:
         context.save_for_backward(ids)
-        context.rows = len(table_VD)
-        return F.embedding(ids, table_VD)
+        context.rows, context.table = len(weight_VD), table
+        return F.embedding(ids, weight_VD)
 
     @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (gradient,) = gradients
         found, places = torch.unique(context.saved_tensors[0], return_inverse=True)
         # torch's own kernel, in fp32, for the rows that were looked up only.
         sums = torch.ops.aten.embedding_dense_backward(gradient.float(), places, len(found), -1, False)
-        result = gradient.new_zeros(context.rows, gradient.shape[-1])
-        result[found] = sums.to(gradient.dtype)
-        return result, None
+        result, context.table.gradient = context.table.gradient, None
+        if result is None:
+            result = gradient.new_zeros(context.rows, gradient.shape[-1])
+        result[found] += sums.to(gradient.dtype)
+        return result, None, None

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from maskwright.model.config import ROBERTAS, SEQUENCE_TASKS, ModelConfig, TaskKind
 from maskwright.model.torch.dropout import dropout
+from maskwright.model.torch.embedding import Table
 
 
 class Head(nn.Module):
@@ -30,10 +31,10 @@ class Head(nn.Module):
         else:
             self.classifier = nn.Linear(D, config.num_labels)
 
-    def forward(self, x_KD: Tensor, word_VD: Tensor) -> Tensor:
+    def forward(self, x_KD: Tensor, table: Table) -> Tensor:
         """[K, D] hidden states -> [K, V] or [K, C]."""
         if self.config.task == "masked_lm":
-            return F.linear(self.norm(F.gelu(self.dense(x_KD))), word_VD, self.bias)
+            return table.product(self.norm(F.gelu(self.dense(x_KD))), self.bias)
         rate, kind = self.config.classifier_dropout_prob, self.config.architecture
         if kind == "modernbert":
             x_KD = self.norm(F.gelu(self.dense(x_KD)))

@@ -17,11 +17,10 @@ from torch.utils.checkpoint import checkpoint
 from maskwright.model.config import ModelConfig
 from maskwright.model.torch.attention import Banded, BySegment, CuSeqlens, attention, visible, visible_nearby
 from maskwright.model.torch.dropout import dropout
-from maskwright.model.torch.embedding import look_up, unset_table
+from maskwright.model.torch.embedding import Table, unset_table
 from maskwright.model.torch.heads import Head
+from maskwright.model.torch.in_place import Rotation, gated, queries_keys_values
 
-Rotation = tuple[Tensor, Tensor]
-"""Cosines and sines, each [M, 1, T, h / 2]."""
 View = tuple[Rotation, Tensor | Banded | BySegment | CuSeqlens | None]
 """Rotary positions, and who may see whom."""
 
@@ -42,24 +41,13 @@ class Layer(nn.Module):
         """`only` [K]: the result is [K, D], and what follows attention is computed for those positions alone."""
         (M, T, D), (rotation, mask) = x_MTD.shape, view
         p = self.attention_dropout if self.training else 0.0
-        qk, v = (
-            self.qkv(self.norm1(x_MTD)).view(M, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4).split((2, 1))
-        )
-        q, k = rotate(qk, rotation)
-        mixed_MHTh = attention(q, k, v[0], mask, p)
+        qkv = self.qkv(self.norm1(x_MTD)).view(M, T, 3, self.heads, D // self.heads)
+        mixed_MHTh = attention(*queries_keys_values(qkv, rotation), mask, p)
         mixed_MTD = mixed_MHTh.transpose(1, 2).reshape(M, T, D)
         if only is not None:
             x_MTD, mixed_MTD = x_MTD.flatten(0, 1)[only], mixed_MTD.flatten(0, 1)[only]
         x_MTD = x_MTD + dropout(self.out(mixed_MTD), p)
-        value, gate = self.up(self.norm2(x_MTD)).chunk(2, -1)
-        return x_MTD + self.down(dropout(F.gelu(value) * gate, self.dropout, self.training))
-
-
-def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """Turns each pair (x_i, x_{i + h/2}) of the last dimension by its position's angle."""
-    cos, sin = rotation
-    one, two = x.chunk(2, -1)
-    return torch.cat((one * cos - two * sin, two * cos + one * sin), -1)
+        return x_MTD + self.down(dropout(gated(self.up(self.norm2(x_MTD))), self.dropout, self.training))
 
 
 class ModernBert(nn.Module):
@@ -94,12 +82,19 @@ class ModernBert(nn.Module):
         return cos, sin
 
     def encode(
-        self, input_ids: Tensor, position_ids: Tensor, segments: Tensor | CuSeqlens, only: Tensor | None = None
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor,
+        segments: Tensor | CuSeqlens,
+        only: Tensor | None = None,
+        table: Table | None = None,
     ) -> Tensor:
         """[M, T] each -> hidden states [M, T, D]. `position_ids` start at 0; `segments` are ids, or their `CuSeqlens`.
 
-        `only` [K]: [K, D] of those positions of the flattened rows."""
-        x_MTD = dropout(self.norm(look_up(self.word.weight, input_ids)), self.config.hidden_dropout_prob, self.training)
+        `only` [K]: [K, D] of those positions of the flattened rows. `table`: the embeddings, if the head has them too.
+        """
+        table = table or Table(self.word.weight)
+        x_MTD = dropout(self.norm(table.look_up(input_ids)), self.config.hidden_dropout_prob, self.training)
         *views, last = self.views(position_ids, segments, x_MTD.dtype)
         for layer, view in zip(self.layers[:-1], views, strict=True):
             x_MTD = checkpoint(layer, x_MTD, view, use_reentrant=False) if self.recompute else layer(x_MTD, view)
@@ -114,7 +109,8 @@ class ModernBert(nn.Module):
     ) -> Tensor:
         """Logits [K, V], or [K, num_labels], at `predict_index` [K] of the flattened rows. The last layer leaves out
         what they do not depend on."""
+        table = Table(self.word.weight)
         if len(predict_index) < input_ids.numel():
-            return self.head(self.encode(input_ids, position_ids, segments, predict_index), self.word.weight)
-        x_MTD = self.encode(input_ids, position_ids, segments)
-        return self.head(x_MTD.flatten(0, 1)[predict_index], self.word.weight)
+            return self.head(self.encode(input_ids, position_ids, segments, predict_index, table), table)
+        x_MTD = self.encode(input_ids, position_ids, segments, table=table)
+        return self.head(x_MTD.flatten(0, 1)[predict_index], table)

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from maskwright.model.config import ModelConfig
 from maskwright.model.torch.attention import CuSeqlens, attention, visible
 from maskwright.model.torch.dropout import dropout
-from maskwright.model.torch.embedding import look_up, unset_table
+from maskwright.model.torch.embedding import Table, unset_table
 from maskwright.model.torch.heads import Head
 
 
@@ -59,17 +59,24 @@ class Roberta(nn.Module):
         self.head = Head(config)
 
     def encode(
-        self, input_ids: Tensor, position_ids: Tensor, segments: Tensor | CuSeqlens, only: Tensor | None = None
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor,
+        segments: Tensor | CuSeqlens,
+        only: Tensor | None = None,
+        table: Table | None = None,
     ) -> Tensor:
         """[M, T] each -> hidden states [M, T, D]. `position_ids` start at 0; `segments` are ids, or their `CuSeqlens`.
 
-        `only` [K]: [K, D] of those positions of the flattened rows."""
+        `only` [K]: [K, D] of those positions of the flattened rows. `table`: the embeddings, if the head has them too.
+        """
+        table = table or Table(self.word.weight)
         position_PD, first = self.position.weight, self.config.position_offset
         if self.config.token_type_stride:
             position_PD = (self.token_type.weight[:, None] + position_PD).flatten(0, 1)
         elif self.config.type_vocab_size:
             position_PD = position_PD + self.token_type.weight[0]
-        x_MTD = self.norm(look_up(self.word.weight, input_ids) + look_up(position_PD, position_ids + first))
+        x_MTD = self.norm(table.look_up(input_ids) + Table(position_PD).look_up(position_ids + first))
         x_MTD = dropout(x_MTD, self.config.hidden_dropout_prob, self.training)
         mask = visible(segments, x_MTD.dtype)
         for layer in self.layers[:-1]:
@@ -85,7 +92,8 @@ class Roberta(nn.Module):
     ) -> Tensor:
         """Logits [K, V], or [K, num_labels], at `predict_index` [K] of the flattened rows. The last layer leaves out
         what they do not depend on."""
+        table = Table(self.word.weight)
         if len(predict_index) < input_ids.numel():
-            return self.head(self.encode(input_ids, position_ids, segments, predict_index), self.word.weight)
-        x_MTD = self.encode(input_ids, position_ids, segments)
-        return self.head(x_MTD.flatten(0, 1)[predict_index], self.word.weight)
+            return self.head(self.encode(input_ids, position_ids, segments, predict_index, table), table)
+        x_MTD = self.encode(input_ids, position_ids, segments, table=table)
+        return self.head(x_MTD.flatten(0, 1)[predict_index], table)

@@ -1,0 +1,79 @@
+"""What is written in place has the numbers and gradients of the same thing spelt out for autograd, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from maskwright.model.torch import in_place
+from maskwright.model.torch.embedding import Table
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+
+
+def drawn(*shape: int, dtype: torch.dtype) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+@DTYPES
+def test_rotated_queries_and_keys_and_plain_values(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    M, T, H, h = 2, 9, 3, 8
+    angles = drawn(M, 1, T, h // 2, dtype=torch.float32)
+    rotation = angles.cos().to(dtype), angles.sin().to(dtype)
+    towards = [drawn(M, H, T, h, dtype=dtype) + number for number in range(3)]
+
+    def both() -> list[Tensor]:
+        flat = drawn(M, T, 3 * H * h, dtype=dtype).requires_grad_()
+        found = in_place.queries_keys_values(flat.view(M, T, 3, H, h), rotation)
+        torch.autograd.backward(found, towards)
+        return [*found, flat.grad]
+
+    by_hand = both()
+    monkeypatch.setattr(in_place, "_by_hand", lambda _: False)
+    for one, other in zip(by_hand, both(), strict=True):
+        assert torch.equal(one, other)
+    assert not torch.equal(by_hand[0], by_hand[1])
+
+
+@DTYPES
+def test_a_gated_layer(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    def both() -> list[Tensor]:
+        x = drawn(2, 5, 12, dtype=dtype).requires_grad_()
+        found = in_place.gated(x)
+        found.backward(drawn(2, 5, 6, dtype=dtype))
+        return [found, x.grad]
+
+    by_hand = both()
+    monkeypatch.setattr(in_place, "_by_hand", lambda _: False)
+    for one, other in zip(by_hand, both(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_table_that_is_looked_up_and_multiplied_by() -> None:
+    V, D = 11, 4
+    ids = torch.tensor([[3, 3, 0], [9, 3, 7]])
+
+    def both(*, by_hand: bool) -> list[Tensor]:
+        weight, bias = (drawn(*shape, dtype=torch.float32).requires_grad_() for shape in ((V, D), (V,)))
+        if by_hand:
+            table = Table(weight)
+            logits = table.product(torch.tanh(table.look_up(ids)).flatten(0, 1)[1:], bias)
+            assert table.gradient is None
+        else:
+            logits = F.linear(torch.tanh(F.embedding(ids, weight)).flatten(0, 1)[1:], weight, bias)
+        F.cross_entropy(logits, torch.tensor([3, 0, 9, 3, 7]), reduction="sum").backward()
+        return [logits, weight.grad, bias.grad]
+
+    for one, other in zip(both(by_hand=True), both(by_hand=False), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_look_up_alone_sums_in_fp32() -> None:
+    """1 + 1/256 is 1 in bf16: what is added to a large sum there is lost."""
+    weight = torch.zeros(3, 1, dtype=torch.bfloat16, requires_grad=True)
+    Table(weight).look_up(torch.ones(512, dtype=torch.long)).sum().backward()
+    assert weight.grad.flatten().tolist() == [0.0, 512.0, 0.0]
+    with torch.no_grad():
+        assert Table(weight).look_up(torch.tensor([1])).requires_grad is False
