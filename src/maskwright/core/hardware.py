@@ -37,7 +37,7 @@ def cpu_multiplies_bf16_faster() -> bool:
     """True with AMX, with ARM's bf16 products and with AMD's AVX512-BF16: 4.2 times fp32, measured on 2 Zen 5 cores.
 
     Intel's AVX512-BF16 without AMX, as where a hypervisor hides AMX, measured half of fp32 (159 beside 325 GFLOP/s),
-    and whole training steps took 1.4 to 1.8 times as long. The vendor decides, and not a timing, so that all machines
+    and whole training steps took 1.3 to 1.7 times as long. The vendor decides, and not a timing, so that all machines
     of a kind choose alike.
     """
     flags = cpu_flags()

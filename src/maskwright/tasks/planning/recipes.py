@@ -20,8 +20,19 @@ CONTINUED = {
     ),
 }
 """The shapes of RoBERTa-base and ModernBERT-base, which these recipes go on with."""
-RECIPES = ("nano", "dna", "small", "modern", "long", "continue", "continue-modernbert", "roberta-base", "roberta-large")
-VOCABULARY = {"dna": 4_101, "continue-modernbert": 50_368}
+RECIPES = (
+    "nano",
+    "dna",
+    "small",
+    "modern",
+    "overnight",
+    "long",
+    "continue",
+    "continue-modernbert",
+    "roberta-base",
+    "roberta-large",
+)
+VOCABULARY = {"dna": 4_101, "overnight": 32_768, "continue-modernbert": 50_368}
 USUAL_VOCABULARY = 50_265
 
 
