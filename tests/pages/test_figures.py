@@ -17,7 +17,7 @@ from pages.test_links import ROOT, links, pages
 FIGURES = runpy.run_path(str(ROOT / "docs" / "site" / "figures"))
 PICTURES, DRAWN, MEASURED = (FIGURES[name] for name in ("PICTURES", "DRAWN", "MEASURED"))
 RESULTS = ROOT / "benchmarks" / "results"
-NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
+NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
