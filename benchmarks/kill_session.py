@@ -26,7 +26,7 @@ from common import store_of, write_result
 from faults import ROWS, SEQ_LEN, VOCABULARY, generated_text
 
 STEPS, JUDGE_EVERY, SAVE_EVERY, KILL_AFTER = 400, 50, 40, "step 200:"
-WEIGHTS = f"checkpoints/step-{STEPS:08d}/model.safetensors"
+WEIGHTS = f"checkpoints/*{STEPS}/model.safetensors"
 ENDED = "\x01ended"
 TYPING = 0.4
 """Seconds between the end of a command and the next one."""

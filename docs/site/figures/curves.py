@@ -32,8 +32,8 @@ def points(first: int, values: list[float], across: Scale, up: Scale) -> list[Po
     return [(across(first + number), up(value)) for number, value in enumerate(values, 1)]
 
 
-def axis(up: Scale, ticks: tuple[float, ...], name: str) -> list[str]:
-    parts = [text(MARGIN, up.top - 6, name, "tick")]
+def axis(up: Scale, ticks: tuple[float, ...]) -> list[str]:
+    parts = []
     for tick in ticks:
         parts.append(line((LEFT, up(tick)), (RIGHT, up(tick)), kind="grid"))
         parts.append(text(LEFT - 8, up(tick) + 4, f"{tick:+g}" if up.least < 0 and tick else f"{tick:g}", "tick end"))
@@ -49,8 +49,7 @@ def panel(
     below = Scale(-apart, apart, up.bottom + BETWEEN, up.bottom + BETWEEN + DIFFERENCE)
     whole = math.ceil(least), math.floor(most)
     parts = [text(MARGIN, top + 8, title, f"head {kind}"), text(MARGIN, top + 28, in_words(side), "small")]
-    parts += axis(up, tuple(range(whole[0], whole[1] + 1)), "loss")
-    parts += axis(below, (-apart, 0, apart), "difference")
+    parts += axis(up, tuple(range(whole[0], whole[1] + 1))) + axis(below, (-apart, 0, apart))
     for attempt in side["attempts"]:
         if attempt["killed"]:
             at = across(attempt["began_at"] + len(attempt["losses"]))
@@ -62,7 +61,11 @@ def panel(
         parts.append(line(*points(first, values, across, up), kind=f"{kind} thin"))
         away = [value - other for value, other in zip(values, beside, strict=True)]
         parts.append(line(*points(first, away, across, below), kind=kind))
-    return parts
+    names = (
+        text(RIGHT - 4, up.top + 14, "loss", "tick end over"),
+        text(LEFT + 6, below.top + 14, "difference", "tick over"),
+    )
+    return [*parts, *names]
 
 
 def in_words(side: Side) -> str:

@@ -15,7 +15,8 @@ CHAIN = (
     ("verdict", "helped, hurt or no difference shown, with its interval", ""),
 )
 """What there is, what is said of it, and the commands that make the next one of it."""
-LOW, HIGH = 56, 100
+LOW, HIGH, ARROWS = 56, 100, 170
+"""The height of a box, the distance between the tops of two, and where the arrows stand."""
 
 
 def flow() -> str:
@@ -24,8 +25,8 @@ def flow() -> str:
         ends = number in (0, len(CHAIN) - 1)
         parts.append(box(middle, y, 500, (name, said), kind="box pale" if ends else "box"))
         if commands:
-            parts.append(line((middle, y + LOW), (middle, y + HIGH - 4), arrow=True))
-            parts.append(text(middle + 14, y + LOW + 26, commands, "code ours"))
+            parts.append(line((ARROWS, y + LOW), (ARROWS, y + HIGH - 4), arrow=True))
+            parts.append(text(ARROWS + 14, y + LOW + 27, commands, "code ours"))
         y += HIGH
     run = 20 + 2 * HIGH
     parts += [

@@ -34,6 +34,7 @@ def colours(page: dict[str, str]) -> str:
     rules = [f"text{{fill:{ink}}}", f".quiet,.tick{{fill:{quiet}}}", f".paper{{fill:{page['paper']}}}"]
     rules += [f".box{{fill:{page['paper']};stroke:{page['ours']}}}", f".pale{{fill:{page['pale']}}}"]
     rules += [f".line{{stroke:{quiet}}}", f".tip{{fill:{quiet}}}", f".grid{{stroke:{soft};opacity:.5}}"]
+    rules += [f".over{{stroke:{page['paper']};stroke-width:5px;paint-order:stroke}}"]
     rules += [f".alone{{stroke:{soft}}}", f".one{{stroke:{ink}}}"]
     for name in ("ours", "other"):
         rules.append(f".{name}{{stroke:{page[name]}}}rect.{name},text.{name}{{fill:{page[name]};stroke:none}}")
@@ -43,7 +44,7 @@ def colours(page: dict[str, str]) -> str:
 STYLE = (
     "text{font:16px system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif}"
     ".small{font-size:14px}.tick{font-size:13px}.head{font-weight:600}.middle{text-anchor:middle}.end{text-anchor:end}"
-    ".code{font:15px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace}"
+    ".code{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace}"
     ".box{stroke-width:1.5}polyline,path.line{fill:none;stroke-width:1.5;stroke-linejoin:round}"
     ".dashed{stroke-dasharray:4 4}" + colours(LIGHT) + f"@media (prefers-color-scheme:dark){{{colours(DARK)}}}"
 )
@@ -58,7 +59,7 @@ def text(x: float, y: float, words: str, kind: str = "") -> str:
     return f'<text x="{x:g}" y="{y:g}"{name}>{escape(words, quote=False)}</text>'
 
 
-def paragraph(y: float, words: str, kind: str = "quiet small", *, columns: int = 84) -> list[str]:
+def paragraph(y: float, words: str, kind: str = "quiet small", *, columns: int = 74) -> list[str]:
     """Lines of 20 units, of which the first stands at `y`."""
     return [text(MARGIN, y + 20 * number, part, kind) for number, part in enumerate(textwrap.wrap(words, columns))]
 

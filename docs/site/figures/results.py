@@ -17,12 +17,10 @@ def read(name: str) -> dict[str, Any]:
 
 def measured_on(records: list[dict[str, Any]]) -> str:
     """Processors, versions and days."""
-    machines = sorted({f"{one['machine']['cpu']}, {_cores(one['machine']['cores'])}" for one in records})
+    processors = sorted({one["machine"]["cpu"] for one in records})
+    cores = sorted({one["machine"]["cores"] for one in records})
     torch = sorted({one["versions"]["torch"] for one in records})
     days = sorted({one["date"] for one in records})
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-    return f"Measured on {' and '.join(machines)}, with torch {', '.join(torch)}, {when}."
-
-
-def _cores(number: int) -> str:
-    return f"{number} core{'s' * (number != 1)}"
+    of = f"{' or '.join(map(str, cores))} core{'s' * (cores != [1])} of {' and '.join(processors)}"
+    return f"Measured on {of}, with torch {', '.join(torch)}, {when}."

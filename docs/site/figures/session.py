@@ -6,10 +6,10 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from drawing import MARGIN, WIDTH, rectangle, svg, text
+from drawing import MARGIN, WIDTH, paragraph, rectangle, svg, text
 from results import measured_on, read
 
-COLUMNS, LINE, HELD, TIMES = 62, 20, 6.0, 3
+COLUMNS, LINE, HELD, TIMES = 64, 19, 6.0, 3
 """Letters in a row, units between rows, seconds that the end stands, and how often all of it is played."""
 ROWS = (9, 20, 4)
 """Of each terminal."""
@@ -18,7 +18,7 @@ SCREEN = """.screen{fill:#15191f}.session text.row{fill:#d7dde4;white-space:pre}
 
 
 def wrapped(words: str) -> list[str]:
-    """As a terminal does, at the last column that there is; a word that fits into a row stays whole."""
+    """In rows that a picture has room for, between two words."""
     return textwrap.wrap(words, COLUMNS, subsequent_indent="  ", break_on_hyphens=False) or [""]
 
 
@@ -72,10 +72,5 @@ def session() -> str:
         f"In one terminal a run is left alone. In the other the same run is killed by kill -9, and the same command "
         f"continues it at step {ratios['continued_at_step']:g}. The digests of both runs' weights are {same}."
     )
-    return svg(
-        y + 48,
-        "kill -9, and the same command again",
-        told,
-        [*parts, text(MARGIN, y + 24, caption, "quiet small")],
-        style=style,
-    )
+    lines = paragraph(y + 24, caption)
+    return svg(y + 24 + 20 * len(lines), "kill -9, and the same command again", told, [*parts, *lines], style=style)
