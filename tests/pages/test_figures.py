@@ -79,3 +79,16 @@ def test_a_figure_can_be_read_by_everybody(name: str) -> None:
 def test_every_figure_is_on_a_page() -> None:
     shown = {file for page in pages() for file, _ in links(page)}
     assert [name for name in DRAWN if Path(PICTURES, name) not in shown] == []
+
+
+def test_the_first_screen_says_what_was_measured() -> None:
+    screen = (ROOT / "README.md").read_text(encoding="utf-8").split("\n### ")[0]
+    base, kills, faults = (
+        json.loads(Path(RESULTS, f"{name}.json").read_text(encoding="utf-8"))
+        for name in ("cpu-base", "kills", "faults")
+    )
+    said = [f"{base['ratios'][key]:.1f} times" for key in ("over_hf_best", "over_hf_defaults")]
+    nan = {side: seen["run"] for side, seen in faults["faults"]["nan_weight"].items()}
+    said += [f"{kills['ratios']['kills']} kills", f"its {nan['hf_trainer']['last_step']} steps"]
+    assert [words for words in said if words not in screen] == []
+    assert kills["ratios"]["different_ends"] == nan["hf_trainer"]["exit"] == 0 and nan["maskwright"]["exit"] == 3
