@@ -67,13 +67,15 @@ class Side(Protocol):
 class HuggingFace:
     name = "hf_trainer"
 
-    def __init__(self, store: str) -> None:
-        self.store = store
+    def __init__(self, store: str, steps: int = STEPS, *, learning_rate: float | None = None) -> None:
+        self.store, self.steps, self.learning_rate = store, steps, learning_rate
 
     def command(self, run: Path, *, stop_after: int | None, init_from: Path | None, resume: str | None) -> list[str]:
         command = [sys.executable, str(HERE / "peers" / "hf_faults.py"), self.store, "--to", str(run)]
         command += ["--size", "nano", "--seq-len", str(SEQ_LEN), "--rows", str(ROWS)]
-        command += ["--steps", str(STEPS), "--save-every", str(SAVE_EVERY)]
+        command += ["--steps", str(self.steps), "--save-every", str(SAVE_EVERY)]
+        if self.learning_rate:
+            command += ["--learning-rate", str(self.learning_rate)]
         if stop_after:
             command += ["--stop-after", str(stop_after)]
         if init_from:
@@ -89,18 +91,20 @@ class HuggingFace:
 class Maskwright:
     name = "maskwright"
 
-    def __init__(self, store: str, config: Path) -> None:
+    def __init__(self, store: str, config: Path, steps: int = STEPS, *, learning_rate: float | None = None) -> None:
         self.config = config
         # JSON is YAML. Dropout and precision are those of the other side.
-        values = {
+        values: dict[str, dict[str, Any]] = {
             "data": {"store": store, "seq_len": SEQ_LEN},
             "model": {"size": "nano", "hidden_dropout": 0.1, "attention_dropout": 0.1},
-            "schedule": {"steps": STEPS},
+            "schedule": {"steps": steps},
             "batch": {"micro_batch_rows": ROWS},
             "engine": {"device": "cpu", "dtype": "fp32"},
             "checkpoint": {"save_every_steps": SAVE_EVERY},
             "logging": {"every_steps": 1},
         }
+        if learning_rate:
+            values["optimizer"] = {"learning_rate": learning_rate}
         config.write_text(json.dumps(values, indent=1))
 
     def command(self, run: Path, *, stop_after: int | None, init_from: Path | None, resume: str | None) -> list[str]:
@@ -177,10 +181,10 @@ def digest(folder: Path) -> str:
     return total.hexdigest()
 
 
-def compare(side: Side, straight: Path, other: Path, after: int) -> Record:
-    """Losses of the steps behind `after` and final weights of two runs, by bits."""
+def compare(side: Side, straight: Path, other: Path, after: int, last: int = STEPS) -> Record:
+    """Losses of the steps behind `after` and final weights of two runs that end at `last`, by bits."""
     one, two = losses(straight), losses(other)
-    steps = range(after + 1, STEPS + 1)
+    steps = range(after + 1, last + 1)
     different = [step for step in steps if one.get(step) != two.get(step)]
     both = [step for step in steps if step in one and step in two]
     found: Record = {
@@ -189,7 +193,7 @@ def compare(side: Side, straight: Path, other: Path, after: int) -> Record:
         "different_steps": len(different),
         "largest_loss_difference": max((abs(one[step] - two[step]) for step in both), default=None),
     }
-    before, now = weights(side, straight), weights(side, other)
+    before, now = weights(side, straight, last), weights(side, other, last)
     if before is not None and now is not None:
         unequal = [name for name in before if before[name].tobytes() != now[name].tobytes()]
         found["tensors"], found["different_tensors"] = len(before), len(unequal)

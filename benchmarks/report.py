@@ -145,6 +145,8 @@ python benchmarks/scaling_model.py                            # a projection for
 python benchmarks/finetune.py banking77-mini --tokenizer FOLDER --data FOLDER   # also ag-news-mini, banking77-base
 python benchmarks/finetune.py ag-news-mini --memory-gib 2 …   # the largest batch that fits
 python benchmarks/faults.py                                   # makes its own text; two minutes on one core
+python benchmarks/curves.py                                   # losses of a run that is killed; two minutes, one core
+python benchmarks/kill_session.py                             # two terminals, recorded; half a minute
 python benchmarks/genome.py 4000000 > genome.fa                # no measurement: the text of recipes/dna.yaml
 ```
 

@@ -3,9 +3,10 @@
     python hf_faults.py STORE --to FOLDER --steps 40 --save-every 10 [--stop-after 20] [--init-from MODEL]
     python hf_faults.py STORE --to FOLDER --steps 40 --save-every 10 --resume [CHECKPOINT]
 
-`TrainingArguments()` and `RobertaConfig()` as they are (fp32, dropout 0.1), but for the numbers of steps and rows and a
-log line at each step. Masks are drawn by its own collator, per batch. `FOLDER/metrics.jsonl` gets each step's numbers,
-stderr the step that training began at. Nothing is caught: it ends as Trainer does.
+`TrainingArguments()` and `RobertaConfig()` as they are (fp32, dropout 0.1), but for the numbers of steps and rows, a
+log line at each step and, where it is given, the learning rate. Masks are drawn by its own collator, per batch.
+`FOLDER/metrics.jsonl` gets each step's numbers, stderr the step that training began at. Nothing is caught: it ends as
+Trainer does.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--save-every", type=int, required=True)
+    parser.add_argument("--learning-rate", type=float, default=TrainingArguments.learning_rate)
     parser.add_argument("--stop-after", type=int)
     parser.add_argument("--init-from")
     parser.add_argument("--resume", nargs="?", const=True)
@@ -79,6 +81,7 @@ def main() -> None:
             per_device_train_batch_size=options.rows,
             max_steps=options.steps,
             save_steps=options.save_every,
+            learning_rate=options.learning_rate,
             logging_steps=1,
             seed=SEED,
             report_to=[],

@@ -28,6 +28,7 @@ ELSEWHERE = {
 """A page outside docs/, and its name in the site."""
 RECIPES = "recipes.md"
 LINK = re.compile(r"(?<!!)\[([^][]*(?:\[[^][]*\][^][]*)*)\]\(([^()\s]+)\)")
+IMAGE = re.compile(r"!\[([^][]*)\]\(([^()\s]+)\)")
 CODE = re.compile(r"(^ *```.*?^ *```$|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
 
 
@@ -74,6 +75,9 @@ def rewritten(page: Path) -> str:
         found = target(page, match[2])
         return match[1] if found is None else f"[{match[1]}]({found})"
 
+    def image(match: re.Match[str]) -> str:
+        return f"![{match[1]}]({target(page, match[2])})"
+
     # A link may have code in its words, so code is set aside and put back.
     kept: list[str] = []
 
@@ -81,7 +85,8 @@ def rewritten(page: Path) -> str:
         kept.append(match[0])
         return f"\0{len(kept) - 1}\0"
 
-    text = LINK.sub(link, CODE.sub(aside, page.read_text(encoding="utf-8")))
+    text = CODE.sub(aside, page.read_text(encoding="utf-8"))
+    text = IMAGE.sub(image, LINK.sub(link, text))
     text = re.sub("\0(\\d+)\0", lambda match: _in_table(kept[int(match[1])]), text)
     # Python-Markdown, unlike GitHub, wants an empty line before a list.
     return re.sub(r"^(?![-*|>#]|\d+\.| |$)(.+)\n(?=[-*] \S)", r"\1\n\n", text, flags=re.MULTILINE)
@@ -105,7 +110,9 @@ def every_recipe() -> str:
 def stage(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "docs" / "pictures", folder / "pictures")
-    shutil.copytree(ROOT / "docs" / "site", folder / "site", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    shutil.copytree(
+        ROOT / "docs" / "site", folder / "site", ignore=shutil.ignore_patterns("*.py", "figures", "__pycache__")
+    )
     for page, name in sources().items():
         text = rewritten(page) + (every_recipe() if name == RECIPES else "")
         (folder / name).write_text(text, encoding="utf-8")

@@ -181,8 +181,8 @@ def original(shell: Shell) -> Iterator[None]:
     yield
 
 
-def readme(shell: Shell) -> Iterator[None]:
-    """In place of your files, of both recipes and of the Hugging Face Hub, it has very small ones."""
+def tour(shell: Shell) -> Iterator[None]:
+    """In place of your files, of the recipe and of your labelled examples, it has very small ones."""
     for name in ("corpus", "recipes"):
         (shell.folder / name).mkdir()
     for number in range(2):
@@ -191,8 +191,24 @@ def readme(shell: Shell) -> Iterator[None]:
             file.write(text.encode())
     next(sentences(shell))
     (shell.folder / "subjects-test.csv").rename(shell.folder / "new.csv")
-    for name, text in made_up.SMALL_RECIPES.items():
-        (shell.folder / name).write_text(text, encoding="utf-8")
+    for name in ("recipes/small.yaml", "news.yaml"):
+        (shell.folder / name).write_text(made_up.SMALL_RECIPES[name], encoding="utf-8")
+    yield
+
+
+def readme(shell: Shell) -> Iterator[None]:
+    """In place of your files, of both recipes and of the Hugging Face Hub, it has very small ones."""
+    for name in ("corpus", "recipes"):
+        (shell.folder / name).mkdir()
+    for number in range(2):
+        text = "\n\n".join(made_up.notes(200, number)) + "\n"
+        (shell.folder / "corpus" / f"notes-{number}.txt").write_text(text, encoding="utf-8")
+    next(sentences(shell))
+    (shell.folder / "subjects.csv").rename(shell.folder / "news.csv")
+    (shell.folder / "subjects-test.csv").rename(shell.folder / "news-test.csv")
+    shutil.copy(shell.folder / "news-test.csv", shell.folder / "new.csv")
+    for name in ("recipes/modern.yaml", "recipes/continue-modernbert.yaml"):
+        (shell.folder / name).write_text(made_up.SMALL_RECIPES[name], encoding="utf-8")
     yield from hub(shell)
 
 
@@ -273,7 +289,7 @@ def lab(shell: Shell) -> Iterator[None]:
 GIVEN: dict[str, Given] = {
     one.__name__: one
     for one in (
-        *(nothing, notes, own_text, sentences, letters, hub, original, readme, shard, shards, clone),
+        *(nothing, notes, own_text, sentences, letters, hub, original, readme, tour, shard, shards, clone),
         *(files, fine_tuned, pairs, sequences, no_mask, bucket, a_ray_cluster),
         *(google_cloud, google_cloud_with_a_disk, lab),
     )

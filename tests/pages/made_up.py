@@ -52,6 +52,12 @@ model: {size: nano}
 optimizer: {learning_rate: 0.003}
 schedule: {steps: 20, warmup_steps: 2}
 """,
+    "recipes/modern.yaml": """
+data: {store: data/store, seq_len: 64}
+model: {architecture: modernbert, size: nano}
+optimizer: {kind: muon, learning_rate: 0.01}
+schedule: {steps: 20, warmup_steps: 2}
+""",
     "recipes/continue-modernbert.yaml": """
 data: {store: data/store, seq_len: 64}
 model: {init_from: models/ModernBERT-base}

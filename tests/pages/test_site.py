@@ -15,7 +15,6 @@ import yaml
 from pages.test_links import ROOT
 
 SOURCES = runpy.run_path(str(ROOT / "docs" / "site" / "stage.py"))["sources"]
-FIGURES = runpy.run_path(str(ROOT / "docs" / "site" / "figures.py"))
 
 
 class Settings(yaml.SafeLoader):
@@ -56,11 +55,6 @@ def test_the_site_loads_nothing_from_elsewhere() -> None:
 def test_reference_pages_are_what_the_source_says(name: str) -> None:
     """`python tests/reference_pages.py` renews them, with tests/ on the path."""
     assert (ROOT / "docs" / name).read_text(encoding="utf-8") == reference_pages.MADE[name]()
-
-
-def test_figures_are_what_draws_them() -> None:
-    """`python docs/site/figures.py` renews them."""
-    assert FIGURES["PICTURE"].read_text(encoding="utf-8") == FIGURES["picture"]()
 
 
 def said() -> str:

@@ -1,0 +1,33 @@
+"""Draws the figures of the documentation into docs/pictures, from what benchmarks/results has and from nothing else.
+
+python docs/site/figures
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from curves import curves
+from diagrams import flow, step
+from session import session
+from speed import rows, speed
+
+PICTURES = Path(__file__).resolve().parents[2] / "pictures"
+DRAWN: dict[str, Callable[[], str]] = {
+    "flow.svg": flow,
+    "exact-resume.svg": step,
+    "resume-curves.svg": curves,
+    "kill.svg": session,
+    "speed.svg": speed,
+}
+MEASURED: dict[str, tuple[list[str], list[str]]] = {
+    "resume-curves.svg": (["curves"], ["kill -9"]),
+    "kill.svg": (["kill-session"], []),
+    "speed.svg": ([one["row"] for *_, one in rows()], [words for row in rows() for words in row[:2]]),
+}
+"""The results behind a figure, and its words that have a number without being a measurement."""
+
+if __name__ == "__main__":
+    for name, draw in DRAWN.items():
+        (PICTURES / name).write_text(draw(), encoding="utf-8")
