@@ -36,7 +36,7 @@ def scroll(name: str, lines: list[dict[str, Any]], seconds: float) -> tuple[list
         for number, (_, words, kind_) in enumerate(rows)
     ]
     left = {at: len(rows) - number for number, (at, _, _) in enumerate(rows, 1)}
-    stops = [f"0%{{transform:translateY({LINE * len(rows)}px)}}"]
+    stops = [f"0%{{transform:translateY({LINE * (len(rows) + 1)}px)}}"]
     stops += [f"{at / seconds:.2%}{{transform:translateY({LINE * rest}px)}}" for at, rest in left.items()]
     stops.append("100%{transform:none}")
     return parts, f"@keyframes {name}{{{''.join(stops)}}}.{name}{{animation:{name} {seconds:g}s step-end {TIMES}}}"
@@ -55,7 +55,7 @@ def session() -> str:
             text(MARGIN, y + 16, terminal["title"], "small quiet"),
             f'<svg y="{y + 24:g}" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}">',
             rectangle(MARGIN, 0, WIDTH - 2 * MARGIN, height, "screen"),
-            f'<g class="session" transform="translate(0 {height - 14})"><g class="pane{number}">',
+            f'<g class="session" transform="translate(0 {height - 6})"><g class="pane{number}">',
             *lines,
             "</g></g></svg>",
         ]
