@@ -23,13 +23,13 @@ HERE = Path(__file__).parent
 PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "gigatoken", "numpy")
 
 
-def store_of(text: list[str], work: str, vocab_size: int) -> str:
-    """A token store of the text, made once in `work`; one document in 25 is held out."""
+def store_of(text: list[str], work: str, vocab_size: int, valid_fraction: float = 0.04) -> str:
+    """A token store of the text, made once in `work`; one document in 25 is held out unless told otherwise."""
     tokenizer, store = (os.path.join(work, f"{kind}-{vocab_size}") for kind in ("tokenizer", "store"))
     sources = Sources(text)
     if not os.path.exists(os.path.join(tokenizer, "tokenizer.json")):
         train_tokenizer(sources, tokenizer, vocab_size=vocab_size)
-    prepare(sources, tokenizer, store, PrepareOptions(valid_fraction=0.04))
+    prepare(sources, tokenizer, store, PrepareOptions(valid_fraction=valid_fraction))
     return store
 
 

@@ -54,7 +54,7 @@ def attempt(side: Side, run: Path, *, resume: bool, kill_at: int | None = None) 
         if kill_at:
             process.kill()
         code = process.wait()
-    said = log.read_text()[before:]
+    said = log.read_bytes()[before:].decode(errors="replace")
     if code not in (0, -9) or (code == -9) != (kill_at is not None):
         raise SystemExit(f"{side.name}: exit code {code}, which was not expected: {log}\n{said}")
     began = re.findall(r"continuing at step ([\d,]+)", said)

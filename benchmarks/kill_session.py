@@ -25,7 +25,7 @@ from typing import Any
 from common import store_of, write_result
 from faults import ROWS, SEQ_LEN, VOCABULARY, generated_text
 
-STEPS, JUDGE_EVERY, SAVE_EVERY, KILL_AFTER = 400, 50, 40, "step 200:"
+STEPS, JUDGE_EVERY, SAVE_EVERY, KILL_AFTER = 200, 50, 40, "step 100:"
 WEIGHTS = f"checkpoints/*{STEPS}/model.safetensors"
 ENDED = "\x01ended"
 TYPING = 0.4
@@ -33,10 +33,10 @@ TYPING = 0.4
 
 
 class Terminal:
-    """A bash whose lines are written down with their time since `start`."""
+    """A bash whose lines are written down with their time since `start`, without the folder that holds the runs."""
 
     def __init__(self, title: str, folder: Path, environment: dict[str, str], start: float) -> None:
-        self.title, self.start = title, start
+        self.title, self.folder, self.start = title, folder, start
         self.lines: list[dict[str, Any]] = []
         self._changed = threading.Condition()
         self._ends = 0
@@ -63,6 +63,7 @@ class Terminal:
                 self._changed.notify_all()
 
     def _write_down(self, text: str) -> None:
+        text = text.replace(f"{self.folder}{os.sep}", "")
         self.lines.append({"at": round(time.monotonic() - self.start, 2), "text": text})
 
     def type(self, command: str, *, wait: bool = True) -> None:
@@ -110,7 +111,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         work = (arguments.work or Path(temporary)).resolve()
         work.mkdir(parents=True, exist_ok=True)
-        store_of([generated_text(work / "text.txt")], str(work), VOCABULARY)
+        store_of([generated_text(work / "text.txt")], str(work), VOCABULARY, valid_fraction=0.25)
         (work / f"store-{VOCABULARY}").rename(work / "store")
         values = {
             "data": {"store": "store", "seq_len": SEQ_LEN},

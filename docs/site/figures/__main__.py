@@ -22,7 +22,7 @@ DRAWN: dict[str, Callable[[], str]] = {
     "speed.svg": speed,
 }
 MEASURED: dict[str, tuple[list[str], list[str]]] = {
-    "resume-curves.svg": (["curves"], ["kill -9"]),
+    "resume-curves.svg": (["curves"], ["kill -9", "fp32"]),
     "kill.svg": (["kill-session"], []),
     "speed.svg": ([one["row"] for *_, one in rows()], [words for row in rows() for words in row[:2]]),
 }

@@ -102,7 +102,7 @@ def curves() -> str:
         for tick in range(0, setting["steps"] + 1, 50):
             parts.append(text(across(tick), top - 22, f"{tick}" if tick else "step 0", "tick middle"))
     alike = all(side["straight_twice"]["different_steps"] == 0 for side in sides.values())
-    control = "A second run that nobody killed was the first one's double on both sides. " if alike else ""
+    control = "On both sides, a second run that nobody killed repeated the first, bit by bit. " if alike else ""
     caption = (
         f"RoBERTa of size {setting['size']}, {setting['rows']} rows of {setting['seq_len']} tokens, a save every "
         f"{setting['save_every_steps']} steps; fp32, dropout, random masks. {control}transformers "

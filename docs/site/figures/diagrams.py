@@ -47,12 +47,12 @@ def flow() -> str:
 
 def step() -> str:
     middle = WIDTH / 2
-    thirds = (108, middle, 492)
+    thirds = (100, middle, 500)
     parts = [
         text(middle, 34, "Nothing is drawn from a stream: each is a function of its place", "head middle"),
-        box(thirds[0], 52, 176, ("order of rows", "(seed, epoch, place)"), kind="box pale"),
-        box(thirds[1], 52, 200, ("masks", "(seed, epoch, row, position)"), kind="box pale"),
-        box(thirds[2], 52, 176, ("dropout", "(seed, step, worker)"), kind="box pale"),
+        box(thirds[0], 52, 160, ("order of rows", "(seed, epoch, place)"), kind="box pale"),
+        box(thirds[1], 52, 220, ("masks", "(seed, epoch, row, position)"), kind="box pale"),
+        box(thirds[2], 52, 160, ("dropout", "(seed, step, worker)"), kind="box pale"),
         *(line((x, 108), (x, 126)) for x in thirds),
         line((thirds[0], 126), (thirds[2], 126)),
         line((middle, 126), (middle, 144), arrow=True),

@@ -13,7 +13,8 @@ COLUMNS, LINE, HELD, TIMES = 64, 19, 6.0, 3
 """Letters in a row, units between rows, seconds that the end stands, and how often all of it is played."""
 ROWS = (9, 20, 4)
 """Of each terminal."""
-SCREEN = """.screen{fill:#15191f}.session text.row{fill:#d7dde4;white-space:pre}.session text.typed{fill:#7ec8ff}
+SCREEN = """.screen{fill:#15191f;stroke:#3a444f}
+.session text.row{fill:#d7dde4;white-space:pre}.session text.typed{fill:#7ec8ff}
 .session text.fault{fill:#ffab70}.clock{fill:#0a6ab8}"""
 
 
@@ -36,7 +37,7 @@ def scroll(name: str, lines: list[dict[str, Any]], seconds: float) -> tuple[list
         for number, (_, words, kind_) in enumerate(rows)
     ]
     left = {at: len(rows) - number for number, (at, _, _) in enumerate(rows, 1)}
-    stops = [f"0%{{transform:translateY({LINE * len(rows)}px)}}"]
+    stops = [f"0%{{transform:translateY({LINE * (len(rows) + 1)}px)}}"]
     stops += [f"{at / seconds:.2%}{{transform:translateY({LINE * rest}px)}}" for at, rest in left.items()]
     stops.append("100%{transform:none}")
     return parts, f"@keyframes {name}{{{''.join(stops)}}}.{name}{{animation:{name} {seconds:g}s step-end {TIMES}}}"
@@ -48,18 +49,18 @@ def session() -> str:
     seconds = round(ratios["seconds"] + HELD, 1)
     parts, style, y = [text(MARGIN, 34, "kill -9, and the same command again", "head")], SCREEN, 50.0
     for number, (terminal, rows) in enumerate(zip(record["terminals"], ROWS, strict=True)):
-        height = LINE * rows + 16
+        height = LINE * rows
         lines, animation = scroll(f"pane{number}", terminal["lines"], seconds)
         style += animation
         parts += [
             text(MARGIN, y + 16, terminal["title"], "small quiet"),
-            f'<svg y="{y + 24:g}" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}">',
-            rectangle(MARGIN, 0, WIDTH - 2 * MARGIN, height, "screen"),
-            f'<g class="session" transform="translate(0 {height - 14})"><g class="pane{number}">',
+            rectangle(MARGIN, y + 24, WIDTH - 2 * MARGIN, height + 16, "screen"),
+            f'<svg y="{y + 32:g}" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}">',
+            f'<g class="session" transform="translate(0 {height - 5})"><g class="pane{number}">',
             *lines,
             "</g></g></svg>",
         ]
-        y += 24 + height + 12
+        y += 24 + height + 16 + 12
     parts.append(rectangle(MARGIN, y - 4, WIDTH - 2 * MARGIN, 3, "clock", round_=0))
     style += (
         f"@keyframes clock{{from{{transform:scaleX(0)}}{ratios['seconds'] / seconds:.2%}{{transform:none}}}}"
