@@ -7,21 +7,24 @@ const ACTIONS = {
   stop: {
     question: (name) => `Stop ${name}? It saves a checkpoint and ends. The same command continues it.`,
     yes: "Stop the run",
+    meanwhile: (name) => `Asked ${name} to stop. Waiting until it has saved …`,
   },
   checkpoint: {
     question: (name) => `Let ${name} save a checkpoint now? It goes on training.`,
     yes: "Save a checkpoint",
+    meanwhile: (name) => `Asked ${name} for a checkpoint. Waiting until it is saved …`,
   },
 };
 const CAN_BE_ASKED = new Set(["running", "starting", "hung", "silent"]);
 let run = null;
+let waiting = 0;
 
 export function showActions(chosen) {
   if (run?.id !== chosen.id) say(find("answered"), "");
   run = chosen;
   const open = hasToken() && CAN_BE_ASKED.has(run.state);
   show(find("actions"), open || find("answered").textContent !== "");
-  for (const id of Object.keys(ACTIONS)) find(id).disabled = !open;
+  for (const id of Object.keys(ACTIONS)) find(id).disabled = !open || waiting > 0;
 }
 
 function confirmed(action) {
@@ -35,8 +38,11 @@ function confirmed(action) {
 }
 
 async function act(action) {
-  const { id } = run;
+  const { id, name } = run;
   if (!(await confirmed(action))) return;
+  say(find("answered"), ACTIONS[action].meanwhile(name));
+  waiting += 1;
+  showActions(run);
   let said;
   try {
     said = (await ask(runPath(id, `/${action}`), "POST")).said;
@@ -44,7 +50,9 @@ async function act(action) {
     if (!(error instanceof Gone || error instanceof Refused)) throw error;
     said = error instanceof Refused ? error.sentence : "The server does not answer, so nothing was asked of the run.";
   }
+  waiting -= 1;
   if (run.id === id) say(find("answered"), said);
+  showActions(run);
 }
 
 export function startActions() {

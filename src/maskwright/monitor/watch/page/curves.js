@@ -92,10 +92,6 @@ function offered() {
   const possible = drawable(shown.details);
   offer(possible);
   find("x-axis").value = view.x;
-  for (const axis of AXES.slice(1)) {
-    const known = shown.details.length > 0 && shown.details.every((detail) => detail.metrics?.includes(axis));
-    find("x-axis").querySelector(`[value=${axis}]`).disabled = !known && view.x !== axis;
-  }
   return possible.filter((metric) => view.metrics.includes(metric));
 }
 
@@ -217,10 +213,16 @@ function drawPanel(library, { title, names, lines }, x, marked, events, colours)
 }
 
 function sayNone(some) {
-  const words = shown.runs.length > 1 ? "These runs have no log line yet, so there is nothing to draw." : "The run has no log line yet, so there is nothing to draw.";
-  say(find("no-curves"), range ? "There is no log line in these steps." : view.metrics.length ? words : "No metric is chosen.");
+  say(find("no-curves"), nothingDrawn());
   show(find("no-curves"), !some);
   show(find("panels"), some);
+}
+
+function nothingDrawn() {
+  if (range) return "There is no log line in these steps.";
+  if (!view.metrics.length) return "No metric is chosen.";
+  if (answers.series.length && view.x !== "step") return `The log lines have no ${view.x}. Fix: choose another x axis.`;
+  return `${shown.runs.length > 1 ? "These runs have" : "The run has"} no log line yet, so there is nothing to draw.`;
 }
 
 function sayMissing() {

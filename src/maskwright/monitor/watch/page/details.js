@@ -6,7 +6,8 @@ import { EVENTS, OTHER_EVENT } from "./plots.js";
 import { ranksInWords, stateMark } from "./runs.js";
 import { GOING, NOTHING, ago, bytes, clock, count, decimal, percent, seconds, setting, share, several, spans, whole } from "./words.js";
 
-const LETTERS = { fine: "F", slow: "S", hung: "H", lost: "L", ended: "E" };
+const LETTERS = { fine: "F", slow: "S", hung: "H", lost: "L", silent: "?", ended: "E" };
+const BAD = new Set(["hung", "lost", "failed", "silent"]);
 const FIRST_CHECKPOINTS = 8;
 const MOST_EVENTS = 200;
 
@@ -28,12 +29,19 @@ function glance(run, now) {
     going ? cell("Time left", seconds(run.eta_seconds)) : null,
     cell("Checkpoint", whole(run.checkpoint_step), run.checkpoint_step === null ? "none yet" : "step"),
   ];
-  const said = [run.why, run.fix && `To do: ${run.fix}.`].filter(Boolean);
+  const told = [run.health !== "fine" && run.health, run.why, run.fix && `To do: ${run.fix}`];
+  const said = [...new Set(told.filter(Boolean))].map((words) => make("p", {}, sentence(words)));
+  const ill = BAD.has(run.state) || run.fix || (run.health && run.health !== "fine");
   return [
     make("p", { class: "faint" }, run.location),
-    said.length ? make("p", { class: ["hung", "lost", "failed", "silent"].includes(run.state) ? "answer bad" : "answer" }, said.join(". ").replace("..", ".")) : "",
+    ill && said.length ? make("div", { class: BAD.has(run.state) ? "answer bad" : "answer" }, ...said) : "",
     make("dl", { class: "glance" }, ...cells.filter(Boolean)),
   ];
+}
+
+function sentence(words) {
+  const text = words[0].toUpperCase() + words.slice(1);
+  return /[.!?]$/.test(text) ? text : `${text}.`;
 }
 
 function beside(runs, slots) {
@@ -154,10 +162,18 @@ const paintHappened = onChange(({ incidents, changes, lineage }) => {
   );
 });
 
+// As `maskwright status` tells it.
+function ancestry(lineage) {
+  const lines = [];
+  for (let one = lineage; one && "run" in one && "step" in one; one = one.lineage) {
+    const how = one.optimizer === "fresh" ? "a fresh optimizer" : "its optimizer’s state";
+    lines.push(`${lines.length ? "which began" : "Began"} from step ${whole(one.step)} of ${one.run}, with ${how}`);
+  }
+  return lines.length ? [lines.join(", ")] : [];
+}
+
 export function showHappened(detail) {
-  const lineage = detail.lineage ?? [];
-  paintHappened({ incidents: detail.incidents ?? [], changes: detail.changes ?? [],
-    lineage: Array.isArray(lineage) ? lineage : Object.entries(lineage).map(([key, value]) => `${key}: ${setting(value)}`) });
+  paintHappened({ incidents: detail.incidents ?? [], changes: detail.changes ?? [], lineage: ancestry(detail.lineage) });
 }
 
 const paintCheckpoints = onChange(([found], now) => {

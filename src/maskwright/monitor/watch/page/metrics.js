@@ -54,11 +54,13 @@ export function panelsOf(metrics) {
 
 // Steps of one run as another quantity, and back. Between and beyond what is known, as on a straight line.
 export function mapping(series) {
-  const pairs = series.step.map((step, place) => [step, series.value[place]]).filter(([, value]) => value !== null);
+  // A bucket has the step of its last line, where what grows is highest.
+  const pairs = series.step.map((step, place) => [step, series.high[place]]).filter(([, value]) => value !== null);
   if (pairs.length < 2) return null;
   const steps = pairs.map(([step]) => step);
   const values = pairs.map(([, value]) => value);
-  return { to: (step) => between(steps, values, step), back: (value) => between(values, steps, value), first: values[0], last: values.at(-1) };
+  const to = (step) => between(steps, values, step);
+  return { to, back: (value) => between(values, steps, value), first: series.low[0] ?? values[0], last: values.at(-1) };
 }
 
 function between(from, to, value) {

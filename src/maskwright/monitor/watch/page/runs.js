@@ -6,7 +6,7 @@ import { GOING, ago, count, decimal, markOf, percent, seconds, share, several, w
 const rows = new Map();
 const byName = new Intl.Collator("en", { numeric: true });
 const WORST_FIRST = ["lost", "hung", "failed", "silent", "running", "starting", "stopped", "done", "never started"];
-const VERDICTS = ["lost", "hung", "slow", "fine", "ended"];
+const VERDICTS = ["lost", "hung", "silent", "slow", "fine", "ended"];
 
 // Runs that go on keep their places, although each of their heartbeats is the newest for a moment.
 const ORDERS = {
@@ -70,8 +70,10 @@ function fill(row, run, now) {
   say(row.parts.eta, going && run.eta_seconds ? `ETA ${seconds(run.eta_seconds)}` : ago(now - run.heartbeat));
   say(row.parts.loss, `loss ${decimal(run.loss, 3)}`);
   say(row.parts.heldOut, run.valid_loss === null || run.valid_loss === undefined ? "" : `held out ${decimal(run.valid_loss, 3)}`);
-  say(row.ranks, GOING.has(run.state) ? ranksInWords(run.ranks) : "");
-  set(row.ranks, "class", run.ranks?.lost || run.ranks?.hung ? "ranks bad" : "ranks");
+  const ill = run.health && run.health !== "fine" ? run.health : "";
+  say(row.ranks, ill || (GOING.has(run.state) ? ranksInWords(run.ranks) : ""));
+  set(row.ranks, "class", ill ? "ranks bad" : "ranks");
+  set(row.ranks, "title", ill);
   spark(row.path, run.spark);
 }
 
@@ -89,7 +91,7 @@ export function shownRuns(runs) {
 }
 
 // `chosen`: the place of each chosen run among the colours, by the run's id.
-export function showRuns({ runs, folders, time }, chosen, actions) {
+export function showRuns({ runs, folders, time, problems }, chosen, actions) {
   for (const run of runs) {
     const row = rows.get(run.id) ?? rowOf(run, actions);
     rows.set(run.id, row);
@@ -106,6 +108,8 @@ export function showRuns({ runs, folders, time }, chosen, actions) {
   const shown = shownRuns(runs);
   arrange(find("list"), shown.map((run) => rows.get(run.id).element));
   sayHowMany(runs, shown, folders);
+  say(find("problems"), (problems ?? []).join(" · "));
+  show(find("problems"), problems?.length > 0);
   show(find("clear"), chosen.size > 1);
 }
 

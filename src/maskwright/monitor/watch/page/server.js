@@ -2,13 +2,13 @@
 
 const KEPT = "maskwright-watch-token";
 const PATIENCE = 15_000; // milliseconds
+const PATIENCE_TO_SAVE = 180_000; // the server answers once the run has saved, or after two minutes
 let token = kept();
 
 export class Refused extends Error {
   constructor(status, error) {
-    super([error.what, error.where].filter(Boolean).join(" "));
+    super([error.where, error.what].filter(Boolean).join(": "));
     this.status = status;
-    this.where = error.where ?? "";
     this.fix = error.fix ?? "";
   }
 
@@ -56,10 +56,11 @@ export function takeToken() {
 
 export async function ask(path, method = "GET") {
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  const signal = AbortSignal.timeout(method === "GET" ? PATIENCE : PATIENCE_TO_SAVE);
   let answer;
   let text;
   try {
-    answer = await fetch(path, { method, headers, cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
+    answer = await fetch(path, { method, headers, cache: "no-store", signal });
     text = await answer.text();
   } catch (error) {
     throw new Gone(error.message);
