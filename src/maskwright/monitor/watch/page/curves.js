@@ -261,7 +261,7 @@ function legend(events) {
 // ---- controls -------------------------------------------------------------------------------------------------------
 
 function zoomed(event) {
-  const [low, high] = [event["xaxis.range[0]"], event["xaxis.range[1]"]];
+  const [low, high] = event["xaxis.range"] ?? [event["xaxis.range[0]"], event["xaxis.range[1]"]];
   if (typeof low !== "number" || typeof high !== "number") return;
   if (view.x === "step") zoom({ x: [low, high], from: Math.max(0, Math.floor(low)), to: Math.ceil(high) });
   else zoom({ x: [low, high], ...stepsBetween(low, high) });

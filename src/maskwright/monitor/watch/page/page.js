@@ -18,6 +18,7 @@ const chosen = new Map(); // id of a run → its place among the colours
 const details = new Map(); // id of a run → its detail and what the list said of the run then
 let list = { runs: [], folders: [], time: 0 };
 let heardOnce = false;
+let goThere = false; // on a phone the chosen run is below the list
 let timer;
 let working = false;
 let again = false;
@@ -45,7 +46,7 @@ const actions = {
   only(id) {
     chosen.clear();
     choose([id]);
-    if (NARROW.matches) find("chosen").scrollIntoView({ block: "start" });
+    goThere = NARROW.matches;
   },
   compare(id) {
     const ids = [...chosen.keys()];
@@ -140,6 +141,8 @@ async function showChosen() {
   offerFocus(runs.map((run) => [run.id, run.name]));
   const focused = found.find((detail) => detail.id === find("focus").value) ?? found[0];
   showFocused(focused);
+  if (goThere) find("chosen").scrollIntoView({ block: "start" });
+  goThere = false;
   await Promise.all([updateCurves(runs, found, chosen), showLog(focused.id, details.get(focused.id)?.mark)]);
 }
 
