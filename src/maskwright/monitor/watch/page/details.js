@@ -1,7 +1,7 @@
 // What is known of the chosen runs, but for their curves and the log.
 
 import { runSwatch } from "./curves.js";
-import { find, make, onChange, say, show, table } from "./elements.js";
+import { find, grouped, make, onChange, say, show, table } from "./elements.js";
 import { EVENTS, OTHER_EVENT } from "./plots.js";
 import { ranksInWords, stateMark } from "./runs.js";
 import { GOING, NOTHING, ago, bytes, clock, count, decimal, percent, seconds, setting, share, several, spans, whole } from "./words.js";
@@ -78,7 +78,7 @@ function rankCell(rank) {
 // The ranks of one run: a strip, and in words what the strip says, by host.
 function strip(detail, many) {
   const ranks = detail.ranks ?? [];
-  const hosts = Map.groupBy(ranks, (rank) => rank.host);
+  const hosts = grouped(ranks, (rank) => rank.host);
   const rows = [...hosts].map(([host, found]) => {
     const label = `${host}: ${spans(found.map((rank) => rank.rank))}`;
     return make("li", {}, make("span", { class: "host faint" }, label), make("span", { class: "strip", "aria-hidden": "true" }, ...found.map(rankCell)));

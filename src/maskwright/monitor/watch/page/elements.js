@@ -49,6 +49,17 @@ export function arrange(parent, children) {
   if (focused && focused !== document.activeElement && parent.contains(focused)) focused.focus({ preventScroll: true });
 }
 
+// The items by their key, in the order in which the keys come. (Map.groupBy is younger than some browsers in use.)
+export function grouped(items, keyOf) {
+  const found = new Map();
+  for (const item of items) {
+    const key = keyOf(item);
+    if (found.has(key)) found.get(key).push(item);
+    else found.set(key, [item]);
+  }
+  return found;
+}
+
 // Runs `work` only if `value` is another than the last time.
 export function onChange(work) {
   let last;

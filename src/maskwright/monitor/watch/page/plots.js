@@ -1,5 +1,6 @@
 // One panel of curves: its traces and its layout for plotly.
 
+import { grouped } from "./elements.js";
 import { isHeldOut, smoothed } from "./metrics.js";
 
 const COLOURS = ["--good", "--bad", "--third", "--fourth", "--fifth", "--text"];
@@ -85,7 +86,7 @@ function band(line, colour) {
 
 // What happened, as ticks: [{x, event, text}].
 export function eventTraces(events, colours) {
-  const kinds = Map.groupBy(events, (one) => (EVENTS[one.event] ? one.event : ""));
+  const kinds = grouped(events, (one) => (EVENTS[one.event] ? one.event : ""));
   return [...kinds].map(([event, found]) => {
     const [colour, symbol] = EVENTS[event] ?? OTHER_EVENT;
     return {
