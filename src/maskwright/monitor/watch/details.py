@@ -75,15 +75,17 @@ def _measured(folder: Folder, place: str) -> int:
 
 
 def _incidents(history: bytes) -> list[dict[str, Any]]:
-    """What happened, but for the saves, in the order of time; the last `MOST_INCIDENTS`."""
+    """What happened, but for the saves, in the order of time; the last `MOST_INCIDENTS`. `event` is the history's word,
+    or `gone`."""
     found: list[dict[str, Any]] = []
     before: dict[str, Any] = {}
     for line in read_lines(history.decode("utf-8", "replace")):
         if line.get("event") == "started" and before and before.get("event") != "ended":
             gone = "the process was gone without a word"
-            found.append({"step": before["step"], "time": before.get("time"), "what": gone})
+            found.append({"step": before["step"], "time": before.get("time"), "event": "gone", "what": gone})
         if said := _said(line, first=not before):
-            found.append({"step": line["step"], "time": line.get("time"), "what": said})
+            event = str(line.get("event"))
+            found.append({"step": line["step"], "time": line.get("time"), "event": event, "what": said})
         before = line
     return found[-MOST_INCIDENTS:]
 

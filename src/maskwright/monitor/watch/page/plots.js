@@ -10,6 +10,7 @@ const FEW = 60; // points that get dots
 const BANDS = 2; // runs whose lowest and highest values are shaded
 export const EVENTS = {
   started: ["--fourth", "triangle-right", "restart", "▸"],
+  gone: ["--bad", "x", "process gone", "✕"],
   spiked: ["--bad", "triangle-up", "spike", "▲"],
   "rolled back": ["--third", "triangle-left", "rollback", "◂"],
   ended: ["--faint", "square", "end", "■"],
