@@ -59,10 +59,11 @@ def is_a_run(names: Collection[str]) -> bool:
 
 
 def _local(root: str, found: Search, seen: set[object]) -> Iterator[tuple[str, str]]:
-    """(path, path below `root`). Links are followed, and each folder is looked into once, so a circle ends."""
-    waiting, looked_into = [("", 0)], 0
-    while waiting:
-        inside, depth = waiting.pop()
+    """(path, path below `root`). Links are followed last, and each folder is looked into once: a circle ends, and a
+    run has the name of its place."""
+    waiting, links, looked_into = [("", 0)], list[tuple[str, int]](), 0
+    while waiting or links:
+        inside, depth = (waiting or links).pop()
         path = os.path.join(root, inside) if inside else root
         try:
             at = os.stat(path)
@@ -85,8 +86,9 @@ def _local(root: str, found: Search, seen: set[object]) -> Iterator[tuple[str, s
             found.problems.append(f"{root}: {most}")
             return
         if depth < DEEPEST:
-            names = [entry.name for entry in inner if _is_worth_it(entry.name) and _is_folder(entry)]
-            waiting += [(os.path.join(inside, name), depth + 1) for name in sorted(names, reverse=True)]
+            folders = [entry for entry in inner if _is_worth_it(entry.name) and _is_folder(entry)]
+            for entry in sorted(folders, key=lambda entry: entry.name, reverse=True):
+                (links if entry.is_symlink() else waiting).append((os.path.join(inside, entry.name), depth + 1))
 
 
 def _far(root: Folder, found: Search) -> Iterator[tuple[str, str]]:

@@ -217,7 +217,7 @@ def plotly() -> str:
 # ---- serving ---------------------------------------------------------------------------------------------------------
 
 
-def serve(folders: Sequence[str], host: str, port: int, *, write: Callable[[str], object] = print) -> None:
+def serve(folders: Sequence[str], host: str, port: int) -> None:
     """Serves until a signal ends it. `port` 0: a free one. Raises `ConfigError` where a package is missing,
     `InputError` where the port cannot be taken."""
     for package in NEEDED:
@@ -230,7 +230,7 @@ def serve(folders: Sequence[str], host: str, port: int, *, write: Callable[[str]
     app = application(desk, token=token or new_token(), host=host)
     shown = f"[{host}]" if ":" in host else host
     where = f"http://{shown}:{listening.getsockname()[1]}/"
-    write(where if token else f"{where}#token={app.token}")
+    print(where if token else f"{where}#token={app.token}", flush=True)  # not `say`, which would hide the token
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, lifespan="off", server_header=False, timeout_graceful_shutdown=1
     )
