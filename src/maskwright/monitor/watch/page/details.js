@@ -71,7 +71,7 @@ export function showGlance(runs, now, slots) {
 // ---- ranks ----------------------------------------------------------------------------------------------------------
 
 function rankCell(rank) {
-  const words = `rank ${rank.rank} on ${rank.host}: ${rank.verdict} at step ${whole(rank.step)}${rank.why ? `: ${rank.why}` : ""}`;
+  const words = `rank ${rank.rank} on ${rank.host}: ${rank.verdict}${rank.why ? `: ${rank.why}` : ""}`;
   return make("span", { class: `rank ${rank.verdict}`, title: words }, LETTERS[rank.verdict] ?? "?");
 }
 
@@ -110,7 +110,7 @@ const paintRanks = onChange((details) => {
 
 export function showRanks(details) {
   paintRanks(details.map(({ id, name, world_size, ranks }) => ({ id, name, world_size,
-    ranks: (ranks ?? []).map(({ rank, host, verdict, step, why }) => ({ rank, host, verdict, step, why })) })));
+    ranks: (ranks ?? []).map(({ rank, host, verdict, why }) => ({ rank, host, verdict, why })) })));
 }
 
 // ---- configurations -------------------------------------------------------------------------------------------------
