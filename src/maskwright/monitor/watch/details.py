@@ -12,9 +12,9 @@ from maskwright.core.errors import MaskwrightError
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact, redact_all
 from maskwright.monitor.logs import LOG
+from maskwright.monitor.watch.numbers import is_number
 from maskwright.monitor.watch.runs import Watched, known
 from maskwright.run.directory import HISTORY, MANIFEST, read_lines, step_folder, step_of
-from maskwright.run.metric_names import COORDINATES
 
 MOST_INCIDENTS = 500
 MOST_LINES, MOST_LETTERS = 1_000, 4_000
@@ -30,13 +30,13 @@ def details(watched: Watched) -> dict[str, Any]:
     found = {
         "config": dict(sorted(config.items())) if isinstance(config, dict) else {},
         "checkpoints": _checkpoints(watched),
-        "incidents": _incidents(folder.get(watched.inside + HISTORY) or b""),
+        "incidents": _incidents(folder.get(watched.inside + HISTORY) or b"", report.changes),
         "ranks": _ranks(watched),
-        "metrics": sorted(watched.numbers.names - set(COORDINATES)),
+        "metrics": sorted(watched.numbers.names - {"step"}),
         "changes": report.changes,
         "lineage": report.lineage,
     }
-    return watched.row() | redact_all(_finite(found))  # type: ignore[no-any-return]
+    return watched.row() | redact_all(_finite(found))
 
 
 def _finite(value: Any) -> Any:
@@ -74,26 +74,34 @@ def _measured(folder: Folder, place: str) -> int:
     return total
 
 
-def _incidents(history: bytes) -> list[dict[str, Any]]:
-    """What happened, but for the saves, in the order of time; the last `MOST_INCIDENTS`. `event` is the history's word,
-    or `gone`."""
+def _incidents(history: bytes, changes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What happened, in the order of time: `event` is history's own word, or `gone` and `changed`; `what` says it. The
+    last `MOST_INCIDENTS`."""
     found: list[dict[str, Any]] = []
     before: dict[str, Any] = {}
     for line in read_lines(history.decode("utf-8", "replace")):
         if line.get("event") == "started" and before and before.get("event") != "ended":
-            gone = "the process was gone without a word"
-            found.append({"step": before["step"], "time": before.get("time"), "event": "gone", "what": gone})
+            found.append(_incident(before, "gone", "the process was gone without a word"))
         if said := _said(line, first=not before):
-            event = str(line.get("event"))
-            found.append({"step": line["step"], "time": line.get("time"), "event": event, "what": said})
+            found.append(_incident(line, str(line.get("event")), said))
         before = line
-    return found[-MOST_INCIDENTS:]
+    for one in changes:
+        keys = one["keys"] if isinstance(one["keys"], list) else [one["keys"]]
+        found.append(_incident(one, "changed", f"changed: {', '.join(map(str, keys))}"))
+    return sorted(found, key=lambda one: one["time"] or 0.0)[-MOST_INCIDENTS:]
+
+
+def _incident(line: dict[str, Any], event: str, what: str) -> dict[str, Any]:
+    when = line.get("time")
+    return {"step": line["step"], "time": when if is_number(when) else None, "event": event, "what": what}
 
 
 def _said(line: dict[str, Any], *, first: bool) -> str:
     event = line.get("event")
     if event == "started":
         return f"started on {line.get('host')}" if first else f"attempt {line.get('attempt')} on {line.get('host')}"
+    if event == "saved":
+        return "saved"
     if event == "spiked":
         loss = line.get("loss")
         return f"spike: loss {loss:.3f}" if isinstance(loss, float) else "spike"

@@ -19,7 +19,7 @@ TOKEN_VARIABLE = "MASKWRIGHT_WATCH_TOKEN"
 SHORTEST_TOKEN = 16
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",

@@ -65,7 +65,7 @@ class Watched:
         saved = report.checkpoint
         beats = [one.beat for one in report.ranks]
         heard = max([status.heartbeat if status else 0.0, *(beat.time for beat in beats)])
-        verdicts = Counter(one.verdict for one in report.ranks)
+        verdicts: Counter[str] = Counter(one.verdict for one in report.ranks)
         started = self.started or min((beat.started for beat in beats), default=None)
         going_on = status is not None and not report.over
         return {

@@ -156,7 +156,7 @@ def application(desk: Desk, *, token: str, host: str) -> Any:
 
     routes = [
         *(Route(f"/{name}", **file(path, kind, 0)) for name, path, kind in page_files()),
-        Route("/plotly.js", **file(plotly(), KINDS[".js"], 86_400)),
+        Route("/plotly.js", **file(plotly(), KINDS[".js"], 3_600)),
         Route("/api/runs", **answer(lambda asked: desk.all())),
         Route("/api/runs/{id}", **answer(lambda asked: desk.details(asked.path_params["id"]))),
         Route("/api/runs/{id}/log", **answer(lambda asked: _log(desk, asked))),
