@@ -19,8 +19,8 @@ const panels = new Map();
 const view = { metrics: USUAL, x: "step", log: false, smoothing: 0, ...remembered() };
 let range = null; // {x: [first, last] on the axis, from, to: steps}
 let shown = { runs: [], details: [], slots: new Map() };
-let asked = "";
-let number = 0;
+let asked = ""; // what is on its way
+let answered = ""; // what `answers` are to
 let answers = { series: [], axes: new Map() };
 let drawing = "";
 let plotly;
@@ -70,21 +70,24 @@ export async function updateCurves(runs, details, slots) {
   const path = metrics.length && runs.length ? address(metrics, range?.from, range?.to) : "";
   const marks = runs.map((run) => [run.id, run.state, run.step, run.loss, run.valid_loss]);
   const key = JSON.stringify([path, view.x, marks]);
-  if (key !== asked) {
-    const mine = ++number;
-    asked = key;
-    try {
-      const found = path ? await ask(path) : { series: [] };
-      const axes = view.x === "step" || !path ? [] : (await ask(address([view.x]))).series;
-      if (mine !== number) return;
-      answers = { series: found.series, axes: new Map(axes.map((one) => [one.run, mapping(one)])) };
-    } catch (error) {
-      if (!(error instanceof Gone || error instanceof Refused)) throw error;
-      if (mine === number) asked = "";
-      throw error;
-    }
-  }
+  if (key === asked) return;
+  if (key !== answered && !(await answer(key, path))) return;
   await drawAll(metrics);
+}
+
+// Whether the answer is still wanted once it is there.
+async function answer(key, path) {
+  asked = key;
+  try {
+    const axis = path && view.x !== "step" ? ask(address([view.x])) : { series: [] };
+    const [found, along] = await Promise.all([path ? ask(path) : { series: [] }, axis]);
+    if (asked !== key) return false;
+    answers = { series: found.series, axes: new Map(along.series.map((one) => [one.run, mapping(one)])) };
+    answered = key;
+    return true;
+  } finally {
+    if (asked === key) asked = "";
+  }
 }
 
 // The chosen metrics that these runs have; a control for each.

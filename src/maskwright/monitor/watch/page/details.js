@@ -71,7 +71,7 @@ export function showGlance(runs, now, slots) {
 // ---- ranks ----------------------------------------------------------------------------------------------------------
 
 function rankCell(rank) {
-  const words = `rank ${rank.rank} on ${rank.host}: ${rank.verdict} at step ${whole(rank.step)}${rank.why ? `: ${rank.why}` : ""}`;
+  const words = `rank ${rank.rank} on ${rank.host}: ${rank.verdict}${rank.why ? `: ${rank.why}` : ""}`;
   return make("span", { class: `rank ${rank.verdict}`, title: words }, LETTERS[rank.verdict] ?? "?");
 }
 
@@ -110,7 +110,7 @@ const paintRanks = onChange((details) => {
 
 export function showRanks(details) {
   paintRanks(details.map(({ id, name, world_size, ranks }) => ({ id, name, world_size,
-    ranks: (ranks ?? []).map(({ rank, host, verdict, step, why }) => ({ rank, host, verdict, step, why })) })));
+    ranks: (ranks ?? []).map(({ rank, host, verdict, why }) => ({ rank, host, verdict, why })) })));
 }
 
 // ---- configurations -------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ export function showConfiguration(detail) {
 
 // ---- what happened, and checkpoints ---------------------------------------------------------------------------------
 
-const paintHappened = onChange(({ incidents, changes, lineage }) => {
+const paintHappened = onChange(({ incidents, lineage }) => {
   const told = incidents.filter((one) => one.event !== "saved");
   const saves = incidents.length - told.length;
   const lines = told.slice(-MOST_EVENTS).map((one) => {
@@ -154,7 +154,6 @@ const paintHappened = onChange(({ incidents, changes, lineage }) => {
     return make("li", {}, make("span", { class: `event ${colour.slice(2)}`, "aria-hidden": "true" }, mark),
       make("span", { class: "faint" }, ` ${clock(one.time)} `), `step ${whole(one.step)}: ${one.what}`);
   });
-  lines.push(...changes.map((one) => make("li", {}, `Changed at step ${whole(one.step)}: ${(one.keys ?? []).join(", ")}`)));
   lines.push(...lineage.map((line) => make("li", {}, line)));
   find("happened").replaceChildren(
     lines.length ? make("ul", { class: "events" }, ...lines.reverse()) : make("p", { class: "faint" }, "Nothing out of the ordinary."),
@@ -173,7 +172,7 @@ function ancestry(lineage) {
 }
 
 export function showHappened(detail) {
-  paintHappened({ incidents: detail.incidents ?? [], changes: detail.changes ?? [], lineage: ancestry(detail.lineage) });
+  paintHappened({ incidents: detail.incidents ?? [], lineage: ancestry(detail.lineage) });
 }
 
 const paintCheckpoints = onChange(([found], now) => {

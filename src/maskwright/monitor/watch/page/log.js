@@ -72,9 +72,9 @@ export async function showLog(id, mark) {
 
 async function older() {
   const box = find("log");
-  const mine = ++number;
-  const found = await ask(address(numberOf(box.firstElementChild)));
-  if (mine !== number) return;
+  const [wanted, first] = [of, numberOf(box.firstElementChild)];
+  const found = await ask(address(first));
+  if (wanted !== of || first !== numberOf(box.firstElementChild)) return;
   const height = box.scrollHeight;
   box.prepend(...found.lines.map((line) => lineOf(line, text().toLowerCase())));
   box.scrollTop += box.scrollHeight - height;

@@ -34,6 +34,8 @@ function freeSlot() {
 
 function choose(ids) {
   for (const id of chosen.keys()) if (!ids.includes(id)) chosen.delete(id);
+  show(find("limit"), ids.length > MOST_CHOSEN);
+  say(find("limit"), `At most ${MOST_CHOSEN} runs are compared at once.`);
   for (const id of ids.slice(0, MOST_CHOSEN)) if (!chosen.has(id)) chosen.set(id, freeSlot());
   const kept = [...chosen.keys()].map((id) => `run=${encodeURIComponent(id)}`).join("&");
   history.replaceState(null, "", kept ? `#${kept}` : location.pathname);
