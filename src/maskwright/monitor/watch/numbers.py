@@ -10,9 +10,10 @@ from typing import Any
 from maskwright.core.folder import Folder
 from maskwright.monitor.watch.grown import Grown
 from maskwright.run.directory import read_lines
-from maskwright.run.metric_names import is_held_out
 
 METRICS = "metrics.jsonl"
+LOSS = "loss"
+"""Only the lines of training have it."""
 POINTS = 60
 """Of the sparkline, at most."""
 WHOLE_BYTES, END_BYTES = 256 << 10, 32 << 10
@@ -60,8 +61,8 @@ class Numbers:
     def _take(self, block: bytes) -> None:
         for line in lines_of(block):
             self._remember(line)
-            if not is_held_out(line):
-                self._waiting += finite([line.get("loss")])
+            if LOSS in line:
+                self._waiting += finite([line[LOSS]])
                 if len(self._waiting) >= self._lines_a_point:
                     self._add(self._waiting)
                     self._waiting = []
@@ -88,10 +89,12 @@ class Numbers:
         for number in range(places):
             at = end * number // places
             content = self._folder.get(self._name, at, min(at + SAMPLE_BYTES, end)) or b""
+            content = content[content.find(b"\n") + 1 if at else 0 : content.rfind(b"\n") + 1]
             lines = list(lines_of(content))
-            for line in lines:
+            trained = [line for line in lines if LOSS in line]
+            for line in [*trained[-1:], *(line for line in lines if LOSS not in line)]:
                 self._remember(line)
-            self._add(finite(line.get("loss") for line in lines if not is_held_out(line)))
+            self._add(finite(line[LOSS] for line in trained))
             lengths.append(len(content) / max(len(lines), 1))
         usual = sorted(lengths)[len(lengths) // 2] or 1.0
         self._lines_a_point = max(1, round(end / places / usual))
