@@ -7,6 +7,7 @@ import json
 import math
 import os
 import random
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,7 +50,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def rows(*folders: object) -> list[dict[str, Any]]:
     runs = Runs([*map(str, folders)])
-    runs.refresh()
+    runs.refresh(wait=True)
     assert runs.problems == []
     return runs.rows()
 
@@ -73,7 +74,7 @@ def test_runs_are_found_at_any_depth_once_and_links_in_a_circle_end(tmp_path: Pa
     found = find.find([str(tmp_path)])
     assert [place.name for place in found.places] == ["copies", "group/deep/er/three", "group/two", "one"]
     assert found.problems == []
-    twice = find.find([str(tmp_path / name) for name in ("group/deep", "one", "group/deep/er", "none")])
+    twice = find.find([str(tmp_path / name) for name in ("group/deep", "one", "group/deep/er", "none")], several=True)
     assert sorted(place.name for place in twice.places) == ["deep/er/three", "one"]
 
 
@@ -120,8 +121,28 @@ def test_a_run_at_a_url_is_not_asked_for_all_the_time(far: str, sweep: Path, mon
     runs = Runs([far], clock=lambda: now)
     for seconds in (0.0, 2.0, 30.0, 61.0):
         now += seconds
-        runs.refresh()
+        runs.refresh(wait=True)
     assert looked == [f"{far}/over"] * 2
+
+
+def test_a_store_that_does_not_answer_holds_nothing_up(far: str, sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+    real = find._far
+
+    def slowly(root: Folder, found: find.Search) -> Iterator[tuple[str, str]]:
+        assert answers.wait(60.0)
+        return real(root, found)
+
+    monkeypatch.setattr(find, "_far", slowly)
+    fsspec.filesystem("memory").put(f"{sweep}/over/", "/watched/over", recursive=True)
+    runs = Runs([str(sweep), far])
+    for _ in range(2):
+        runs.refresh()
+        assert len(runs.rows()) == 3 and runs.waits
+    assert drawn(terminal.table([], [], [far], width=80, height=9, waits=True), 80) == [f"looking below {far} …"]
+    answers.set()
+    runs.refresh(wait=True)
+    assert [row["name"] for row in runs.rows() if row["location"].startswith(far)] == ["watched/over"]
 
 
 # ---- reading -------------------------------------------------------------------------------------------------------
@@ -348,7 +369,7 @@ def test_live_draws_what_comes(tmp_path: Path) -> None:
     def sleep(seconds: float) -> None:
         if not (tmp_path / "late").exists():
             MadeRun(tmp_path / "late", lines=30).write()
-            runs._searched = -math.inf
+            runs._near._searched = -math.inf
 
     runs = Runs([str(tmp_path)])
     terminal.live(runs, console, sleep=sleep, go_on=lambda: next(turns))

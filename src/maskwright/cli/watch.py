@@ -58,7 +58,7 @@ def watch(
         if shown_once and absent:
             raise InputError("is not there", where=absent[0], fix="correct the path; without --once it is waited for")
         if as_json:
-            runs.refresh()
+            runs.refresh(wait=True)
             print_result("", terminal.as_json(runs), True)
             return
         from rich.console import Console

@@ -39,15 +39,20 @@ class Search:
     """A line for each folder that cannot be read."""
 
 
-def find(folders: Sequence[str]) -> Search:
-    """The run directories below `folders`, each once. A folder that is not there has none."""
+def find(folders: Sequence[str], *, several: bool = False) -> Search:
+    """The run directories below `folders`, each once. A folder that is not there has none. `several`: names of runs
+    begin with that of the folder that was given."""
     found, seen, places = Search(), set[object](), dict[str, Place]()
     for given in folders:
-        root = Folder(given)
+        try:
+            root = Folder(given, reach=True)
+        except MaskwrightError as error:  # the store's host does not answer now
+            found.problems.append(str(error))
+            continue
         below = _local(root.path, found, seen) if root.path is not None else _far(root, found)
         for location, inside in below:
             own = os.path.basename(root.location.rstrip("/")) or root.location
-            name = (f"{own}/{inside}" if len(folders) > 1 else inside) if inside else own
+            name = (f"{own}/{inside}" if several else inside) if inside else own
             places.setdefault(location, Place(location, name))
     found.places = list(places.values())
     return found

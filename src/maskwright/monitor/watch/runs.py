@@ -1,5 +1,5 @@
-"""All runs below some folders, each in a row: what `status` says of it, and its newest numbers. Looked at again when it
-is asked for; what cannot have changed is not read again."""
+"""All runs below some folders, each in a row: what `status` says of it, and its newest numbers. What cannot have
+changed is not read again."""
 
 from __future__ import annotations
 
@@ -122,61 +122,95 @@ def known(value: float | None) -> float | None:
 
 
 class Runs:
-    """The runs below `folders`. Its methods may be called by several threads: one looks, the others wait for it.
+    """The runs below `folders`. Its methods may be called by several threads. Those of this machine are looked at by
+    whoever asks. Those at URLs are looked at beside, since a store may take long to answer.
 
     Raises `InputError` if a folder holds a secret or no file system knows it."""
 
     def __init__(self, folders: Sequence[str], *, clock: Callable[[], float] = time.time) -> None:
         self.folders = [Folder(folder).location for folder in folders]
-        self._clock, self._lock = clock, threading.Lock()
-        self._search = Search()
-        self._searched = self._search_seconds = -math.inf
-        self._watched: dict[str, Watched] = {}
-        self._not_runs: dict[str, str] = {}
+        far = [folder for folder in self.folders if Folder(folder).path is None]
+        near = [folder for folder in self.folders if folder not in far]
+        several = len(self.folders) > 1
+        self._near, self._far = Below(near, several, clock, far=False), Below(far, several, clock, far=True)
+        self._lock = threading.Lock()
+        self._beside: threading.Thread | None = None
 
-    def refresh(self) -> None:
-        """Looks again. No file of a run can make it fail: what cannot be read is in `problems`."""
+    def refresh(self, *, wait: bool = False) -> None:
+        """Looks again. No file of a run can make it fail: what cannot be read is in `problems`. `wait`: also for
+        URLs."""
         with self._lock:
-            now = self._clock()
-            if now - self._searched >= max(FIND_SECONDS, self._search_seconds / FIND_SHARE):
-                self._search = find(self.folders)
-                self._searched, self._search_seconds = now, self._clock() - now
-            places = {id_of(place.location): place for place in self._search.places}
-            self._watched = {key: one for key, one in self._watched.items() if key in places}
-            self._not_runs = {}
-            near = [key for key, place in places.items() if "://" not in place.location]
-            for key in near:
-                self._look(key, places[key], now)
-            far = [key for key in places if key not in near and self._is_due(key, now)]
-            if far:
-                with ThreadPoolExecutor(AT_ONCE) as pool:
-                    list(pool.map(lambda key: self._look(key, places[key], now), far))
+            self._near.refresh()
+            if self._far.folders and not self.waits:
+                self._beside = threading.Thread(target=self._far.refresh, daemon=True)
+                self._beside.start()
+            beside = self._beside
+        if wait and beside is not None:
+            beside.join()
+
+    @property
+    def waits(self) -> bool:
+        """Whether a store is being asked now."""
+        return self._beside is not None and self._beside.is_alive()
 
     def rows(self) -> list[dict[str, Any]]:
         """Each run's row, the newest sign of life first, without secrets."""
-        with self._lock:
-            rows = [one.row() for one in self._watched.values()]
+        rows = [one.row() for side in (self._near, self._far) for one in side.all()]
         return sorted(rows, key=lambda row: (-row["heartbeat"], row["name"]))
 
     @property
     def problems(self) -> list[str]:
         """A line for each folder that cannot be read."""
-        with self._lock:
-            told = [one.problem for one in self._watched.values() if one.problem]
-            return [*map(clean, [*self._search.problems, *self._not_runs.values(), *told])]
+        return [*map(clean, [*self._near.problems(), *self._far.problems()])]
 
     def get(self, id_: str) -> Watched | None:
-        with self._lock:
-            return self._watched.get(id_)
+        return self._near.watched.get(id_) or self._far.watched.get(id_)
+
+
+class Below:
+    """The runs below folders of this machine, or below URLs. One thread refreshes it, others may read."""
+
+    def __init__(self, folders: Sequence[str], several: bool, clock: Callable[[], float], *, far: bool) -> None:
+        self.folders, self._several, self._clock, self._is_far = folders, several, clock, far
+        self._search = Search()
+        self._searched = self._search_seconds = -math.inf
+        self._not_runs: dict[str, str] = {}
+        self.watched: dict[str, Watched] = {}
+
+    def all(self) -> list[Watched]:
+        return list(self.watched.values())
+
+    def problems(self) -> list[str]:
+        told = [one.problem for one in self.all() if one.problem]
+        return [*self._search.problems, *list(self._not_runs.values()), *told]
+
+    def refresh(self) -> None:
+        now = self._clock()
+        if now - self._searched >= max(FIND_SECONDS, self._search_seconds / FIND_SHARE):
+            self._search = find(self.folders, several=self._several)
+            self._searched, self._search_seconds = now, self._clock() - now
+        places = {id_of(place.location): place for place in self._search.places}
+        self.watched = {key: one for key, one in self.watched.items() if key in places}
+        self._not_runs = {key: told for key, told in self._not_runs.items() if key in places}
+        due = [key for key in places if self._is_due(key, now)]
+        if not self._is_far:
+            for key in due:
+                self._look(key, places[key], now)
+        elif due:
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                list(pool.map(lambda key: self._look(key, places[key], now), due))
 
     def _is_due(self, key: str, now: float) -> bool:
-        known_ = self._watched.get(key)
-        return known_ is None or now - known_.looked >= (FAR_OVER_SECONDS if known_.report.over else FAR_SECONDS)
+        old = self.watched.get(key)
+        if old is None or not self._is_far:
+            return True
+        return now - old.looked >= (FAR_OVER_SECONDS if old.report.over else FAR_SECONDS)
 
     def _look(self, key: str, place: Place, now: float) -> None:
-        old = self._watched.get(key)
-        signature = _signature(place.location)
+        old = self.watched.get(key)
+        signature = None if self._is_far else _signature(place.location)
         unchanged = signature is not None and old is not None and old.signature == signature
+        self._not_runs.pop(key, None)
         try:
             if old is not None and unchanged and old.report.over:
                 found = old
@@ -195,17 +229,15 @@ class Runs:
             _read_history(found)
         except MaskwrightError as error:
             found.problem = str(error)
-        self._watched[key] = found
+        self.watched[key] = found
 
 
 def id_of(location: str) -> str:
     return hashlib.sha256(location.encode(errors="surrogateescape")).hexdigest()[:12]
 
 
-def _signature(location: str) -> object:
-    """Changes with the records of a run; None at a URL."""
-    if "://" in location:
-        return None
+def _signature(location: str) -> tuple[Any, ...]:
+    """Changes with the records of a run of this machine."""
     found = []
     for name in SIGNED:
         with suppress(OSError):

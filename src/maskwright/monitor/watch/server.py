@@ -51,7 +51,7 @@ class Desk:
         self.runs, self.shelf = Runs(folders), Shelf()
         self._stop_seconds = stop_seconds
         self._looked = float("-inf")
-        self._lock = threading.Lock()
+        self._lock, self._pressing = threading.Lock(), threading.Lock()
         self._stopping: set[str] = set()
 
     def all(self) -> dict[str, Any]:
@@ -105,14 +105,14 @@ class Desk:
         if watched.folder.path is None:
             fix = "use `maskwright stop` on a machine that sees the folder"
             raise InputError("is at a URL, where no request can be left", where=watched.report.run, fix=fix)
-        with self._lock:
+        with self._pressing:
             if id_ in self._stopping:
                 raise InputError("is being asked already", where=watched.report.run, fix="wait for its answer")
             self._stopping.add(id_)
         try:
             said = target.stop(RunDirectory(watched.folder.path), request, self._stop_seconds)
         finally:
-            with self._lock:
+            with self._pressing:
                 self._stopping.discard(id_)
         return {"said": said}
 

@@ -100,9 +100,16 @@ def _end_of(text: str, width: int) -> str:
 
 
 def table(
-    rows: Sequence[dict[str, Any]], problems: Sequence[str], folders: Sequence[str], *, width: int, height: int | None
+    rows: Sequence[dict[str, Any]],
+    problems: Sequence[str],
+    folders: Sequence[str],
+    *,
+    width: int,
+    height: int | None,
+    waits: bool = False,
 ) -> RenderableType:
-    """What is shown, `width` letters wide. `height`: lines that there are room for; None for all."""
+    """What is shown, `width` letters wide. `height`: lines that there is room for; None for all. `waits`: a store has
+    not answered yet."""
     from rich.console import Group
     from rich.text import Text
 
@@ -110,7 +117,8 @@ def table(
     if len(problems) > MOST_PROBLEMS:
         notes.append(Text(f"… and {len(problems) - MOST_PROBLEMS} more that are not readable", style="yellow"))
     if not rows:
-        return Group(Text(_printable(empty(folders))), *notes)
+        where = _printable(", ".join(folders))
+        return Group(Text(f"looking below {where} …" if waits else f"no runs below {where} yet"), *notes)
     most = len(rows) if height is None else max(height - len(notes) - 3, 1)
     if len(rows) > most:
         notes.insert(0, Text(f"… and {len(rows) - most} more, with older signs of life (--json has all)", style="dim"))
@@ -149,10 +157,6 @@ def _grid(rows: Sequence[dict[str, Any]], width: int) -> RenderableType:
     return grid
 
 
-def empty(folders: Sequence[str]) -> str:
-    return f"no runs below {', '.join(folders)} yet"
-
-
 # ---- showing ---------------------------------------------------------------------------------------------------------
 
 
@@ -162,7 +166,7 @@ def as_json(runs: Runs, clock: Callable[[], float] = time.time) -> dict[str, Any
 
 
 def once(runs: Runs, console: Console) -> None:
-    runs.refresh()
+    runs.refresh(wait=True)
     console.print(table(runs.rows(), runs.problems, runs.folders, width=console.width, height=None))
 
 
@@ -179,6 +183,7 @@ def live(
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as drawn:
         while go_on():
             runs.refresh()
-            shown = table(runs.rows(), runs.problems, runs.folders, width=console.width, height=console.height)
+            size = {"width": console.width, "height": console.height}
+            shown = table(runs.rows(), runs.problems, runs.folders, **size, waits=runs.waits)
             drawn.update(shown, refresh=True)
             sleep(REFRESH_SECONDS)
