@@ -21,7 +21,8 @@ def test_the_command(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "hung" in cli("watch", "runs", "--once").out
     for words, says in (
         (["nowhere", "--once"], "nowhere: is not there. Fix: correct the path"),
-        (["--web", "--once"], "--once: means nothing with --web"),
+        (["--web", "--once"], "--once: means nothing with --web. Fix: leave out --web"),
+        (["--port", "0"], "--port: means nothing without --web. Fix: add --web"),
         (["nothing://a", "--once"], "no file system is known by nothing://"),
         (["https://me:hunter2@host/a", "--once"], "holds a secret"),
     ):

@@ -10,6 +10,7 @@ import typer
 
 from maskwright.cli.options import AsJson, app, print_result
 
+PORT, HOST = 8484, "127.0.0.1"
 USUAL = "runs"
 """Where most people have their runs."""
 
@@ -25,16 +26,19 @@ def watch(
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Print the table once, as a pipe gets it.")] = False,
     web: Annotated[bool, typer.Option("--web", help="Serve a page with curves, logs and buttons instead.")] = False,
-    port: Annotated[int, typer.Option(metavar="N", help="With --web: port; 0 takes a free one.", min=0, max=65535)] = (
-        8484
-    ),
+    port: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help=f"With --web: port, {PORT} when not given; 0 takes a free one.", min=0, max=65535
+        ),
+    ] = None,
     host: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="With --web: address to listen at. On another than 127.0.0.1, every request needs the token.",
+            help=f"With --web: address to listen at, {HOST} when not given. At others, every request needs the token.",
         ),
-    ] = "127.0.0.1",
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Watch all runs below some folders: in a table that is drawn again every 2 seconds, or on a page."""
@@ -43,14 +47,15 @@ def watch(
     from maskwright.monitor.watch.runs import Runs
 
     folders = folder or [USUAL if os.path.isdir(USUAL) else "."]
-    if web and (once or as_json):
-        word = "--once" if once else "--json"
-        raise InputError("means nothing with --web", where=word, fix=f"leave out one of them; `watch {word}` prints")
+    refused = {"--once": once, "--json": as_json} if web else {"--port": port is not None, "--host": host is not None}
+    for word in (word for word, given in refused.items() if given):
+        with_ = "with" if web else "without"
+        raise InputError(f"means nothing {with_} --web", where=word, fix=f"{'leave out' if web else 'add'} --web")
     try:
         if web:
             from maskwright.monitor.watch.server import serve
 
-            serve(folders, host, port)
+            serve(folders, host or HOST, PORT if port is None else port)
             return
         runs = Runs(folders)
         shown_once = once or as_json or not sys.stdout.isatty()

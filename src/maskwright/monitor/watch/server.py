@@ -15,6 +15,7 @@ from typing import Any
 
 from maskwright.core.errors import InputError, MaskwrightError, as_record
 from maskwright.core.extras import missing, require
+from maskwright.core.secrets import print_exception
 from maskwright.monitor import run as target
 from maskwright.monitor.watch import details
 from maskwright.monitor.watch.guard import Guard, given_token, is_loopback, new_token
@@ -137,6 +138,10 @@ def application(desk: Desk, *, token: str, host: str) -> Any:
                 record = as_record(error)
                 told = {key: record.get(key) for key in ("what", "where", "fix")}
                 return JSONResponse({"error": told}, status_code=_code(error, asked), headers=kept)
+            except Exception as error:  # a bug: the page goes on, and the terminal has it
+                print_exception(error)
+                told = {"what": type(error).__name__, "where": asked.url.path, "fix": "see the server's terminal"}
+                return JSONResponse({"error": told}, status_code=500, headers=kept)
 
         return {"endpoint": endpoint, "methods": list(methods)}
 
@@ -232,7 +237,7 @@ def serve(folders: Sequence[str], host: str, port: int) -> None:
     where = f"http://{shown}:{listening.getsockname()[1]}/"
     print(where if token else f"{where}#token={app.token}", flush=True)  # not `say`, which would hide the token
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="off", server_header=False, timeout_graceful_shutdown=1
+        app, log_level="critical", access_log=False, lifespan="off", server_header=False, timeout_graceful_shutdown=1
     )
     with listening:
         uvicorn.Server(config).run(sockets=[listening])
