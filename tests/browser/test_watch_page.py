@@ -271,7 +271,7 @@ def test_a_crowd(browser: Any, served: Served, tmp_path: Path) -> None:
         until(page, "document.querySelector('#list li').textContent.includes('out of memory')")
         page.fill("#filter", "")
         page.select_option("#sort", "name")
-        assert page.locator("#list .name").first.inner_text() == "sweep/run-000"
+        until(page, "document.querySelector('#list .name').textContent === 'sweep/run-000'")
 
 
 def test_text_of_a_run_is_text(browser: Any, served: Served, tmp_path: Path) -> None:
