@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,7 +44,9 @@ class Served:
         listening = socket.create_server(("127.0.0.1", self.port))
         self.port = listening.getsockname()[1]
         self._server = uvicorn.Server(
-            uvicorn.Config(self._delegate, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
+            uvicorn.Config(
+                self._delegate, interface="asgi3", log_level="warning", lifespan="off", timeout_graceful_shutdown=1
+            )
         )
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listening]}, daemon=True)
         self._thread.start()
@@ -56,6 +59,15 @@ class Served:
 
     async def _delegate(self, scope: Any, receive: Any, send: Any) -> None:
         await self._app(scope, receive, send)
+
+
+def until(page: Any, expression: str, seconds: float = 20.0) -> None:
+    """Waits until the expression is true in the page. (Playwright's own way evaluates a text there, which the page's
+    content security policy forbids.)"""
+    last = time.monotonic() + seconds
+    while not page.evaluate(expression):
+        assert time.monotonic() < last, f"is not true after {seconds:g} seconds: {expression}"
+        page.wait_for_timeout(50)
 
 
 @contextmanager

@@ -19,6 +19,12 @@ const CAN_BE_ASKED = new Set(["running", "starting", "hung", "silent"]);
 let run = null;
 let waiting = 0;
 
+// Near the head of the page where one run is chosen, and else with the details of the one that they are for.
+export function placeActions(alone) {
+  const place = find(alone ? "actions-alone" : "actions-one");
+  if (find("actions").parentElement !== place) place.append(find("actions"));
+}
+
 export function showActions(chosen) {
   if (run?.id !== chosen.id) say(find("answered"), "");
   run = chosen;

@@ -126,6 +126,13 @@ function scale() {
   return { title: `time since the run's first line, ${name}`, to };
 }
 
+// The same for all panels, with a little room at the ends.
+function extent(lines) {
+  const [low, high] = [Math.min(...lines.map((line) => line.x[0])), Math.max(...lines.map((line) => line.x.at(-1)))];
+  const room = 0.01 * (high - low) || 1;
+  return [low - room, high + room];
+}
+
 function linesOf(metrics, x) {
   return answers.series.flatMap((one) => {
     const run = shown.runs.find((found) => found.id === one.run);
@@ -167,6 +174,7 @@ async function drawAll(metrics) {
   }
   if (drawing !== key) return;
   const colours = theme();
+  x.range = range?.x ?? extent(filled.flatMap((one) => one.lines));
   arrangePanels(filled, library);
   for (const [place, one] of filled.entries()) drawPanel(library, one, x, place ? [] : events, events, colours);
 }
@@ -195,9 +203,10 @@ function drawPanel(library, { title, names, lines }, x, marked, events, colours)
   const shape = layout(
     {
       title,
-      height: names[0] === "loss" ? 320 : 210,
-      xTitle: x.title,
-      xRange: range?.x,
+      height: names[0] === "loss" ? 320 : 190,
+      xTitle: names[0] === "loss" || view.x === "time" ? x.title : "",
+      xRange: x.range,
+      xFormat: view.x === "time" ? "" : "~s",
       log: view.log,
       share: names[0].endsWith("_share") || names[0].endsWith("accuracy"),
       speed: names[0].endsWith("per_second"),

@@ -27,21 +27,22 @@ function glance(run, now) {
     cell("Held-out loss", decimal(run.valid_loss, 4)),
     cell("Tokens/s", count(run.tokens_per_second)),
     going ? cell("Time left", seconds(run.eta_seconds)) : null,
-    cell("Checkpoint", whole(run.checkpoint_step), run.checkpoint_step === null ? "none yet" : "step"),
+    cell("Saved step", whole(run.checkpoint_step), run.checkpoint_step === null ? "none yet" : ""),
   ];
-  const told = [run.health !== "fine" && run.health, run.why, run.fix && `To do: ${run.fix}`];
-  const said = [...new Set(told.filter(Boolean))].map((words) => make("p", {}, sentence(words)));
-  const ill = BAD.has(run.state) || run.fix || (run.health && run.health !== "fine");
+  const bad = BAD.has(run.state);
+  const ill = run.health && run.health !== "fine" && run.health !== run.why ? run.health : "";
+  const why = run.why && (bad || run.fix || !going) ? `${run.state}: ${run.why}` : "";
+  const said = [why, ill, run.fix && `To do: ${run.fix}`].filter(Boolean).map((words) => make("p", {}, sentence(words)));
   return [
     make("p", { class: "faint" }, run.location),
-    ill && said.length ? make("div", { class: BAD.has(run.state) ? "answer bad" : "answer" }, ...said) : "",
+    said.length ? make("div", { class: bad ? "answer bad" : "answer" }, ...said) : "",
     make("dl", { class: "glance" }, ...cells.filter(Boolean)),
   ];
 }
 
 function sentence(words) {
   const text = words[0].toUpperCase() + words.slice(1);
-  return /[.!?]$/.test(text) ? text : `${text}.`;
+  return /[.!?…]$/.test(text) ? text : `${text}.`;
 }
 
 function beside(runs, slots) {
@@ -83,7 +84,12 @@ function strip(detail, many) {
     const label = `${host}: ${spans(found.map((rank) => rank.rank))}`;
     return make("li", {}, make("span", { class: "host faint" }, label), make("span", { class: "strip", "aria-hidden": "true" }, ...found.map(rankCell)));
   });
-  const telling = ranks.filter((rank) => rank.why).map((rank) => make("li", {}, `Rank ${rank.rank} on ${rank.host} is ${rank.verdict}: ${rank.why}`));
+  const alike = grouped(ranks.filter((rank) => rank.why), (rank) => JSON.stringify([rank.host, rank.verdict, rank.why]));
+  const telling = [...alike.values()].map((found) => {
+    const [{ host, verdict, why }] = found;
+    const who = `${found.length > 1 ? "Ranks" : "Rank"} ${spans(found.map((rank) => rank.rank))} on ${host}`;
+    return make("li", {}, `${who} ${found.length > 1 ? "are" : "is"} ${verdict}: ${why}`);
+  });
   const size = detail.world_size ?? ranks.length;
   return make("div", {},
     many ? make("h4", {}, detail.name) : null,

@@ -1,6 +1,6 @@
 // The page of `maskwright watch --web`: asks for the runs every two seconds, and shows what changed.
 
-import { showActions, startActions } from "./actions.js";
+import { placeActions, showActions, startActions } from "./actions.js";
 import { forgetZoom, startCurves, updateCurves } from "./curves.js";
 import { showCheckpoints, showConfiguration, showDiffering, showGlance, showHappened, showRanks } from "./details.js";
 import { find, make, onChange, say, show } from "./elements.js";
@@ -10,7 +10,7 @@ import { Gone, Refused, ask, keepToken, runPath, takeToken } from "./server.js";
 import { GOING } from "./words.js";
 
 const EVERY = 2_000; // milliseconds between two rounds
-const LATER = 5_000; // while the server is gone
+const LATER = 3_000; // while the server is gone
 const MOST_CHOSEN = 20;
 const NARROW = matchMedia("(max-width: 60rem)");
 
@@ -142,6 +142,7 @@ async function showChosen() {
   showDiffering(found);
   offerFocus(runs.map((run) => [run.id, run.name]));
   const focused = found.find((detail) => detail.id === find("focus").value) ?? found[0];
+  placeActions(runs.length === 1);
   showFocused(focused);
   if (goThere) find("chosen").scrollIntoView({ block: "start" });
   goThere = false;

@@ -95,7 +95,8 @@ export function eventTraces(events, colours) {
       mode: "markers",
       yaxis: "y2",
       x: found.map((one) => one.x),
-      y: found.map(() => (event === "saved" ? 0.015 : 0.985)),
+      // A rollback is at the step of its spike, and so may a restart be.
+      y: found.map(() => ({ saved: 0.015, "rolled back": 0.93, gone: 0.875 })[event] ?? 0.985),
       text: found.map((one) => plain(one.text)),
       hovertemplate: "%{text}<extra></extra>",
       marker: { symbol, size: 9, color: colours[colour], line: { color: colours[colour], width: 1.5 } },
@@ -119,22 +120,23 @@ export function eventLines(events, colours) {
     }));
 }
 
-// `view`: {title, height, xTitle, xRange, log, share, zoomable}.
+// `view`: {title, height, xTitle, xRange, xFormat, log, share, speed, zoomable}.
 export function layout(view, colours, shapes, many) {
   const axis = { gridcolor: colours["--line"], linecolor: colours["--line"], zeroline: false, exponentformat: "SI" };
   const x = { ...axis, title: { text: view.xTitle, standoff: 6 }, showgrid: false, showline: true, ticks: "outside", tickcolor: colours["--line"] };
-  const y = { ...axis, fixedrange: true, exponentformat: "e", automargin: true, nticks: view.height > 220 ? 7 : 5 };
+  if (view.xFormat) x.tickformat = view.xFormat;
+  const y = { ...axis, fixedrange: true, exponentformat: "e", automargin: true, nticks: view.height > 220 ? 9 : 7 };
   if (view.log) Object.assign(y, { type: "log", dtick: null });
   if (view.speed) y.exponentformat = "SI";
   if (view.share) y.tickformat = ",.0%";
   return {
     height: view.height,
-    margin: { l: 52, r: 14, t: 30, b: 42 },
+    margin: { l: 48, r: 12, t: 30, b: view.xTitle ? 42 : 26 },
     paper_bgcolor: colours["--back"],
     plot_bgcolor: colours["--back"],
     font: { family: "system-ui, sans-serif", size: 12, color: colours["--faint"] },
     title: { text: plain(view.title), x: 0, xref: "container", xanchor: "left", y: 1, yanchor: "top", pad: { t: 4, l: 2 }, font: { size: 13, color: colours["--text"] } },
-    xaxis: { ...x, ...(view.xRange ? { range: view.xRange, autorange: false } : { autorange: true }) },
+    xaxis: { ...x, range: view.xRange, autorange: false },
     yaxis: y,
     yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true },
     showlegend: false,

@@ -42,14 +42,15 @@ function rowOf(run, actions) {
   const state = stateMark(run.state);
   const bar = make("progress", { max: "1" });
   const parts = { step: make("span"), eta: make("span", { class: "eta" }), loss: make("span"), heldOut: make("span") };
-  const ranks = make("span", { class: "ranks" });
+  const ranks = make("div", { class: "line ranks" });
   const path = draw("path", { "vector-effect": "non-scaling-stroke" });
   const curve = draw("svg", { class: "spark", viewBox: "0 0 100 24", preserveAspectRatio: "none", "aria-hidden": "true" }, path);
   const element = make("li", { class: "run" },
     make("label", { class: "compare" }, compare),
     make("div", { class: "line" }, name, state),
     make("div", { class: "line faint" }, bar, parts.step, parts.eta),
-    make("div", { class: "line faint" }, parts.loss, parts.heldOut, ranks, curve),
+    make("div", { class: "line faint" }, parts.loss, parts.heldOut, curve),
+    ranks,
   );
   element.addEventListener("click", (event) => {
     if (!event.target.closest("button, label, input") && !getSelection().toString()) actions.only(run.id);
@@ -72,7 +73,7 @@ function fill(row, run, now) {
   say(row.parts.heldOut, run.valid_loss === null || run.valid_loss === undefined ? "" : `held out ${decimal(run.valid_loss, 3)}`);
   const ill = run.health && run.health !== "fine" ? run.health : "";
   say(row.ranks, ill || (GOING.has(run.state) ? ranksInWords(run.ranks) : ""));
-  set(row.ranks, "class", ill ? "ranks bad" : "ranks");
+  set(row.ranks, "class", ill ? "line ranks bad" : "line ranks faint");
   set(row.ranks, "title", ill);
   spark(row.path, run.spark);
 }
