@@ -352,8 +352,9 @@ def test_the_table_fits_a_terminal(sweep: Path) -> None:
         "not readable: b�[2J",
     ]
     assert drawn(terminal.table([], [], ["runs"], width=80, height=9), 80) == ["no runs below runs yet"]
+    found[0]["name"] = "a name that is longer than its terminal"
     tiny = drawn(terminal.table(found, [], ["x"], width=20, height=None), 20)
-    assert len(tiny) == 5
+    assert len(tiny) == 5 and tiny[2] == "… than its terminal"
 
 
 def test_a_sparkline() -> None:

@@ -133,8 +133,8 @@ def _grid(rows: Sequence[dict[str, Any]], width: int) -> RenderableType:
 
     cells = {column: [column.cell(row) for row in rows] for column in COLUMNS}
     widths = {column: max(map(cell_len, [column.title, *cells[column]])) for column in COLUMNS}
-    name, shown = COLUMNS[0], [COLUMNS[0]]
-    left = width - min(widths[COLUMNS[0]], NARROWEST_NAME) - 1
+    name, state, *_ = COLUMNS
+    shown, left = [name], width - min(widths[name], NARROWEST_NAME) - 1
     for column in sorted(COLUMNS[1:], key=lambda one: one.place):
         if any(cells[column]) and widths[column] + GAP <= left:
             left -= widths[column] + GAP
@@ -150,9 +150,8 @@ def _grid(rows: Sequence[dict[str, Any]], width: int) -> RenderableType:
             )  # fmt: skip
     for number, row in enumerate(rows):
         style = STYLES.get(row["state"], "")
-        told = {one: Text(cells[one][number]) for one in COLUMNS if one in shown}
+        told = {one: Text(cells[one][number], style if one is state else "") for one in COLUMNS if one in shown}
         told[name] = Text(_end_of(cells[name][number], name_room))
-        told[COLUMNS[1]].stylize(style)
         grid.add_row(*told.values())
     return grid
 
