@@ -140,7 +140,7 @@ def log(watched: Watched, search: str, lines: int, before: int | None) -> dict[s
     lines = min(max(lines, 1), MOST_LINES)
     wanted = search.casefold()
     kept: deque[tuple[int, str]] = deque(maxlen=lines + 1)
-    for number, raw in enumerate(_log_lines(watched.folder), start=1):
+    for number, raw in enumerate(_log_lines(watched.folder, watched.inside + LOG), start=1):
         if before is not None and number >= before:
             break
         text = raw.decode("utf-8", "replace").rstrip("\r\n")
@@ -152,18 +152,18 @@ def log(watched: Watched, search: str, lines: int, before: int | None) -> dict[s
     return {"lines": [{"number": n, "text": redact(text)[:MOST_LETTERS]} for n, text in shown], "more": more}
 
 
-def _log_lines(folder: Folder) -> Iterator[bytes]:
+def _log_lines(folder: Folder, name: str) -> Iterator[bytes]:
     """Of this machine's file one by one: a log of weeks is not held in memory."""
     if folder.path is None:
-        content = folder.get(LOG) or b""
+        content = folder.get(name) or b""
         yield from content.removesuffix(b"\n").split(b"\n") if content else []
         return
     try:
-        with open(os.path.join(folder.path, LOG), "rb") as file:
+        with open(os.path.join(folder.path, name), "rb") as file:
             yield from file
     except FileNotFoundError:
         return
     except OSError as error:
         raise MaskwrightError(
-            f"cannot be read: {error.strerror or error}", where=f"{folder.path}/{LOG}", fix="check the permissions"
+            f"cannot be read: {error.strerror or error}", where=f"{folder.path}/{name}", fix="check the permissions"
         ) from None

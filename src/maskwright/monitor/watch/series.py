@@ -114,17 +114,18 @@ class Series:
 
 
 class Shelf:
-    """The series of all runs, by id, for as long as somebody looks at them."""
+    """The series of all runs, by id and file, for as long as somebody looks at them."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._series: dict[str, Series] = {}
+        self._series: dict[tuple[str, str], Series] = {}
         self._lock = threading.Lock()
 
     def series(self, id_: str, folder: Folder, name: str = METRICS) -> Series:
         with self._lock:
             old = self._clock() - KEPT_SECONDS
-            self._series = {key: one for key, one in self._series.items() if one.asked >= old or key == id_}
-            if id_ not in self._series:
-                self._series[id_] = Series(folder, name, clock=self._clock)
-            return self._series[id_]
+            asked = id_, name
+            self._series = {key: one for key, one in self._series.items() if one.asked >= old or key == asked}
+            if asked not in self._series:
+                self._series[asked] = Series(folder, name, clock=self._clock)
+            return self._series[asked]
