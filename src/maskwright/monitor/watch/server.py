@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import socket
 import threading
 import time
@@ -233,7 +234,7 @@ def serve(folders: Sequence[str], host: str, port: int) -> None:
     desk = Desk(folders)
     listening = _listen(host, port)
     app = application(desk, token=token or new_token(), host=host)
-    shown = f"[{host}]" if ":" in host else host
+    shown = platform.node() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     where = f"http://{shown}:{listening.getsockname()[1]}/"
     print(where if token else f"{where}#token={app.token}", flush=True)  # not `say`, which would hide the token
     config = uvicorn.Config(
