@@ -28,9 +28,13 @@ export function placeActions(alone) {
 export function showActions(chosen) {
   if (run?.id !== chosen.id) say(find("answered"), "");
   run = chosen;
-  const open = hasToken() && CAN_BE_ASKED.has(run.state);
-  show(find("actions"), open || find("answered").textContent !== "");
-  for (const id of Object.keys(ACTIONS)) find(id).disabled = !open || waiting > 0;
+  const going = CAN_BE_ASKED.has(run.state);
+  show(find("actions"), going || find("answered").textContent !== "");
+  show(find("unlock"), going && !hasToken());
+  for (const id of Object.keys(ACTIONS)) {
+    show(find(id), hasToken());
+    find(id).disabled = !going || waiting > 0;
+  }
 }
 
 function confirmed(action) {
@@ -54,13 +58,21 @@ async function act(action) {
     said = (await ask(runPath(id, `/${action}`), "POST")).said;
   } catch (error) {
     if (!(error instanceof Gone || error instanceof Refused)) throw error;
-    said = error instanceof Refused ? error.sentence : "The server does not answer, so nothing was asked of the run.";
+    said = error instanceof Refused ? error.sentence : "The server does not answer, so nothing may have been asked of the run.";
+    if (error.status === 401) askForToken();
   }
   waiting -= 1;
   if (run.id === id) say(find("answered"), said);
   showActions(run);
 }
 
+function askForToken() {
+  find("locked").dataset.wanted = "yes";
+  show(find("locked"), true);
+  find("token").focus();
+}
+
 export function startActions() {
+  find("unlock").addEventListener("click", askForToken);
   for (const action of Object.keys(ACTIONS)) find(action).addEventListener("click", () => act(action));
 }

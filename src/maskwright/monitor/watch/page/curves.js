@@ -8,6 +8,7 @@ import { decimal, whole } from "./words.js";
 
 const KEPT = "maskwright-watch";
 const MOST_POINTS = 1000;
+const POINTS_OF_ALL = 8000; // of all runs in one panel: more take longer to draw than anybody wants to wait
 const MOST_TICKS = 400;
 const TICKED_RUNS = 3;
 const MANY_LINES = 8;
@@ -54,10 +55,11 @@ function loaded() {
 
 function address(metrics, from, to) {
   const width = find("panels").clientWidth || 800;
+  const most = Math.min(MOST_POINTS, Math.ceil(POINTS_OF_ALL / shown.runs.length));
   const query = new URLSearchParams();
   for (const run of shown.runs) query.append("run", run.id);
   for (const metric of metrics) query.append("metric", metric);
-  query.set("points", String(Math.min(MOST_POINTS, Math.max(200, 100 * Math.round(width / 100)))));
+  query.set("points", String(Math.min(most, Math.max(200, 100 * Math.round(width / 100)))));
   if (from !== undefined && from !== null) query.set("from", String(from));
   if (to !== undefined && to !== null) query.set("to", String(to));
   return `/api/series?${query}`;
@@ -69,24 +71,26 @@ export async function updateCurves(runs, details, slots) {
   const metrics = offered();
   const path = metrics.length && runs.length ? address(metrics, range?.from, range?.to) : "";
   const marks = runs.map((run) => [run.id, run.state, run.step, run.loss, run.valid_loss]);
-  const key = JSON.stringify([path, view.x, marks]);
-  if (key === asked) return;
-  if (key !== answered && !(await answer(key, path))) return;
+  const question = JSON.stringify([path, view.x]);
+  const key = JSON.stringify([question, marks]);
+  // A run that goes on meanwhile is asked about in the next round: the first look at long files may take longer than one.
+  if (question === asked) return;
+  if (key !== answered && !(await answer(question, key, path))) return;
   await drawAll(metrics);
 }
 
 // Whether the answer is still wanted once it is there.
-async function answer(key, path) {
-  asked = key;
+async function answer(question, key, path) {
+  asked = question;
   try {
     const axis = path && view.x !== "step" ? ask(address([view.x])) : { series: [] };
     const [found, along] = await Promise.all([path ? ask(path) : { series: [] }, axis]);
-    if (asked !== key) return false;
+    if (asked !== question) return false;
     answers = { series: found.series, axes: new Map(along.series.map((one) => [one.run, mapping(one)])) };
     answered = key;
     return true;
   } finally {
-    if (asked === key) asked = "";
+    if (asked === question) asked = "";
   }
 }
 
@@ -206,7 +210,7 @@ function drawPanel(library, { title, names, lines }, x, marked, events, colours)
       height: names[0] === "loss" ? 320 : 190,
       xTitle: names[0] === "loss" || view.x === "time" ? x.title : "",
       xRange: x.range,
-      xFormat: view.x === "time" ? "" : "~s",
+      xCounts: view.x !== "time",
       log: view.log,
       share: names[0].endsWith("_share") || names[0].endsWith("accuracy"),
       speed: names[0].endsWith("per_second"),

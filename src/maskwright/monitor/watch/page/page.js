@@ -93,7 +93,7 @@ function wake() {
 function heard(found) {
   list = found;
   show(find("gone"), false);
-  show(find("locked"), false);
+  if (!find("locked").dataset.wanted) show(find("locked"), false);
   const there = new Set(list.runs.map((run) => run.id));
   for (const id of chosen.keys()) if (!there.has(id)) chosen.delete(id);
   // Nothing was chosen yet, and there is something to see.
@@ -114,6 +114,11 @@ function failed(error) {
   say(find("gone"), `The server does not answer. The page goes on by itself once it is back.${since}`);
   show(find("gone"), true);
   return LATER;
+}
+
+function told(error) {
+  if (!(error instanceof Gone || error instanceof Refused)) throw error;
+  failed(error);
 }
 
 // The detail of each chosen run, asked for again only if the list says something else of the run.
@@ -146,7 +151,8 @@ async function showChosen() {
   showFocused(focused);
   if (goThere) find("chosen").scrollIntoView({ block: "start" });
   goThere = false;
-  await Promise.all([updateCurves(runs, found, chosen), showLog(focused.id, details.get(focused.id)?.mark)]);
+  updateCurves(runs, found, chosen).catch(told); // not waited for: the list goes on while long files are read
+  await showLog(focused.id, details.get(focused.id)?.mark);
 }
 
 const offerFocus = onChange((names) => {
@@ -175,6 +181,8 @@ function start() {
     event.preventDefault();
     keepToken(find("token").value.trim());
     find("token").value = "";
+    find("locked").dataset.wanted = "";
+    show(find("locked"), false);
     wake();
   });
   document.addEventListener("visibilitychange", () => document.hidden || wake());

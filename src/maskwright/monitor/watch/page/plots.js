@@ -120,11 +120,11 @@ export function eventLines(events, colours) {
     }));
 }
 
-// `view`: {title, height, xTitle, xRange, xFormat, log, share, speed, zoomable}.
+// `view`: {title, height, xTitle, xRange, xCounts, log, share, speed, zoomable}.
 export function layout(view, colours, shapes, many) {
   const axis = { gridcolor: colours["--line"], linecolor: colours["--line"], zeroline: false, exponentformat: "SI" };
   const x = { ...axis, title: { text: view.xTitle, standoff: 6 }, showgrid: false, showline: true, ticks: "outside", tickcolor: colours["--line"] };
-  if (view.xFormat) x.tickformat = view.xFormat;
+  if (view.xCounts) Object.assign(x, { tickformat: "~s", hoverformat: ",.0f" });
   const y = { ...axis, fixedrange: true, exponentformat: "e", automargin: true, nticks: view.height > 220 ? 9 : 7 };
   if (view.log) Object.assign(y, { type: "log", dtick: null });
   if (view.speed) y.exponentformat = "SI";

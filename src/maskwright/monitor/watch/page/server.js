@@ -2,6 +2,7 @@
 
 const KEPT = "maskwright-watch-token";
 const PATIENCE = 15_000; // milliseconds
+const PATIENCE_TO_READ = 120_000; // the first look at the curves of many long runs
 const PATIENCE_TO_SAVE = 180_000; // the server answers once the run has saved, or after two minutes
 let token = kept();
 
@@ -56,7 +57,7 @@ export function takeToken() {
 
 export async function ask(path, method = "GET") {
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
-  const signal = AbortSignal.timeout(method === "GET" ? PATIENCE : PATIENCE_TO_SAVE);
+  const signal = AbortSignal.timeout(method === "POST" ? PATIENCE_TO_SAVE : path.startsWith("/api/series") ? PATIENCE_TO_READ : PATIENCE);
   let answer;
   let text;
   try {
