@@ -73,7 +73,8 @@ def _bracketed(text: str) -> tuple[str, str]:
     """What `--help` says of an option, and what it adds in brackets: a default, a range, that it is required."""
     found = re.fullmatch(r"(.*?)(?:  \[(.*)\])?", text, re.DOTALL)
     assert found is not None
-    return found[1], (found[2] or "").replace("x>=", "at least ").replace("x<=", "at most ")
+    more = re.sub(r"(\d+)<=x<=(\d+)", r"\1 to \2", found[2] or "")
+    return found[1], more.replace("x>=", "at least ").replace("x<=", "at most ")
 
 
 def _prose(text: str | None) -> str:

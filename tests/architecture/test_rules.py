@@ -81,6 +81,9 @@ HEAVY = {
     "wandb": {"monitor/forward/wandb.py"},
     "mlflow": {"monitor/forward/mlflow.py"},
     "trackio": {"monitor/forward/trackio.py"},
+    "starlette": {"monitor/watch/server.py"},
+    "uvicorn": {"monitor/watch/server.py"},
+    "plotly": set(),
 }
 TOP = {"__init__.py", "__main__.py"}
 """The files beside the packages."""
@@ -279,7 +282,7 @@ def test_locks_agree_and_hold_what_the_project_asks_for() -> None:
     extras = project["optional-dependencies"]
     wanted = {"core": [*project["dependencies"], *extras["train"], *extras["fast"]], "tpu": ["libtpu"]}
     wanted |= {"gcp": [*project["dependencies"], *extras["gcp"]]} | {
-        name: extras[name] for name in ("dev", "clean", "jax", "ray", "onnx", "wandb", "mlflow", "trackio")
+        name: extras[name] for name in ("dev", "clean", "jax", "ray", "onnx", "wandb", "mlflow", "trackio", "web")
     }
     for name, lines in wanted.items():
         for line in lines:

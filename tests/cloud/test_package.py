@@ -35,6 +35,8 @@ def test_wheel_carries_the_configuration_behind_the_link(tmp_path: Path) -> None
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         assert archive.read("maskwright/cloud/prices.yaml") == (ROOT / "src/maskwright/cloud/prices.yaml").read_bytes()
+    page = {path.name for path in (ROOT / "src/maskwright/monitor/watch/page").iterdir()}
+    assert "index.html" in page and {f"maskwright/monitor/watch/page/{name}" for name in page} <= names
     carried = {name.removeprefix(f"{HERE}/") for name in names if name.startswith(f"{HERE}/")}
     assert {"one.tf", "modules/more/two.tf", "host/three.sh"} <= carried
     terraform = copy / "deploy" / "terraform"

@@ -59,17 +59,32 @@ def test_a_machine_without_the_training_packages_submits_and_watches(
     place = "--run /runs/one --set data.store=/runs/store"
     light = [
         "--help", "status run --json", "logs run", "schema", "schema --markdown", "schema --recipe small", "env prices",
+        "watch --once", "watch . --json",
         "doctor",
         f"submit slurm small {place} --dry-run",
         f"submit kubernetes small {place} --image a/b:c --mount data:/runs --dry-run",
     ]  # fmt: skip
-    heavy = [f"pretrain small {place}", "evaluate run", "stop run", "quickstart", "status gs://b/runs/one"]
+    heavy = [
+        f"pretrain small {place}",
+        "evaluate run",
+        "stop run",
+        "quickstart",
+        "status gs://b/runs/one",
+        "watch --web",
+    ]
     done = subprocess.run(
         [sys.executable, "-c", BLOCKED, ",".join(absent), *light, *heavy],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert json.loads(done.stdout.splitlines()[-1]) == [0] * len(light) + [2] * len(heavy), done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    extras = ("[train]", "[train]", "is not running (done at step 2)", "the package torch is not installed", "[gcp]")
+    extras = (
+        "[train]",
+        "[train]",
+        "is not running (done at step 2)",
+        "the package torch is not installed",
+        "[gcp]",
+        "[web]",
+    )
     assert len(said) == len(extras) and all(extra in line for extra, line in zip(extras, said, strict=True)), said
     assert "Traceback" not in done.stderr

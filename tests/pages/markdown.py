@@ -154,6 +154,7 @@ VARIES = {
     "a share of this machine's speed": r"\b\d+ ?% of (measured|GEMM)",
     "an amount of memory": r"\b[\d.,]+ [kMGT]B\b",
     "a machine of a group": r"\b\w+-(group|slice)-\w{4}\b",
+    "a curve": r"[▁▂▃▄▅▆▇█]+",
     "a process": r"\b(process|pid) \d+",
     "a guess": r"\S+ \d+%(?=  |$)",
     "a score of a verdict": r"(?<=accuracy rose from ).*",

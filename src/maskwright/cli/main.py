@@ -37,6 +37,7 @@ from maskwright.cli import (  # noqa: F401 - each puts its commands into the tab
     speedrun,
     submit,
     use,
+    watch,
 )
 from maskwright.cli.options import JSON_VERSION, app
 from maskwright.core.console import say

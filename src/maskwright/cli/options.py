@@ -19,7 +19,7 @@ PANELS = {
     "Train": ["pretrain", "finetune", "plan"],
     "Use": ["predict", "embed"],
     "Judge": ["evaluate", "compare", "fill", "export", "verify-resume", "drill", "replay", "reproduce", "speedrun"],
-    "Watch": ["status", "logs", "stop", "report", "forward"],
+    "Watch": ["watch", "status", "logs", "stop", "report", "forward"],
     "Elsewhere": ["submit", "list", "agent", "env", "image"],
 }
 """The commands in the order in which a person needs them, as the main help shows them."""

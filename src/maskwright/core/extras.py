@@ -19,6 +19,7 @@ EXTRAS = {
     "libtpu": "tpu",
     **dict.fromkeys(("fastwarc", "py3langid", "rensa"), "clean"),
     **{service: service for service in ("wandb", "mlflow", "trackio")},
+    **dict.fromkeys(("starlette", "uvicorn", "plotly"), "web"),
 }
 """The extra of pyproject.toml that brings a package."""
 

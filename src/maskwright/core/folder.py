@@ -27,7 +27,11 @@ ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 FINAL = (*ABSENT, FileExistsError, PermissionError, TypeError, ValueError, ImportError)
 HOPELESS = ("NoCredentialsError", "PartialCredentialsError", "ParamValidationError")
 """botocore's own, which is not always installed."""
-MEANT = {"read": ABSENT, "listed": ABSENT, "removed": (FileNotFoundError,), "written": (FileExistsError,)}
+MEANT = {
+    **dict.fromkeys(("read", "listed", "measured"), ABSENT),
+    "removed": (FileNotFoundError,),
+    "written": (FileExistsError,),
+}
 """What says something of the file rather than of the storage."""
 
 
@@ -55,10 +59,18 @@ class Folder:
 
     # ---- reading -------------------------------------------------------------------------------------------------
 
-    def get(self, name: str) -> bytes | None:
-        """None when there is no such file."""
+    def get(self, name: str, start: int | None = None, end: int | None = None) -> bytes | None:
+        """The bytes from `start` to before `end`, which the file has to have. None when there is no such file."""
+        part = {} if start is None and end is None else {"start": start, "end": end}
         try:
-            return bytes(self._do("read", name, self._files.cat_file))
+            return bytes(self._do("read", name, self._files.cat_file, **part))
+        except ABSENT:
+            return None
+
+    def size(self, name: str) -> int | None:
+        """In bytes. None when there is no such file."""
+        try:
+            return int(self._do("measured", name, self._files.info)["size"])
         except ABSENT:
             return None
 
@@ -81,6 +93,14 @@ class Folder:
         except ABSENT:
             return []
         return sorted(os.path.basename(str(name).rstrip("/")) for name in found)
+
+    def folders(self, folder: str = "") -> list[str]:
+        """Names of the folders in it, those behind links too; nothing when there is no such folder."""
+        try:
+            found = self._do("listed", folder, self._files.ls, detail=True)
+        except ABSENT:
+            return []
+        return sorted(os.path.basename(str(one["name"]).rstrip("/")) for one in found if one["type"] == "directory")
 
     def glob(self, pattern: str) -> list[str]:
         """Paths of the files that match. Raises `InputError` if a bucket of Cloud Storage does not exist; other stores
@@ -187,12 +207,16 @@ class _Local:
 
     def invalidate_cache(self) -> None: ...
 
-    def cat_file(self, path: str) -> bytes:
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         with open(path, "rb") as file:
-            return file.read()
+            file.seek(start or 0)
+            return file.read(-1 if end is None else end - (start or 0))
 
-    def ls(self, path: str, detail: bool) -> list[str]:
-        return os.listdir(path)
+    def ls(self, path: str, detail: bool) -> list[Any]:
+        if not detail:
+            return os.listdir(path)
+        with os.scandir(path) as found:
+            return [{"name": one.path, "type": "directory" if one.is_dir() else "file"} for one in found]
 
     def info(self, path: str) -> dict[str, Any]:
         return {"size": os.path.getsize(path)}

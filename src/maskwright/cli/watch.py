@@ -1,0 +1,77 @@
+"""The command that watches all runs below some folders."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from maskwright.cli.options import AsJson, app, print_result
+
+PORT, HOST = 8484, "127.0.0.1"
+USUAL = "runs"
+"""Where most people have their runs."""
+
+
+@app.command("watch")
+def watch(
+    folder: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FOLDER",
+            help="Folders or URLs with runs at any depth. When not given: runs if it is there, else this folder.",
+        ),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print the table once, as a pipe gets it.")] = False,
+    web: Annotated[bool, typer.Option("--web", help="Serve a page with curves, logs and buttons instead.")] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help=f"With --web: port, {PORT} when not given; 0 takes a free one.", min=0, max=65535
+        ),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help=f"With --web: address to listen at, {HOST} when not given. At others, every request needs the token.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Watch all runs below some folders: in a table that is drawn again every 2 seconds, or on a page."""
+    from maskwright.core.errors import INTERRUPTED, InputError, StoppedEarly
+    from maskwright.monitor.watch import find, terminal
+    from maskwright.monitor.watch.runs import Runs
+
+    folders = folder or [USUAL if os.path.isdir(USUAL) else "."]
+    refused = {"--once": once, "--json": as_json} if web else {"--port": port is not None, "--host": host is not None}
+    for word in (word for word, given in refused.items() if given):
+        with_ = "with" if web else "without"
+        raise InputError(f"means nothing {with_} --web", where=word, fix=f"{'leave out' if web else 'add'} --web")
+    try:
+        if web:
+            from maskwright.monitor.watch.server import serve
+
+            serve(folders, host or HOST, PORT if port is None else port)
+            return
+        runs = Runs(folders)
+        shown_once = once or as_json or not sys.stdout.isatty()
+        absent = [one for one in folders if not find.is_there(one)]
+        if shown_once and absent:
+            raise InputError("is not there", where=absent[0], fix="correct the path; without --once it is waited for")
+        if as_json:
+            runs.refresh(wait=True)
+            print_result("", terminal.as_json(runs), True)
+            return
+        from rich.console import Console
+
+        console = Console(highlight=False)
+        if shown_once:
+            terminal.once(runs, console)
+        else:
+            terminal.live(runs, console)
+    except StoppedEarly:
+        raise typer.Exit(INTERRUPTED) from None

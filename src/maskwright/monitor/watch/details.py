@@ -1,0 +1,169 @@
+"""What a page shows of one run beside its row: configuration, checkpoints, incidents, ranks, and its log."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from maskwright.core.errors import MaskwrightError
+from maskwright.core.folder import Folder
+from maskwright.core.secrets import redact, redact_all
+from maskwright.monitor.logs import LOG
+from maskwright.monitor.watch.numbers import is_number
+from maskwright.monitor.watch.runs import Watched, known
+from maskwright.run.directory import HISTORY, MANIFEST, read_lines, step_folder, step_of
+
+MOST_INCIDENTS = 500
+MOST_LINES, MOST_LETTERS = 1_000, 4_000
+"""Lines of an answer, and letters of a line."""
+
+
+def details(watched: Watched) -> dict[str, Any]:
+    """The run's row and `config`, `checkpoints`, `incidents`, `ranks` (one by one), `metrics`, `changes`, `lineage`;
+    without secrets. Raises `MaskwrightError` where a file cannot be read."""
+    folder, report = watched.folder, watched.report
+    record = folder.get_json(f"{watched.inside}config.resolved.json") or {}
+    config = record.get("config")
+    found = {
+        "config": dict(sorted(config.items())) if isinstance(config, dict) else {},
+        "checkpoints": _checkpoints(watched),
+        "incidents": _incidents(folder.get(watched.inside + HISTORY) or b"", report.changes),
+        "ranks": _ranks(watched),
+        "metrics": sorted(watched.numbers.names - {"step"}),
+        "changes": report.changes,
+        "lineage": report.lineage,
+    }
+    return watched.row() | redact_all(_finite(found))
+
+
+def _finite(value: Any) -> Any:
+    """Records of a run may hold NaN, which JSON has not."""
+    if isinstance(value, dict):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return known(value) if isinstance(value, float) else value
+
+
+def _checkpoints(watched: Watched) -> list[dict[str, Any]]:
+    """Whole ones and those without a manifest, by step."""
+    folder, inside = watched.folder, "" if watched.inside else "checkpoints/"
+    found = []
+    for step in sorted(step for name in folder.names(inside.rstrip("/")) if (step := step_of(name)) is not None):
+        place = f"{inside}{step_folder(step)}"
+        manifest = folder.get_json(f"{place}/{MANIFEST}")
+        files = (manifest or {}).get("files")
+        saved = folder.modified(f"{place}/{MANIFEST}") if manifest is not None else None
+        size = _told(files) if isinstance(files, dict) else _measured(folder, place)
+        found.append({"step": step, "saved": saved, "bytes": size, "state": "whole" if manifest else "partial"})
+    return found
+
+
+def _told(files: dict[str, Any]) -> int:
+    return sum(size for one in files.values() if isinstance(one, dict) and isinstance(size := one.get("bytes"), int))
+
+
+def _measured(folder: Folder, place: str) -> int:
+    total = 0
+    for name in folder.names(place):
+        with suppress(MaskwrightError):
+            total += folder.size(f"{place}/{name}") or 0
+    return total
+
+
+def _incidents(history: bytes, changes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What happened, in the order of time: `event` is history's own word, or `gone` and `changed`; `what` says it. The
+    last `MOST_INCIDENTS`."""
+    found: list[dict[str, Any]] = []
+    before: dict[str, Any] = {}
+    for line in read_lines(history.decode("utf-8", "replace")):
+        if line.get("event") == "started" and before and before.get("event") != "ended":
+            found.append(_incident(before, "gone", "the process was gone without a word"))
+        if said := _said(line, first=not before):
+            found.append(_incident(line, str(line.get("event")), said))
+        before = line
+    for one in changes:
+        keys = one["keys"] if isinstance(one["keys"], list) else [one["keys"]]
+        found.append(_incident(one, "changed", f"changed: {', '.join(map(str, keys))}"))
+    return sorted(found, key=lambda one: one["time"] or 0.0)[-MOST_INCIDENTS:]
+
+
+def _incident(line: dict[str, Any], event: str, what: str) -> dict[str, Any]:
+    when = line.get("time")
+    return {"step": line["step"], "time": when if is_number(when) else None, "event": event, "what": what}
+
+
+def _said(line: dict[str, Any], *, first: bool) -> str:
+    event = line.get("event")
+    if event == "started":
+        return f"started on {line.get('host')}" if first else f"attempt {line.get('attempt')} on {line.get('host')}"
+    if event == "saved":
+        return "saved"
+    if event == "spiked":
+        loss = line.get("loss")
+        return f"spike: loss {loss:.3f}" if isinstance(loss, float) else "spike"
+    if event == "rolled back":
+        return f"went back to step {line.get('to')}"
+    if event == "ended":
+        message, code = str(line.get("message") or ""), line.get("exit")
+        return f"{line.get('phase')}" + (f" (exit {code})" if code else "") + (f": {message}" if message else "")
+    return ""
+
+
+def _ranks(watched: Watched) -> list[dict[str, Any]]:
+    now = watched.report.time
+    return [
+        {
+            "rank": one.beat.rank,
+            "host": one.beat.host,
+            "verdict": one.verdict,
+            "step": one.beat.step,
+            "age_seconds": round(max(now - one.beat.time, 0.0), 3),
+            "why": one.why or one.beat.message,
+            "fix": one.fix,
+            "doing": one.beat.doing,
+            "seconds_per_step": one.beat.seconds_per_step,
+        }
+        for one in watched.report.ranks
+    ]
+
+
+# ---- the log ---------------------------------------------------------------------------------------------------------
+
+
+def log(watched: Watched, search: str, lines: int, before: int | None) -> dict[str, Any]:
+    """The last `lines` lines of log.txt with `search` in them, in any case of letters, of those before line `before`
+    (from 1); and whether there are more before these. Raises `MaskwrightError` where it cannot be read."""
+    lines = min(max(lines, 1), MOST_LINES)
+    wanted = search.casefold()
+    kept: deque[tuple[int, str]] = deque(maxlen=lines + 1)
+    for number, raw in enumerate(_log_lines(watched.folder, watched.inside + LOG), start=1):
+        if before is not None and number >= before:
+            break
+        text = raw.decode("utf-8", "replace").rstrip("\r\n")
+        # In what is shown, or somebody could guess a secret letter by letter.
+        if not wanted or (wanted in text.casefold() and wanted in (text := redact(text)).casefold()):
+            kept.append((number, text))
+    more = len(kept) > lines
+    shown = list(kept)[-lines:]
+    return {"lines": [{"number": n, "text": redact(text)[:MOST_LETTERS]} for n, text in shown], "more": more}
+
+
+def _log_lines(folder: Folder, name: str) -> Iterator[bytes]:
+    """Of this machine's file one by one: a log of weeks is not held in memory."""
+    if folder.path is None:
+        content = folder.get(name) or b""
+        yield from content.removesuffix(b"\n").split(b"\n") if content else []
+        return
+    try:
+        with open(os.path.join(folder.path, name), "rb") as file:
+            yield from file
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise MaskwrightError(
+            f"cannot be read: {error.strerror or error}", where=f"{folder.path}/{name}", fix="check the permissions"
+        ) from None

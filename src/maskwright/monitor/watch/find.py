@@ -1,0 +1,134 @@
+"""Run directories below folders, on this machine or in a bucket."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from maskwright.core import storage
+from maskwright.core.errors import MaskwrightError
+from maskwright.core.folder import Folder
+from maskwright.core.secrets import redact
+from maskwright.run.directory import step_of
+
+MARKS = frozenset({"config.resolved.json", "status.json", "lease.json"})
+"""One of them lies in a run directory from its first second on. Names such as log.txt lie in other folders too."""
+DEEPEST, DEEPEST_URL = 6, 4
+"""Folders below one that was given. At a URL each folder is a request."""
+MOST_FOLDERS = 20_000
+"""That are looked into on this machine: a home folder has many, and this number takes a second."""
+MOST_FOLDERS_URL = 500
+PASSED_OVER = frozenset({"checkpoints", "events", "node_modules", "site-packages", "__pycache__"})
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder that looks like a run directory, or like the copies of a run's checkpoints."""
+
+    location: str
+    """A path of this machine, or a URL."""
+    name: str
+    """Its path below the folder that was given."""
+
+
+@dataclass
+class Search:
+    places: list[Place] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    """A line for each folder that cannot be read."""
+
+
+def find(folders: Sequence[str], *, several: bool = False) -> Search:
+    """The run directories below `folders`, each once. A folder that is not there has none. `several`: names of runs
+    begin with that of the folder that was given."""
+    found, seen, places = Search(), set[object](), dict[str, Place]()
+    for given in folders:
+        try:
+            root = Folder(given, reach=True)
+        except MaskwrightError as error:  # the store's host does not answer now
+            found.problems.append(str(error))
+            continue
+        below = _local(root.path, found, seen) if root.path is not None else _far(root, found)
+        for location, inside in below:
+            own = os.path.basename(root.location.rstrip("/")) or root.location
+            name = (f"{own}/{inside}" if several else inside) if inside else own
+            places.setdefault(location, Place(location, name))
+    found.places = list(places.values())
+    return found
+
+
+def is_a_run(names: Collection[str]) -> bool:
+    """Whether a folder with these names in it looks like one."""
+    return not MARKS.isdisjoint(names) or any(step_of(name) is not None for name in names)
+
+
+def _local(root: str, found: Search, seen: set[object]) -> Iterator[tuple[str, str]]:
+    """(path, path below `root`). Links are followed last, and each folder is looked into once: a circle ends, and a
+    run has the name of its place."""
+    waiting, links, looked_into = [("", 0)], list[tuple[str, int]](), 0
+    while waiting or links:
+        inside, depth = (waiting or links).pop()
+        path = os.path.join(root, inside) if inside else root
+        try:
+            at = os.stat(path)
+            if (at.st_dev, at.st_ino) in seen:
+                continue
+            seen.add((at.st_dev, at.st_ino))
+            with os.scandir(path) as entries:
+                inner = list(entries)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            found.problems.append(f"{path}: cannot be listed: {error.strerror or error}")
+            continue
+        if is_a_run({entry.name for entry in inner}):
+            yield path, inside
+            continue
+        looked_into += 1
+        if looked_into > MOST_FOLDERS:
+            most = f"only the first {MOST_FOLDERS:,} folders below are looked into; name the one with the runs"
+            found.problems.append(f"{root}: {most}")
+            return
+        if depth < DEEPEST:
+            folders = [entry for entry in inner if _is_worth_it(entry.name) and _is_folder(entry)]
+            for entry in sorted(folders, key=lambda entry: entry.name, reverse=True):
+                (links if entry.is_symlink() else waiting).append((os.path.join(inside, entry.name), depth + 1))
+
+
+def _far(root: Folder, found: Search) -> Iterator[tuple[str, str]]:
+    """The same at a URL."""
+    waiting, looked_into = [("", 0)], 0
+    while waiting:
+        inside, depth = waiting.pop()
+        try:
+            names, folders = root.names(inside), root.folders(inside) if depth < DEEPEST_URL else []
+        except MaskwrightError as error:
+            found.problems.append(str(error))
+            continue
+        if is_a_run(names):
+            yield f"{root.location}/{inside}".rstrip("/"), inside
+            continue
+        looked_into += 1
+        if looked_into > MOST_FOLDERS_URL:
+            most = f"only the first {MOST_FOLDERS_URL:,} folders below are looked into; name the one with the runs"
+            found.problems.append(f"{redact(root.location)}: {most}")
+            return
+        worth = [name for name in sorted(folders, reverse=True) if _is_worth_it(name)]
+        waiting += [(f"{inside}/{name}".lstrip("/"), depth + 1) for name in worth]
+
+
+def _is_worth_it(name: str) -> bool:
+    return not name.startswith(".") and name not in PASSED_OVER
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads back to itself
+        return False
+
+
+def is_there(folder: str) -> bool:
+    """Whether a folder of this machine is there; a URL may be."""
+    return storage.is_url(folder) or os.path.isdir(folder)

@@ -1,0 +1,53 @@
+"""A file of lines that a run appends to, read as it grows: on this machine or at a URL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from maskwright.core.folder import Folder
+
+BLOCK_BYTES = 4 << 20
+KNOWN_BYTES = 64
+"""Before the place where reading goes on. A restart drops the lines of steps that it computes again, and writes others:
+these bytes are others then. A line has the time in it."""
+
+
+class Grown:
+    """`end`: the bytes that were read, all of them whole lines. `size`: the file's, when it was looked at last."""
+
+    def __init__(self, folder: Folder, name: str) -> None:
+        self._folder, self._name = folder, name
+        self.size, self.end = 0, 0
+        self._known = b""
+        self._begun = False
+
+    def news(self) -> Iterator[bytes | None]:
+        """The whole lines that came since the last call, in blocks. None first where it begins at the file's start: the
+        first time, and after the file was cut or written anew. `begin` may then be called. Raises `MaskwrightError`."""
+        size = self._folder.size(self._name) or 0
+        if self._begun and size == self.size:
+            return
+        again = not self._begun or size < self.end or not self._goes_on()
+        self.size, self._begun = size, False  # read again where the reader is interrupted
+        if again:
+            self.begin(0)
+            yield None
+        at = self.end
+        while at < size:
+            block = self._folder.get(self._name, at, min(at + BLOCK_BYTES, size))
+            if not block:
+                break
+            whole = block[: block.rfind(b"\n") + 1]
+            at += len(block)
+            if whole or at < size:  # a line of more than a block is none of a run's: its pieces are passed over
+                at = self.end = self.end + len(whole or block)
+                self._known = (self._known + (whole or block))[-KNOWN_BYTES:]
+                yield whole
+        self._begun = True
+
+    def begin(self, at: int) -> None:
+        """Go on from this byte. The rest of the line there is read as a line."""
+        self.end, self._known = at, b""
+
+    def _goes_on(self) -> bool:
+        return not self._known or self._folder.get(self._name, self.end - len(self._known), self.end) == self._known

@@ -1,0 +1,138 @@
+"""The newest numbers of a run's `metrics.jsonl` and the shape of its loss, without reading a long file whole."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from maskwright.core.folder import Folder
+from maskwright.monitor.watch.grown import Grown
+from maskwright.run.directory import read_lines
+
+METRICS = "metrics.jsonl"
+LOSS = "loss"
+"""Only the lines of training have it."""
+POINTS = 60
+"""Of the sparkline, at most."""
+WHOLE_BYTES, END_BYTES = 256 << 10, 32 << 10
+"""A file that is not longer than the first is read whole; of a longer one, the second at its end."""
+SAMPLE_BYTES = 4 << 10
+"""Read at each of the other places: about ten lines."""
+PLACES, PLACES_URL = 40, 10
+"""At a URL each place is a request."""
+SEARCH_BYTES, LONGEST_LINE = 1 << 20, 64 << 10
+"""For the last line of an evaluation, the file is read backwards in pieces of this size. At a URL, one piece is."""
+
+
+class Numbers:
+    """`last`: the newest number of each name. `names`: all that were seen. Words are left out, and what is not finite
+    stays."""
+
+    def __init__(self, folder: Folder, name: str = METRICS) -> None:
+        self._folder, self._name = folder, name
+        self._grown = Grown(folder, name)
+        self._forget()
+
+    def refresh(self) -> None:
+        """Raises `MaskwrightError` where the file cannot be read."""
+        for block in self._grown.news():
+            if block is not None:
+                self._take(block)
+                continue
+            self._forget()
+            if self._grown.size > WHOLE_BYTES:
+                self._sample(self._grown.size - END_BYTES)
+                self._grown.begin(self._grown.size - END_BYTES)
+
+    def spark(self) -> list[float]:
+        """At most `POINTS` means of the loss, each of about equally many lines. Those that are not finite are left
+        out."""
+        return list(self._points)
+
+    def _forget(self) -> None:
+        self.last: dict[str, float] = {}
+        self.names: set[str] = set()
+        self._points: list[float] = []
+        self._lines_a_point = 1
+        self._waiting: list[float] = []
+
+    def _take(self, block: bytes) -> None:
+        for line in lines_of(block):
+            self._remember(line)
+            if LOSS in line:
+                self._waiting += finite([line[LOSS]])
+                if len(self._waiting) >= self._lines_a_point:
+                    self._add(self._waiting)
+                    self._waiting = []
+
+    def _remember(self, line: dict[str, Any]) -> None:
+        found = {name: float(value) for name, value in line.items() if is_number(value)}
+        self.last |= found
+        self.names |= found.keys()
+
+    def _add(self, losses: list[float]) -> None:
+        if not losses:
+            return
+        self._points.append(sum(losses) / len(losses))
+        if len(self._points) > POINTS:
+            pairs = zip(self._points[::2], self._points[1::2], strict=False)
+            left = self._points[-1:] if len(self._points) % 2 else []
+            self._points = [(one + other) / 2 for one, other in pairs] + left
+            self._lines_a_point *= 2
+
+    def _sample(self, end: int) -> None:
+        """Reads a few places before the byte `end`."""
+        places = PLACES if self._folder.path is not None else PLACES_URL
+        lengths = []
+        for number in range(places):
+            at = end * number // places
+            content = self._folder.get(self._name, at, min(at + SAMPLE_BYTES, end)) or b""
+            content = content[content.find(b"\n") + 1 if at else 0 : content.rfind(b"\n") + 1]
+            lines = list(lines_of(content))
+            trained = [line for line in lines if LOSS in line]
+            for line in [*trained[-1:], *(line for line in lines if LOSS not in line)]:
+                self._remember(line)
+            self._add(finite(line[LOSS] for line in trained))
+            lengths.append(len(content) / max(len(lines), 1))
+        usual = sorted(lengths)[len(lengths) // 2] or 1.0
+        self._lines_a_point = max(1, round(end / places / usual))
+        for line in self._evaluation(end):
+            self._remember(line)
+
+    def _evaluation(self, end: int) -> Iterator[dict[str, Any]]:
+        """The last line before the byte `end` that has a held-out loss, if it is found."""
+        word, start = b'"valid_loss"', end
+        while start > 0:
+            start = max(start - SEARCH_BYTES, 0)
+            block = self._folder.get(self._name, start, min(start + SEARCH_BYTES + LONGEST_LINE, end)) or b""
+            at = block.rfind(word)
+            while at >= 0:
+                begin, stop = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
+                found = read_lines(block[begin : stop + 1].decode("utf-8", "replace")) if stop >= 0 else []
+                if found:
+                    yield found[0]
+                    return
+                at = block.rfind(word, 0, at)
+            if self._folder.path is None:
+                return
+
+
+def lines_of(block: bytes) -> Iterable[dict[str, Any]]:
+    """The records in whole lines. Parsed at once where none is broken, which takes two thirds of the time."""
+    text = block.decode("utf-8", "replace")
+    try:
+        found = json.loads(f"[{text.strip().replace(chr(10), ',')}]")
+    except (ValueError, RecursionError):
+        return read_lines(text)
+    return [line for line in found if isinstance(line, dict) and isinstance(line.get("step"), int)]
+
+
+def is_number(value: Any) -> bool:
+    """A loss may also be NaN. An integer that no float can hold is no number of a run."""
+    return isinstance(value, float) or (type(value) is int and value.bit_length() < 1000)
+
+
+def finite(values: Iterable[Any]) -> list[float]:
+    return [float(value) for value in values if is_number(value) and math.isfinite(value)]

@@ -1,0 +1,91 @@
+// Names of metrics and what they are drawn with, the x axes, and smoothing.
+
+export const AXES = ["step", "tokens", "time"];
+const NOT_DRAWN = new Set([...AXES, "epoch"]);
+const TITLES = {
+  loss: "loss, nats",
+  valid_loss: "held-out loss",
+  valid_accuracy: "held-out accuracy",
+  learning_rate: "learning rate",
+  masking_rate: "masking rate",
+  grad_norm: "gradient norm, before clipping",
+  tokens_per_second: "tokens/s",
+  examples_per_second: "examples/s",
+  seq_len: "row length, tokens",
+  cpu_share: "CPU in use",
+  memory_share: "memory in use",
+  gpu_share: "GPU in use",
+  gpu_memory_share: "GPU memory in use",
+  matmul_share: "share of measured matmul",
+  loss_scale: "loss scale",
+};
+const FIRST = ["loss", "valid_loss", "learning_rate", "grad_norm", "tokens_per_second"];
+export const USUAL = FIRST;
+const UNITS = [[2 * 86_400, 86_400, "days"], [2 * 3_600, 3_600, "h"], [2 * 60, 60, "min"], [0, 1, "s"]];
+
+export const isHeldOut = (metric) => metric.startsWith("valid_");
+
+export function nameOf(metric) {
+  if (metric === "loss") return "training loss";
+  return titleOf(metric);
+}
+
+export function titleOf(metric) {
+  if (TITLES[metric]) return TITLES[metric];
+  const ofASet = /^valid_(.+)_(loss|accuracy)$/.exec(metric);
+  if (ofASet) return `held-out ${ofASet[2]}, ${ofASet[1]}`;
+  return (isHeldOut(metric) ? `held-out ${metric.slice(6)}` : metric).replaceAll("_", " ");
+}
+
+// What may be drawn, the usual ones first.
+export function drawable(details) {
+  const found = new Set(details.flatMap((detail) => detail.metrics ?? []));
+  const others = [...found].filter((one) => !FIRST.includes(one) && !NOT_DRAWN.has(one)).sort();
+  return [...FIRST.filter((one) => found.has(one)), ...others];
+}
+
+// [title, metrics] of each panel: the held-out loss lies over the training loss.
+export function panelsOf(metrics) {
+  const both = metrics.includes("loss") && metrics.includes("valid_loss");
+  return metrics
+    .filter((metric) => !(both && metric === "valid_loss"))
+    .map((metric) => [titleOf(metric), both && metric === "loss" ? ["loss", "valid_loss"] : [metric]]);
+}
+
+// Steps of one run as another quantity, and back. Between and beyond what is known, as on a straight line.
+export function mapping(series) {
+  // A bucket has the step of its last line, where what grows is highest.
+  const pairs = series.step.map((step, place) => [step, series.high[place]]).filter(([, value]) => value !== null);
+  if (pairs.length < 2) return null;
+  const steps = pairs.map(([step]) => step);
+  const values = pairs.map(([, value]) => value);
+  const to = (step) => between(steps, values, step);
+  return { to, back: (value) => between(values, steps, value), first: series.low[0] ?? values[0], last: values.at(-1) };
+}
+
+function between(from, to, value) {
+  let [low, high] = [0, from.length - 1];
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (from[middle] <= value) low = middle;
+    else high = middle;
+  }
+  const width = from[high] - from[low];
+  return width ? to[low] + ((value - from[low]) * (to[high] - to[low])) / width : to[low];
+}
+
+export function unitOf(span) {
+  const [, size, name] = UNITS.find(([least]) => span >= least);
+  return { size, name };
+}
+
+// The mean that forgets by `weight` a point, without the pull towards zero of its first points.
+export function smoothed(values, weight) {
+  let [sum, share] = [0, 0];
+  return values.map((value) => {
+    if (value === null) return null;
+    sum = weight * sum + (1 - weight) * value;
+    share = weight * share + (1 - weight);
+    return sum / share;
+  });
+}

@@ -1,0 +1,148 @@
+// One panel of curves: its traces and its layout for plotly.
+
+import { grouped } from "./elements.js";
+import { isHeldOut, smoothed } from "./metrics.js";
+
+const COLOURS = ["--good", "--bad", "--third", "--fourth", "--fifth", "--text"];
+const DASHES = ["solid", "dash", "dot", "dashdot"];
+const OWN_DASH = [0, 0, 1, 2, 3, 1];
+const FEW = 60; // points that get dots
+const BANDS = 2; // runs whose lowest and highest values are shaded
+export const EVENTS = {
+  started: ["--fourth", "triangle-right", "restart", "▸"],
+  gone: ["--bad", "x", "process gone", "✕"],
+  spiked: ["--bad", "triangle-up", "spike", "▲"],
+  "rolled back": ["--third", "triangle-left", "rollback", "◂"],
+  ended: ["--faint", "square", "end", "■"],
+  saved: ["--faint", "line-ns-open", "save", "|"],
+  changed: ["--fifth", "diamond", "change", "◆"],
+};
+export const OTHER_EVENT = ["--faint", "circle", "event", "•"];
+
+// The page's colours, light or dark as they are now.
+export function theme() {
+  const style = getComputedStyle(document.documentElement);
+  return Object.fromEntries(
+    [...COLOURS, "--back", "--faint", "--line", "--box"].map((name) => [name, style.getPropertyValue(name).trim()]),
+  );
+}
+
+export function lineOf(slot) {
+  const place = slot % COLOURS.length;
+  const round = Math.floor(slot / COLOURS.length);
+  return { colour: COLOURS[place], dash: DASHES[(OWN_DASH[place] + round) % DASHES.length] };
+}
+
+// plotly reads some markup in names: here it is to be read as text.
+export function plain(text) {
+  return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+}
+
+function faded(colour, alpha) {
+  const [red, green, blue] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+  return `rgba(${red},${green},${blue},${alpha})`;
+}
+
+function long(colour) {
+  return colour.length === 4 ? `#${[...colour.slice(1)].map((digit) => digit + digit).join("")}` : colour;
+}
+
+// `lines`: [{name, slot, metric, x, value, low, high}] of one panel.
+export function traces(lines, view, colours) {
+  const alone = new Set(lines.map((line) => line.slot)).size === 1;
+  const paired = new Set(lines.map((line) => line.metric)).size > 1;
+  const few = new Set(lines.map((line) => line.slot)).size <= BANDS;
+  return lines.flatMap((line) => {
+    const second = alone && paired && isHeldOut(line.metric);
+    const look = second ? { colour: "--bad", dash: "solid" } : lineOf(line.slot);
+    const colour = long(colours[look.colour]);
+    const bold = isHeldOut(line.metric);
+    const dots = line.x.length <= FEW && (bold || line.x.length === 1);
+    const base = { type: "scatter", x: line.x, name: plain(line.name), hovertemplate: "%{y:.5~g}" };
+    const width = bold ? 2.4 : 1.4;
+    const drawn = [];
+    if (few && !view.smoothing && line.low.some((low, place) => low !== null && low < line.high[place])) {
+      drawn.push(...band(line, colour));
+    }
+    if (view.smoothing && !dots) {
+      drawn.push({ ...base, y: line.value, mode: "lines", hoverinfo: "skip", hovertemplate: null, line: { color: faded(colour, 0.3), width: 1 } });
+    }
+    const y = view.smoothing && !dots ? smoothed(line.value, view.smoothing) : line.value;
+    drawn.push({
+      ...base,
+      y,
+      mode: dots ? "lines+markers" : "lines",
+      marker: { color: colour, size: 6 },
+      line: { color: colour, width: view.smoothing && !dots ? 2 : width, dash: look.dash },
+      opacity: paired && !bold && !view.smoothing ? 0.8 : 1,
+    });
+    return drawn;
+  });
+}
+
+function band(line, colour) {
+  const edge = { type: "scatter", x: line.x, mode: "lines", hoverinfo: "skip", line: { width: 0, color: colour } };
+  return [{ ...edge, y: line.low }, { ...edge, y: line.high, fill: "tonexty", fillcolor: faded(colour, 0.16) }];
+}
+
+// What happened, as ticks: [{x, event, text}].
+export function eventTraces(events, colours) {
+  const kinds = grouped(events, (one) => (EVENTS[one.event] ? one.event : ""));
+  return [...kinds].map(([event, found]) => {
+    const [colour, symbol] = EVENTS[event] ?? OTHER_EVENT;
+    return {
+      type: "scatter",
+      mode: "markers",
+      yaxis: "y2",
+      x: found.map((one) => one.x),
+      // A rollback is at the step of its spike, and so may a restart be.
+      y: found.map(() => ({ saved: 0.015, "rolled back": 0.93, gone: 0.875 })[event] ?? 0.985),
+      text: found.map((one) => plain(one.text)),
+      hovertemplate: "%{text}<extra></extra>",
+      marker: { symbol, size: 9, color: colours[colour], line: { color: colours[colour], width: 1.5 } },
+      cliponaxis: false,
+    };
+  });
+}
+
+export function eventLines(events, colours) {
+  return events
+    .filter((one) => one.event !== "saved" && one.event !== "ended")
+    .map((one) => ({
+      type: "line",
+      layer: "below",
+      yref: "paper",
+      x0: one.x,
+      x1: one.x,
+      y0: 0,
+      y1: 1,
+      line: { color: colours[(EVENTS[one.event] ?? OTHER_EVENT)[0]], width: 1, dash: "dot" },
+    }));
+}
+
+// `view`: {title, height, xTitle, xRange, xCounts, log, share, speed, zoomable}.
+export function layout(view, colours, shapes, many) {
+  const axis = { gridcolor: colours["--line"], linecolor: colours["--line"], zeroline: false, exponentformat: "SI" };
+  const x = { ...axis, title: { text: view.xTitle, standoff: 6 }, showgrid: false, showline: true, ticks: "outside", tickcolor: colours["--line"] };
+  if (view.xCounts) Object.assign(x, { tickformat: "~s", hoverformat: ",.0f" });
+  const y = { ...axis, fixedrange: true, exponentformat: "e", automargin: true, nticks: view.height > 220 ? 9 : 7 };
+  if (view.log) Object.assign(y, { type: "log", dtick: null });
+  if (view.speed) y.exponentformat = "SI";
+  if (view.share) y.tickformat = ",.0%";
+  return {
+    height: view.height,
+    margin: { l: 48, r: 12, t: 30, b: view.xTitle ? 42 : 26 },
+    paper_bgcolor: colours["--back"],
+    plot_bgcolor: colours["--back"],
+    font: { family: "system-ui, sans-serif", size: 12, color: colours["--faint"] },
+    title: { text: plain(view.title), x: 0, xref: "container", xanchor: "left", y: 1, yanchor: "top", pad: { t: 4, l: 2 }, font: { size: 13, color: colours["--text"] } },
+    xaxis: { ...x, range: view.xRange, autorange: false },
+    yaxis: y,
+    yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true },
+    showlegend: false,
+    hovermode: many ? "closest" : "x unified",
+    hoverlabel: { bgcolor: colours["--box"], bordercolor: colours["--line"], font: { color: colours["--text"] }, namelength: -1, align: "left" },
+    dragmode: view.zoomable ? "zoom" : false,
+    shapes,
+  };
+}

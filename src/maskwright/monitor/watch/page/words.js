@@ -1,0 +1,104 @@
+// Numbers and times in words, as core/console.py and report/words.py write them.
+
+export const NOTHING = "–";
+const MINUS = "−";
+
+const known = (value) => typeof value === "number" && Number.isFinite(value);
+
+export function whole(value) {
+  return known(value) ? Math.round(value).toLocaleString("en-US") : NOTHING;
+}
+
+export function count(value) {
+  if (!known(value)) return NOTHING;
+  for (const [limit, suffix, unit] of [[1e12, "T", 1e12], [1e9, "G", 1e9], [1e6, "M", 1e6], [1e4, "k", 1e3]]) {
+    if (Math.abs(value) >= limit) return `${(value / unit).toFixed(1)}${suffix}`;
+  }
+  return value >= 100 || Number.isInteger(value) ? whole(value) : value.toFixed(1);
+}
+
+export function decimal(value, places = 4) {
+  if (!known(value)) return NOTHING;
+  const text = Math.abs(value).toFixed(places);
+  return (value < 0 && Number(text) ? MINUS : "") + text;
+}
+
+export function bytes(value) {
+  if (!known(value)) return NOTHING;
+  for (const [limit, unit] of [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]]) {
+    if (value >= limit) return `${(value / limit).toFixed(1)} ${unit}`;
+  }
+  return `${value} bytes`;
+}
+
+export function seconds(value) {
+  if (!known(value)) return NOTHING;
+  if (value < 100) return `${Math.max(0, Math.round(value))} s`;
+  const total = Math.floor(value);
+  const [hours, minutes, rest] = [Math.floor(total / 3600), Math.floor((total % 3600) / 60), total % 60];
+  const two = (number) => String(number).padStart(2, "0");
+  return hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${minutes}:${two(rest)}`;
+}
+
+// How long ago: coarse, so that it changes seldom.
+export function ago(value) {
+  if (!known(value)) return NOTHING;
+  for (const [unit, size] of [["days", 86_400], ["h", 3_600], ["min", 60]]) {
+    if (value >= 2 * size) return `${Math.floor(value / size)} ${unit} ago`;
+  }
+  return value < 10 ? "just now" : `${Math.floor(value / 10) * 10} s ago`;
+}
+
+export function clock(unix) {
+  if (!known(unix)) return NOTHING;
+  const [date, time] = new Date(unix * 1000).toISOString().split("T");
+  return `${date} ${time.slice(0, 8)} UTC`;
+}
+
+export function share(step, of) {
+  return known(step) && known(of) && of > 0 ? Math.min(1, step / of) : null;
+}
+
+export function percent(value) {
+  return known(value) ? `${Math.floor(value * 100)} %` : NOTHING;
+}
+
+export function several(number, noun) {
+  return `${whole(number)} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+// A value of a configuration, on one line.
+export function setting(value) {
+  if (value === undefined) return NOTHING;
+  return typeof value === "string" ? value : JSON.stringify(value);
+}
+
+// 0–3, 5, 8–9
+export function spans(numbers) {
+  const found = [];
+  for (const number of [...numbers].sort((a, b) => a - b)) {
+    const last = found.at(-1);
+    if (last && number === last[1] + 1) last[1] = number;
+    else found.push([number, number]);
+  }
+  return found.map(([first, last]) => (first === last ? `${first}` : `${first}–${last}`)).join(", ");
+}
+
+export const STATES = {
+  running: ["►", "going"],
+  starting: ["▷", "going"],
+  hung: ["‖", "bad"],
+  lost: ["✕", "bad"],
+  silent: ["?", "bad"],
+  failed: ["!", "bad"],
+  stopped: ["■", "over"],
+  done: ["✓", "over"],
+  "never started": ["○", "over"],
+  "only checkpoints": ["◇", "over"],
+};
+
+export function markOf(state) {
+  return STATES[state] ?? ["•", "over"];
+}
+
+export const GOING = new Set(["running", "starting", "hung", "lost", "silent"]);

@@ -1,0 +1,276 @@
+"""All runs below some folders, each in a row: what `status` says of it, and its newest numbers. What cannot have
+changed is not read again."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.folder import Folder
+from maskwright.core.secrets import redact
+from maskwright.monitor.status import Report, look
+from maskwright.monitor.watch.find import Place, Search, find
+from maskwright.monitor.watch.grown import Grown
+from maskwright.monitor.watch.numbers import METRICS, Numbers, lines_of
+from maskwright.run.directory import HISTORY, step_folder
+
+FIND_SECONDS, FIND_SHARE = 10.0, 0.05
+"""Folders are searched again after the first, and later where searching would take more than the second of the time."""
+FAR_SECONDS, FAR_OVER_SECONDS = 10.0, 60.0
+"""Between two looks at a run at a URL: while it goes on, and when it is over."""
+AT_ONCE = 8
+"""Runs at URLs that are looked at at the same time."""
+SIGNED = ("status.json", "lease.json", "config.resolved.json", "processes", "checkpoints")
+"""A run that is over has not changed while their sizes and times are the same."""
+clean = functools.lru_cache(4096)(redact)
+"""The same few texts come every two seconds, and the environment, which has the secrets, stays."""
+RANKS = ("fine", "slow", "hung", "lost", "silent", "ended")
+
+
+@dataclass
+class Watched:
+    """One run directory, and what was read of it."""
+
+    place: Place
+    id: str
+    folder: Folder
+    report: Report
+    numbers: Numbers
+    history: Grown
+    inside: str
+    """Where its records lie below the folder: with copies of checkpoints, beside the newest, with a slash at the
+    end."""
+    kind: str
+    looked: float
+    signature: object = None
+    counts: Counter[str] = field(default_factory=Counter)
+    """Events of its history."""
+    started: float | None = None
+    problem: str = ""
+
+    def row(self) -> dict[str, Any]:
+        """The run for the table and the page; every number is finite. docs/watch.md has the keys."""
+        report, status, numbers = self.report, self.report.status, self.numbers.last
+        saved = report.checkpoint
+        beats = [one.beat for one in report.ranks]
+        heard = max([status.heartbeat if status else 0.0, *(beat.time for beat in beats)])
+        verdicts: Counter[str] = Counter(one.verdict for one in report.ranks)
+        started = self.started or min((beat.started for beat in beats), default=None)
+        going_on = status is not None and not report.over
+        return {
+            "id": self.id,
+            "name": clean(self.place.name),
+            "location": clean(report.run),
+            "kind": self.kind,
+            "state": report.state,
+            "why": clean(report.why),
+            "fix": clean(report.fix),
+            "health": clean(self._health()),
+            "step": status.step if status else saved.step if saved else 0,
+            "of": status.of if status else (saved.of if saved else None) or 0,
+            "loss": known(numbers.get("loss", status.loss if status else None)),
+            "valid_loss": known(numbers.get("valid_loss")),
+            "learning_rate": known(numbers.get("learning_rate")),
+            "tokens_per_second": known(status.tokens_per_second if status else None),
+            "eta_seconds": known(status.eta_seconds) if status and going_on else None,
+            "started": known(started),
+            "heartbeat": known(heard) or (saved.saved if saved else None) or 0.0,
+            "spark": self.numbers.spark(),
+            "world_size": beats[0].world_size if beats else 0,
+            "ranks": {word: verdicts[word] for word in RANKS},
+            "checkpoint_step": saved.step if saved else None,
+        }
+
+    def _health(self) -> str:
+        """What is wrong, in few words, or `fine`; empty where nothing runs."""
+        report, loss = self.report, self.numbers.last.get("loss")
+        if self.problem:
+            return self.problem
+        if report.state in ("hung", "lost", "silent", "failed"):
+            return report.why
+        if loss is not None and not math.isfinite(loss):
+            return f"the loss is {loss}"
+        slow = [str(one.beat.rank) for one in report.ranks if one.verdict == "slow"]
+        skipped = report.status.skipped_updates if report.status else 0
+        told = [
+            f"rank {', '.join(slow[:4])} slow" if slow else "",
+            _several(self.counts["spiked"], "spike"),
+            _several(self.counts["rolled back"], "rollback"),
+            f"{_several(skipped, 'update')} skipped" if skipped else "",
+        ]
+        return ", ".join(filter(None, told)) or ("fine" if report.state in ("running", "starting", "done") else "")
+
+
+def _several(count: int, word: str) -> str:
+    return f"{count:,} {word}{'s' if count > 1 else ''}" if count else ""
+
+
+def known(value: float | None) -> float | None:
+    """JSON has no NaN."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+class Runs:
+    """The runs below `folders`. Its methods may be called by several threads. Those of this machine are looked at by
+    whoever asks. Those at URLs are looked at beside, since a store may take long to answer.
+
+    Raises `InputError` if a folder holds a secret or no file system knows it."""
+
+    def __init__(self, folders: Sequence[str], *, clock: Callable[[], float] = time.time) -> None:
+        self.folders = [Folder(folder).location for folder in folders]
+        far = [folder for folder in self.folders if Folder(folder).path is None]
+        near = [folder for folder in self.folders if folder not in far]
+        several = len(self.folders) > 1
+        self._near, self._far = Below(near, several, clock, far=False), Below(far, several, clock, far=True)
+        self._lock = threading.Lock()
+        self._beside: threading.Thread | None = None
+
+    def refresh(self, *, wait: bool = False) -> None:
+        """Looks again. No file of a run can make it fail: what cannot be read is in `problems`. `wait`: also for
+        URLs."""
+        with self._lock:
+            self._near.refresh()
+            if self._far.folders and not self.waits:
+                self._beside = threading.Thread(target=self._far.refresh, daemon=True)
+                self._beside.start()
+            beside = self._beside
+        if wait and beside is not None:
+            beside.join()
+
+    @property
+    def waits(self) -> bool:
+        """Whether a store is being asked now."""
+        return self._beside is not None and self._beside.is_alive()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Each run's row, the newest sign of life first, without secrets."""
+        rows = [one.row() for side in (self._near, self._far) for one in side.all()]
+        return sorted(rows, key=lambda row: (-row["heartbeat"], row["name"]))
+
+    @property
+    def problems(self) -> list[str]:
+        """A line for each folder that cannot be read."""
+        return [*map(clean, [*self._near.problems(), *self._far.problems()])]
+
+    def get(self, id_: str) -> Watched | None:
+        return self._near.watched.get(id_) or self._far.watched.get(id_)
+
+
+class Below:
+    """The runs below folders of this machine, or below URLs. One thread refreshes it, others may read."""
+
+    def __init__(self, folders: Sequence[str], several: bool, clock: Callable[[], float], *, far: bool) -> None:
+        self.folders, self._several, self._clock, self._is_far = folders, several, clock, far
+        self._search = Search()
+        self._searched = self._search_seconds = -math.inf
+        self._not_runs: dict[str, str] = {}
+        self.watched: dict[str, Watched] = {}
+
+    def all(self) -> list[Watched]:
+        return list(self.watched.values())
+
+    def problems(self) -> list[str]:
+        told = [one.problem for one in self.all() if one.problem]
+        return [*self._search.problems, *list(self._not_runs.values()), *told]
+
+    def refresh(self) -> None:
+        now = self._clock()
+        if now - self._searched >= max(FIND_SECONDS, self._search_seconds / FIND_SHARE):
+            self._search = find(self.folders, several=self._several)
+            self._searched, self._search_seconds = now, self._clock() - now
+        places = {id_of(place.location): place for place in self._search.places}
+        self.watched = {key: one for key, one in self.watched.items() if key in places}
+        self._not_runs = {key: told for key, told in self._not_runs.items() if key in places}
+        due = [key for key in places if self._is_due(key, now)]
+        if not self._is_far:
+            for key in due:
+                self._look(key, places[key], now)
+        elif due:
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                list(pool.map(lambda key: self._look(key, places[key], now), due))
+
+    def _is_due(self, key: str, now: float) -> bool:
+        old = self.watched.get(key)
+        if old is None or not self._is_far:
+            return True
+        return now - old.looked >= (FAR_OVER_SECONDS if old.report.over else FAR_SECONDS)
+
+    def _look(self, key: str, place: Place, now: float) -> None:
+        old = self.watched.get(key)
+        signature = None if self._is_far else _signature(place.location)
+        unchanged = signature is not None and old is not None and old.signature == signature
+        self._not_runs.pop(key, None)
+        try:
+            if old is not None and unchanged and old.report.over:
+                found = old
+            else:
+                found = _seen(key, place, look(place.location, clock=self._clock), old)
+                found.signature = signature
+        except MaskwrightError as error:
+            if old is not None:
+                old.problem, old.looked = str(error), now
+            elif not isinstance(error, InputError):  # an InputError: it only looks like a run
+                self._not_runs[key] = str(error)
+            return
+        found.looked, found.problem = now, ""
+        try:
+            found.numbers.refresh()
+            _read_history(found)
+        except MaskwrightError as error:
+            found.problem = str(error)
+        self.watched[key] = found
+
+
+def id_of(location: str) -> str:
+    return hashlib.sha256(location.encode(errors="surrogateescape")).hexdigest()[:12]
+
+
+def _signature(location: str) -> tuple[Any, ...]:
+    """Changes with the records of a run of this machine."""
+    found = []
+    for name in SIGNED:
+        with suppress(OSError):
+            at = os.stat(os.path.join(location, name))
+            found.append((name, at.st_ino, at.st_size, at.st_mtime_ns))
+    return tuple(found)
+
+
+def _seen(key: str, place: Place, report: Report, old: Watched | None) -> Watched:
+    """The run with a new report. What was read of its lines is kept."""
+    inside = ""
+    if report.state == "only checkpoints" and report.checkpoint:
+        inside = f"{step_folder(report.checkpoint.step)}/"  # copies have the run's records beside each checkpoint
+    if old is not None and old.inside == inside and old.kind:
+        old.report = report
+        return old
+    folder = Folder(place.location)
+    record = folder.get_json(f"{inside}config.resolved.json")
+    kind = "" if record is None else "finetune" if "task" in record else "pretrain"
+    if old is not None and old.inside == inside:
+        old.report, old.kind = report, kind
+        return old
+    numbers, history = Numbers(folder, inside + METRICS), Grown(folder, inside + HISTORY)
+    return Watched(place, key, folder, report, numbers, history, inside, kind, 0.0)
+
+
+def _read_history(watched: Watched) -> None:
+    for block in watched.history.news():
+        if block is None:
+            watched.counts, watched.started = Counter(), None
+            continue
+        for line in lines_of(block):
+            event, when = line.get("event"), line.get("time")
+            watched.counts[str(event)] += 1
+            if event == "started" and watched.started is None and isinstance(when, int | float):
+                watched.started = float(when)

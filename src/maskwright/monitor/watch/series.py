@@ -1,0 +1,131 @@
+"""The curves of a run, read as its `metrics.jsonl` grows and brought to as many points as a page can show."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from maskwright.core.folder import Folder
+from maskwright.monitor.watch.grown import Grown
+from maskwright.monitor.watch.numbers import METRICS, is_number, lines_of
+
+MOST_POINTS = 5_000
+KEPT_SECONDS = 600.0
+"""Curves that nobody has asked for since then are forgotten. A number takes 12 bytes: 1.2 MB for 100,000 lines."""
+KEPT_ANSWERS = 32
+"""Of a run: as a page asks for the same curves every two seconds, of which few have grown."""
+
+
+@dataclass
+class Column:
+    """All numbers of one name. `steps` ascend."""
+
+    steps: array[int] = field(default_factory=lambda: array("I"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+
+    def add(self, step: int, value: float) -> None:
+        if self.steps and step <= self.steps[-1]:  # computed again after a restart: the later one counts
+            first = bisect_left(self.steps, step)
+            del self.steps[first:], self.values[first:]
+        self.steps.append(step)
+        self.values.append(value)
+
+
+def buckets(
+    steps: Sequence[int], values: Sequence[float], points: int, first: int | None = None, last: int | None = None
+) -> dict[str, list[Any]]:
+    """Columns `step`, `value`, `low` and `high` of at most `points` buckets of equally many numbers (or one more), for
+    the steps from `first` to `last`. A bucket has the step of its last number, their mean and their extremes. The mean
+    is None where one of them is not finite, and the extremes are of the finite ones."""
+    begin = 0 if first is None else bisect_left(steps, first)
+    end = len(steps) if last is None else bisect_right(steps, last)
+    count = max(min(points, end - begin), 0)
+    edges = [begin + (end - begin) * number // count for number in range(count + 1)] if count else []
+    found: dict[str, list[Any]] = {"step": [], "value": [], "low": [], "high": []}
+    for start, stop in zip(edges, edges[1:], strict=False):
+        part = values[start:stop]
+        total = sum(part)
+        if math.isfinite(total):
+            mean, inside = total / len(part), part
+        else:
+            mean, inside = None, [value for value in part if math.isfinite(value)]
+        found["step"].append(steps[stop - 1])
+        found["value"].append(mean)
+        found["low"].append(min(inside) if inside else None)
+        found["high"].append(max(inside) if inside else None)
+    return found
+
+
+class Series:
+    """The curves of one run. Its methods may be called by several threads."""
+
+    def __init__(self, folder: Folder, name: str = METRICS, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._grown = Grown(folder, name)
+        self._folder, self._name, self._clock = folder, name, clock
+        self._columns: dict[str, Column] = {}
+        self._answers: dict[tuple[Any, ...], dict[str, list[Any]]] = {}
+        self._lock = threading.Lock()
+        self.asked = clock()
+
+    def curves(
+        self, names: Sequence[str], points: int, first: int | None = None, last: int | None = None
+    ) -> dict[str, dict[str, list[Any]]]:
+        """`buckets` by name, of those that the run has. Raises `MaskwrightError` where the file cannot be read."""
+        points = min(max(points, 1), MOST_POINTS)
+        with self._lock:
+            self.asked = self._clock()
+            self._read(names)
+            found = {}
+            for name in names:
+                if not self._columns[name].steps:
+                    continue
+                key = (name, points, first, last)
+                if key not in self._answers:
+                    while len(self._answers) >= KEPT_ANSWERS:
+                        del self._answers[next(iter(self._answers))]
+                    column = self._columns[name]
+                    self._answers[key] = buckets(column.steps, column.values, points, first, last)
+                found[name] = self._answers[key]
+            return found
+
+    def _read(self, names: Sequence[str]) -> None:
+        """A name that was not asked for before is read from the file's start, with all others."""
+        if not self._columns.keys() >= set(names):
+            self._columns |= {name: Column() for name in names}
+            self._grown = Grown(self._folder, self._name)
+        for block in self._grown.news():
+            self._answers.clear()
+            if block is None:
+                self._columns = {name: Column() for name in self._columns}
+                continue
+            columns = list(self._columns.items())
+            for line in lines_of(block):
+                step = line["step"]
+                for name, column in columns:
+                    value = line.get(name)
+                    if value is not None and is_number(value) and 0 <= step < 1 << 32:
+                        column.add(step, value)
+
+
+class Shelf:
+    """The series of all runs, by id and file, for as long as somebody looks at them."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._series: dict[tuple[str, str], Series] = {}
+        self._lock = threading.Lock()
+
+    def series(self, id_: str, folder: Folder, name: str = METRICS) -> Series:
+        with self._lock:
+            old = self._clock() - KEPT_SECONDS
+            asked = id_, name
+            self._series = {key: one for key, one in self._series.items() if one.asked >= old or key == asked}
+            if asked not in self._series:
+                self._series[asked] = Series(folder, name, clock=self._clock)
+            return self._series[asked]

@@ -1,0 +1,255 @@
+"""The page of `maskwright watch --web`: its files, and the JSON that it asks for. docs/watch.md lists the addresses.
+
+Clients name runs by id and never by path. What reads or waits does so in threads: the server answers meanwhile.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from maskwright.core.errors import InputError, MaskwrightError, as_record
+from maskwright.core.extras import missing, require
+from maskwright.core.secrets import print_exception
+from maskwright.monitor import run as target
+from maskwright.monitor.watch import details
+from maskwright.monitor.watch.guard import Guard, given_token, is_loopback, new_token
+from maskwright.monitor.watch.numbers import METRICS
+from maskwright.monitor.watch.runs import Runs, Watched
+from maskwright.monitor.watch.series import Shelf
+from maskwright.run.directory import Request, RunDirectory
+
+PAGE = os.path.join(os.path.dirname(__file__), "page")
+KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+PLOTLY = os.path.join("package_data", "plotly.min.js")
+FRESH_SECONDS = 1.0
+"""Several pages that ask at once are told of one look."""
+STOP_SECONDS = 120.0
+"""That a run is given to save, as by `maskwright stop`."""
+MOST_SERIES = 1_000
+"""Runs times metrics of one question."""
+NEEDED = ("starlette", "uvicorn", "plotly")
+
+
+class NoRun(InputError):
+    """An id that no run has."""
+
+
+class Desk:
+    """What the server knows; its methods are called by threads."""
+
+    def __init__(self, folders: Sequence[str], *, stop_seconds: float = STOP_SECONDS) -> None:
+        self.runs, self.shelf = Runs(folders), Shelf()
+        self._stop_seconds = stop_seconds
+        self._looked = float("-inf")
+        self._lock, self._pressing = threading.Lock(), threading.Lock()
+        self._stopping: set[str] = set()
+
+    def all(self) -> dict[str, Any]:
+        self._look()
+        rows, problems = self.runs.rows(), self.runs.problems
+        return {"time": time.time(), "folders": self.runs.folders, "problems": problems, "runs": rows}
+
+    def run(self, id_: str) -> Watched:
+        """Raises `NoRun` for an id that no run has."""
+        found = self.runs.get(id_)
+        if found is None:
+            self._look()
+            found = self.runs.get(id_)
+        if found is None:
+            raise NoRun("no run has this id", where=id_[:40], fix="ask /api/runs for the runs that there are")
+        return found
+
+    def _look(self) -> None:
+        with self._lock:
+            if time.monotonic() - self._looked >= FRESH_SECONDS:
+                self.runs.refresh()
+                self._looked = time.monotonic()
+
+    def details(self, id_: str) -> dict[str, Any]:
+        self._look()
+        return details.details(self.run(id_))
+
+    def log(self, id_: str, search: str, lines: int, before: int | None) -> dict[str, Any]:
+        return details.log(self.run(id_), search, lines, before)
+
+    def series(
+        self, ids: Sequence[str], metrics: Sequence[str], points: int, first: int | None, last: int | None
+    ) -> dict[str, Any]:
+        """Of the runs that there are: one that has gone has no curves."""
+        if len(ids) * len(metrics) > MOST_SERIES:
+            raise InputError(f"asks for over {MOST_SERIES:,} curves", where="/api/series", fix="ask for fewer at once")
+        self._look()
+        found = []
+        for id_ in dict.fromkeys(ids):
+            watched = self.runs.get(id_)
+            if watched is None:
+                continue
+            series = self.shelf.series(id_, watched.folder, watched.inside + METRICS)
+            curves = series.curves(list(dict.fromkeys(metrics)), points, first, last)
+            found += [{"run": id_, "metric": name, **columns} for name, columns in curves.items()]
+        return {"series": found}
+
+    def ask(self, id_: str, request: Request) -> dict[str, Any]:
+        """What became of the request. Waits until the run has saved."""
+        watched = self.run(id_)
+        if watched.folder.path is None:
+            fix = "use `maskwright stop` on a machine that sees the folder"
+            raise InputError("is at a URL, where no request can be left", where=watched.report.run, fix=fix)
+        with self._pressing:
+            if id_ in self._stopping:
+                raise InputError("is being asked already", where=watched.report.run, fix="wait for its answer")
+            self._stopping.add(id_)
+        try:
+            said = target.stop(RunDirectory(watched.folder.path), request, self._stop_seconds)
+        finally:
+            with self._pressing:
+                self._stopping.discard(id_)
+        return {"said": said}
+
+
+# ---- the application -------------------------------------------------------------------------------------------------
+
+
+def application(desk: Desk, *, token: str, host: str) -> Any:
+    """An ASGI application. `host`: what it is bound to, which decides what needs the token."""
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.requests import Request as Asked
+    from starlette.responses import FileResponse, JSONResponse, Response
+    from starlette.routing import Route
+
+    def answer(read: Callable[[Asked], dict[str, Any]], methods: Sequence[str] = ("GET",)) -> dict[str, Any]:
+        async def endpoint(asked: Asked) -> Response:
+            kept = {"Cache-Control": "no-store"}
+            try:
+                return JSONResponse(await run_in_threadpool(read, asked), headers=kept)
+            except MaskwrightError as error:
+                record = as_record(error)
+                told = {key: record.get(key) for key in ("what", "where", "fix")}
+                return JSONResponse({"error": told}, status_code=_code(error, asked), headers=kept)
+            except Exception as error:  # a bug: the page goes on, and the terminal has it
+                print_exception(error)
+                told = {"what": type(error).__name__, "where": asked.url.path, "fix": "see the server's terminal"}
+                return JSONResponse({"error": told}, status_code=500, headers=kept)
+
+        return {"endpoint": endpoint, "methods": list(methods)}
+
+    def file(path: str, kind: str, seconds: int) -> dict[str, Any]:
+        async def endpoint(asked: Asked) -> Response:
+            kept = {"Cache-Control": f"max-age={seconds}" if seconds else "no-cache"}
+            return FileResponse(path, media_type=kind, headers=kept)
+
+        return {"endpoint": endpoint}
+
+    async def nothing(asked: Asked, error: Exception) -> Response:
+        there = {"what": "there is nothing", "where": asked.url.path[:200], "fix": "the page is at /"}
+        return JSONResponse({"error": there}, status_code=404)
+
+    def request(kind: Request) -> dict[str, Any]:
+        return answer(lambda asked: desk.ask(asked.path_params["id"], kind), ("POST",))
+
+    routes = [
+        *(Route(f"/{name}", **file(path, kind, 0)) for name, path, kind in page_files()),
+        Route("/plotly.js", **file(plotly(), KINDS[".js"], 3_600)),
+        Route("/api/runs", **answer(lambda asked: desk.all())),
+        Route("/api/runs/{id}", **answer(lambda asked: desk.details(asked.path_params["id"]))),
+        Route("/api/runs/{id}/log", **answer(lambda asked: _log(desk, asked))),
+        Route("/api/series", **answer(lambda asked: _series(desk, asked))),
+        Route("/api/runs/{id}/stop", **request("stop")),
+        Route("/api/runs/{id}/checkpoint", **request("checkpoint")),
+    ]
+    return Guard(Starlette(routes=routes, exception_handlers={404: nothing, 405: nothing}), token, host)
+
+
+def _code(error: MaskwrightError, asked: Any) -> int:
+    if isinstance(error, NoRun):
+        return 404
+    if asked.method == "POST":
+        return 409
+    return 400 if isinstance(error, InputError) else 503
+
+
+def _log(desk: Desk, asked: Any) -> dict[str, Any]:
+    query = asked.query_params
+    lines, before = _number(query.get("lines"), "lines", 200), _number(query.get("before"), "before", None)
+    return desk.log(asked.path_params["id"], query.get("search", "")[:1_000], lines or 0, before)
+
+
+def _series(desk: Desk, asked: Any) -> dict[str, Any]:
+    query = asked.query_params
+    first, last = _number(query.get("from"), "from", None), _number(query.get("to"), "to", None)
+    points = _number(query.get("points"), "points", 1_000) or 1
+    return desk.series(query.getlist("run"), query.getlist("metric"), points, first, last)
+
+
+def _number(given: str | None, name: str, otherwise: int | None) -> int | None:
+    """Raises `InputError` for what is no whole number from 0."""
+    if given is None or given == "":
+        return otherwise
+    if not (given.isascii() and given.isdigit() and len(given) < 19):
+        raise InputError("is no whole number from 0", where=f"{name}={given[:40]}", fix="correct it")
+    return int(given)
+
+
+def page_files() -> Iterator[tuple[str, str, str]]:
+    """(name in the address, path, media type) of the files of the page."""
+    for name in sorted(os.listdir(PAGE)) if os.path.isdir(PAGE) else []:
+        kind = KINDS.get(os.path.splitext(name)[1])
+        if kind:
+            yield ("" if name == "index.html" else name), os.path.join(PAGE, name), kind
+
+
+def plotly() -> str:
+    """The library that draws, as the package of Python brings it. It is not imported, which takes a second."""
+    found = importlib.util.find_spec("plotly")
+    for folder in (found.submodule_search_locations or []) if found else []:
+        if os.path.exists(path := os.path.join(folder, PLOTLY)):
+            return path
+    raise missing("plotly")
+
+
+# ---- serving ---------------------------------------------------------------------------------------------------------
+
+
+def serve(folders: Sequence[str], host: str, port: int) -> None:
+    """Serves until a signal ends it. `port` 0: a free one. Raises `ConfigError` where a package is missing,
+    `InputError` where the port cannot be taken."""
+    for package in NEEDED:
+        require(package)
+    import uvicorn
+
+    token = given_token()
+    desk = Desk(folders)
+    listening = _listen(host, port)
+    app = application(desk, token=token or new_token(), host=host)
+    shown = platform.node() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    where = f"http://{shown}:{listening.getsockname()[1]}/"
+    print(where if token else f"{where}#token={app.token}", flush=True)  # not `say`, which would hide the token
+    config = uvicorn.Config(
+        app, log_level="critical", access_log=False, lifespan="off", server_header=False, timeout_graceful_shutdown=1
+    )
+    with listening:
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        fix = "give another --port; --port 0 takes a free one"
+        fix = fix if is_loopback(host) else f"give an address of this machine as --host, and a free --port: {fix}"
+        where = f"--host {host} --port {port}"
+        raise InputError(f"cannot be listened at: {error.strerror or error}", where=where, fix=fix) from None

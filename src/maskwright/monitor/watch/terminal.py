@@ -1,0 +1,188 @@
+"""The table of all runs: drawn again every two seconds in a terminal, once in a pipe."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from maskwright.core.console import human_count, human_seconds
+from maskwright.monitor.watch.runs import Runs
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+REFRESH_SECONDS = 2.0
+BARS = "▁▂▃▄▅▆▇█"
+GAP = 2
+"""Between two columns."""
+NARROWEST_NAME, WIDEST_HEALTH = 16, 40
+MOST_PROBLEMS = 5
+BAD = ("hung", "lost", "silent", "failed")
+STYLES = {"running": "green", "done": "blue", "stopped": "yellow", "starting": "cyan", **dict.fromkeys(BAD, "bold red")}
+
+
+@dataclass(frozen=True)
+class Column:
+    title: str
+    cell: Callable[[dict[str, Any]], str]
+    place: int
+    """In the order in which columns get room: a narrow terminal leaves out the last."""
+    right: bool = True
+
+
+def _number(key: str, form: str) -> Callable[[dict[str, Any]], str]:
+    return lambda row: "" if row[key] is None else form.format(row[key])
+
+
+def _steps(row: dict[str, Any]) -> str:
+    return f"{human_count(row['step'])}/{human_count(row['of'])}" if row["of"] else human_count(row["step"])
+
+
+def _ranks(row: dict[str, Any]) -> str:
+    return ", ".join(f"{count} {word}" for word, count in row["ranks"].items() if count)
+
+
+def _seconds(row: dict[str, Any]) -> str:
+    return "" if row["eta_seconds"] is None else human_seconds(row["eta_seconds"])
+
+
+def _speed(row: dict[str, Any]) -> str:
+    going_on = row["tokens_per_second"] is not None and row["eta_seconds"] is not None
+    return human_count(row["tokens_per_second"]) if going_on else ""
+
+
+def _curve(width: int) -> Callable[[dict[str, Any]], str]:
+    return lambda row: spark(row["spark"], width)
+
+
+COLUMNS = (
+    Column("run", lambda row: _printable(row["name"]), 0, right=False),
+    Column("state", lambda row: row["state"], 1, right=False),
+    Column("step", _steps, 2),
+    Column("loss", _number("loss", "{:.3f}"), 3),
+    Column("held out", _number("valid_loss", "{:.3f}"), 4),
+    Column("loss so far", _curve(12), 7, right=False),
+    Column("rate", _number("learning_rate", "{:.2g}"), 9),
+    Column("tokens/s", _speed, 8),
+    Column("ETA", _seconds, 5),
+    Column("health", lambda row: _cut(_printable(row["health"]), WIDEST_HEALTH), 6, right=False),
+    Column("ranks", _ranks, 10, right=False),
+)
+
+
+def spark(values: Sequence[float], width: int) -> str:
+    """A line of at most `width` letters, each as high as the mean of its share of `values`."""
+    width = min(width, len(values))
+    if not width:
+        return ""
+    edges = [len(values) * number // width for number in range(width + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    low, high = min(means), max(means)
+    if high - low <= 1e-9 * max(abs(high), abs(low)):
+        return BARS[0] * width
+    return "".join(BARS[min(int((mean - low) / (high - low) * len(BARS)), len(BARS) - 1)] for mean in means)
+
+
+def _printable(text: str) -> str:
+    """A name of a folder may hold what a terminal takes for an order."""
+    return "".join(letter if letter.isprintable() else "�" for letter in text)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _end_of(text: str, width: int) -> str:
+    """The names of runs differ at their ends."""
+    return text if len(text) <= width else "…" + text[len(text) - width + 1 :]
+
+
+def table(
+    rows: Sequence[dict[str, Any]],
+    problems: Sequence[str],
+    folders: Sequence[str],
+    *,
+    width: int,
+    height: int | None,
+    waits: bool = False,
+) -> RenderableType:
+    """What is shown, `width` letters wide. `height`: lines that there is room for; None for all. `waits`: a store has
+    not answered yet."""
+    from rich.console import Group
+    from rich.text import Text
+
+    notes = [Text(_printable(f"not readable: {one}"), style="yellow") for one in problems[:MOST_PROBLEMS]]
+    if len(problems) > MOST_PROBLEMS:
+        notes.append(Text(f"… and {len(problems) - MOST_PROBLEMS} more that are not readable", style="yellow"))
+    if not rows:
+        where = _printable(", ".join(folders))
+        return Group(Text(f"looking below {where} …" if waits else f"no runs below {where} yet"), *notes)
+    most = len(rows) if height is None else max(height - len(notes) - 3, 1)
+    if len(rows) > most:
+        notes.insert(0, Text(f"… and {len(rows) - most} more, with older signs of life (--json has all)", style="dim"))
+    return Group(_grid(rows[:most], width), *notes)
+
+
+def _grid(rows: Sequence[dict[str, Any]], width: int) -> RenderableType:
+    from rich.box import SIMPLE_HEAD
+    from rich.cells import cell_len
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = {column: [column.cell(row) for row in rows] for column in COLUMNS}
+    widths = {column: max(map(cell_len, [column.title, *cells[column]])) for column in COLUMNS}
+    name, state, *_ = COLUMNS
+    shown, left = [name], width - min(widths[name], NARROWEST_NAME) - 1
+    for column in sorted(COLUMNS[1:], key=lambda one: one.place):
+        if any(cells[column]) and widths[column] + GAP <= left:
+            left -= widths[column] + GAP
+            shown.append(column)
+    name_room = min(widths[name], NARROWEST_NAME + left)
+    grid = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, GAP - 1, 0, 0))
+    for column in COLUMNS:
+        if column in shown:
+            room = name_room if column is name else widths[column]
+            grid.add_column(
+                column.title, justify="right" if column.right else "left", no_wrap=True, overflow="ellipsis",
+                min_width=room, max_width=room,
+            )  # fmt: skip
+    for number, row in enumerate(rows):
+        style = STYLES.get(row["state"], "")
+        told = {one: Text(cells[one][number], style if one is state else "") for one in COLUMNS if one in shown}
+        told[name] = Text(_end_of(cells[name][number], name_room))
+        grid.add_row(*told.values())
+    return grid
+
+
+# ---- showing ---------------------------------------------------------------------------------------------------------
+
+
+def as_json(runs: Runs, clock: Callable[[], float] = time.time) -> dict[str, Any]:
+    """The same for programs."""
+    return {"time": clock(), "folders": runs.folders, "problems": runs.problems, "runs": runs.rows()}
+
+
+def once(runs: Runs, console: Console) -> None:
+    runs.refresh(wait=True)
+    console.print(table(runs.rows(), runs.problems, runs.folders, width=console.width, height=None))
+
+
+def live(
+    runs: Runs,
+    console: Console,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    go_on: Callable[[], bool] = lambda: True,
+) -> None:
+    """Draws until a signal ends it."""
+    from rich.live import Live
+
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as drawn:
+        while go_on():
+            runs.refresh()
+            size = {"width": console.width, "height": console.height}
+            shown = table(runs.rows(), runs.problems, runs.folders, **size, waits=runs.waits)
+            drawn.update(shown, refresh=True)
+            sleep(REFRESH_SECONDS)

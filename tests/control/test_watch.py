@@ -1,0 +1,30 @@
+"""`maskwright watch` as it is typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from browser.made_runs import MadeRun
+from in_process import Cli
+
+
+def test_the_command(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli("watch").out == f"no runs below {tmp_path} yet\n"  # a pipe gets the table once
+    MadeRun(tmp_path / "runs" / "wide", lines=40, ranks=4, hung=(2,)).write()
+    MadeRun(tmp_path / "runs" / "over", lines=40, phase="done", age=600.0).write()
+    told = json.loads(cli("watch", "--json").out)
+    assert told["version"] == 1 and [run["name"] for run in told["runs"]] == ["wide", "over"]
+    assert told["folders"] == [str(tmp_path / "runs")]
+    assert "hung" in cli("watch", "runs", "--once").out
+    for words, says in (
+        (["nowhere", "--once"], "nowhere: is not there. Fix: correct the path"),
+        (["--web", "--once"], "--once: means nothing with --web. Fix: leave out --web"),
+        (["--port", "0"], "--port: means nothing without --web. Fix: add --web"),
+        (["nothing://a", "--once"], "no file system is known by nothing://"),
+        (["https://me:hunter2@host/a", "--once"], "holds a secret"),
+    ):
+        result = cli("watch", *words)
+        assert result.code == 2 and says in result.error and "hunter2" not in result.err

@@ -1,0 +1,379 @@
+"""Runs below folders as `maskwright watch` finds, reads and shows them."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from browser.made_runs import MadeRun
+from rich.console import Console
+
+from maskwright.core.folder import Folder
+from maskwright.monitor.status import look
+from maskwright.monitor.watch import details, find, numbers, terminal
+from maskwright.monitor.watch.grown import Grown
+from maskwright.monitor.watch.numbers import POINTS, Numbers
+from maskwright.monitor.watch.runs import Runs
+from maskwright.monitor.watch.series import KEPT_SECONDS, Series, Shelf, buckets
+
+FAR = "memory://watched"
+
+
+@pytest.fixture
+def far() -> Iterator[str]:
+    yield FAR
+    files = fsspec.filesystem("memory")
+    if files.exists("/watched"):
+        files.rm("/watched", recursive=True)
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs in three states."""
+    root = tmp_path_factory.mktemp("sweep")
+    spiked = {"step": 1_200, "event": "spiked", "loss": 9.1}
+    MadeRun(root / "a" / "wide", ranks=8, hung=(2,), slow=(3,), events=(spiked,)).write()
+    MadeRun(root / "b" / "well", ranks=2, seed=2, age=5.0).write()
+    MadeRun(root / "over", step=10_000, phase="done", seed=3, age=600.0, message="trained to the last step").write()
+    return root
+
+
+def rows(*folders: object) -> list[dict[str, Any]]:
+    runs = Runs([*map(str, folders)])
+    runs.refresh(wait=True)
+    assert runs.problems == []
+    return runs.rows()
+
+
+# ---- finding -------------------------------------------------------------------------------------------------------
+
+
+def test_runs_are_found_at_any_depth_once_and_links_in_a_circle_end(tmp_path: Path) -> None:
+    for name in ("one", "group/two", "group/deep/er/three", ".hidden/four", "node_modules/five", "two/checkpoints/six"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "status.json").touch()
+    (tmp_path / "copies" / "step-00000010").mkdir(parents=True)
+    (tmp_path / "group" / "back").symlink_to(tmp_path)
+    (tmp_path / "group" / "itself").symlink_to("itself")
+    (tmp_path / "linked").symlink_to(tmp_path / "group" / "two")
+    (tmp_path / "one" / "inner").mkdir()
+    (tmp_path / "one" / "inner" / "status.json").touch()  # what lies in a run is the run's
+    far = tmp_path / "/".join("abcdefg")
+    far.mkdir(parents=True)
+    (far / "status.json").touch()
+    found = find.find([str(tmp_path)])
+    assert [place.name for place in found.places] == ["copies", "group/deep/er/three", "group/two", "one"]
+    assert found.problems == []
+    twice = find.find([str(tmp_path / name) for name in ("group/deep", "one", "group/deep/er", "none")], several=True)
+    assert sorted(place.name for place in twice.places) == ["deep/er/three", "one"]
+
+
+def test_a_folder_that_cannot_be_read_is_named_and_the_others_are_shown(
+    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, real = tmp_path / "closed", os.scandir
+    closed.mkdir()
+
+    def refuse(path: Any) -> Any:  # a superuser's tests may read everything
+        if str(path) == str(closed):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    runs = Runs([str(tmp_path), str(sweep)])
+    for _ in range(2):
+        runs.refresh()
+        assert runs.problems == [f"{closed}: cannot be listed: Permission denied"]
+    assert len(runs.rows()) == 3
+
+
+def test_at_a_url(far: str, sweep: Path) -> None:
+    """Its runs, and copies of a run's checkpoints, with the numbers beside the newest."""
+    files = fsspec.filesystem("memory")
+    files.put(f"{sweep}/over/", "/watched/runs/over", recursive=True)
+    for name in ("metrics.jsonl", "config.resolved.json"):
+        files.put_file(f"{sweep}/over/{name}", f"/watched/copies/step-00000040/{name}")
+    files.pipe_file("/watched/copies/step-00000040/MANIFEST.json", b'{"files": {}}')
+    files.pipe_file("/watched/notes/a.txt", b"")
+    found = {row["name"]: row for row in rows(far)}
+    assert found.keys() == {"runs/over", "copies"}
+    here = rows(sweep / "over")[0]
+    same = ("state", "loss", "valid_loss", "spark", "step", "kind")
+    assert {key: found["runs/over"][key] for key in same} == {key: here[key] for key in same}
+    copies = found["copies"]
+    assert (copies["state"], copies["step"], copies["valid_loss"]) == ("only checkpoints", 40, here["valid_loss"])
+
+
+def test_a_run_at_a_url_is_not_asked_for_all_the_time(far: str, sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fsspec.filesystem("memory").put(f"{sweep}/over/", "/watched/over", recursive=True)
+    now, looked = time.time(), list[str]()
+    monkeypatch.setattr("maskwright.monitor.watch.runs.look", lambda at, clock: looked.append(at) or look(at))
+    runs = Runs([far], clock=lambda: now)
+    for seconds in (0.0, 2.0, 30.0, 61.0):
+        now += seconds
+        runs.refresh(wait=True)
+    assert looked == [f"{far}/over"] * 2
+
+
+def test_a_store_that_does_not_answer_holds_nothing_up(far: str, sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+    real = find._far
+
+    def slowly(root: Folder, found: find.Search) -> Iterator[tuple[str, str]]:
+        assert answers.wait(60.0)
+        return real(root, found)
+
+    monkeypatch.setattr(find, "_far", slowly)
+    fsspec.filesystem("memory").put(f"{sweep}/over/", "/watched/over", recursive=True)
+    runs = Runs([str(sweep), far])
+    for _ in range(2):
+        runs.refresh()
+        assert len(runs.rows()) == 3 and runs.waits
+    assert drawn(terminal.table([], [], [far], width=80, height=9, waits=True), 80) == [f"looking below {far} …"]
+    answers.set()
+    runs.refresh(wait=True)
+    assert [row["name"] for row in runs.rows() if row["location"].startswith(far)] == ["watched/over"]
+
+
+# ---- reading -------------------------------------------------------------------------------------------------------
+
+
+def test_rows_say_what_status_says(sweep: Path) -> None:
+    found = {row["name"]: row for row in rows(sweep)}
+    assert list(found) == ["a/wide", "b/well", "over"]  # the newest sign of life first
+    for row in found.values():
+        report = look(row["location"])
+        assert report.status is not None
+        assert (row["state"], row["why"], row["step"]) == (report.state, report.why, report.status.step)
+        assert row["loss"] == report.status.loss and len(row["spark"]) <= POINTS
+        assert row["heartbeat"] >= report.status.heartbeat
+        assert sum(row["ranks"].values()) == len(report.ranks) == row["world_size"]
+        lines = [json.loads(line) for line in Path(row["location"], "metrics.jsonl").read_text().splitlines()]
+        assert row["valid_loss"] == [line["valid_loss"] for line in lines if "valid_loss" in line][-1]
+    wide = found["a/wide"]
+    assert (wide["health"], wide["ranks"]["hung"], wide["ranks"]["slow"]) == ("rank 2", 1, 1)
+    assert (found["b/well"]["health"], found["over"]["eta_seconds"]) == ("fine", None)
+
+
+def test_no_broken_file_of_a_run_ends_the_watching(sweep: Path, tmp_path: Path) -> None:
+    """Each file in turn is cut at some places, emptied, filled with rubbish, and replaced by a folder."""
+    made = MadeRun(tmp_path / "run", lines=60, ranks=2).write()
+    runs = Runs([str(tmp_path)])
+    rubbish = [
+        b"",
+        b"null",
+        b"[1, 2",
+        b'{"step": "x"}\n',
+        b"\xff\xfe\x00",
+        b'{"step": 1, "loss": [NaN]}\n' * 3,
+        b"[" * 9999,
+    ]
+    chance = random.Random(1)
+    for path in sorted(path for path in made.folder.rglob("*") if path.is_file() and path.suffix != ".safetensors"):
+        content = path.read_bytes()
+        for spoilt in (*rubbish, *(content[: chance.randrange(1 + len(content))] for _ in range(4))):
+            path.write_bytes(spoilt)
+            runs.refresh()
+            for row in runs.rows():
+                json.dumps(row, allow_nan=False)
+                watched = runs.get(row["id"])
+                assert watched is not None
+                json.dumps(details.details(watched), allow_nan=False)
+                details.log(watched, "a", 5, None)
+                Series(watched.folder).curves(["loss"], 10)
+        path.unlink()
+        path.mkdir()
+        runs.refresh()
+        path.rmdir()
+        path.write_bytes(content)
+    runs.refresh()
+    assert runs.problems == [] and [row["state"] for row in runs.rows()] == ["running"]
+
+
+def test_a_file_is_read_as_it_grows_is_cut_and_written_anew(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    grown = Grown(Folder(str(tmp_path)), "lines")
+    assert list(grown.news()) == [None]  # it is not there yet
+
+    def write(text: str, mode: str = "w") -> list[bytes | None]:
+        with path.open(mode) as file:
+            file.write(text)
+        return list(grown.news())
+
+    assert write("one\ntw") == [b"one\n"]
+    assert write("", "a") == []
+    assert write("o\nthree\n", "a") == [b"two\nthree\n"]
+    assert write("one\n") == [None, b"one\n"]
+    assert write("ONE\ntwo\n") == [None, b"ONE\ntwo\n"]  # longer than before, and another file
+    other = tmp_path / "other"
+    other.write_text("ONE\ntwo\n")
+    other.replace(path)
+    assert write("four\n", "a") == [b"four\n"]  # another file with the same lines is the same file
+    path.unlink()
+    assert list(grown.news()) == [None]
+
+
+@pytest.mark.parametrize("lines", [0, 1, 59, 200, 6_000])
+def test_the_newest_numbers_of_a_long_file_are_those_of_the_whole(
+    tmp_path: Path, lines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However little of it is read, and as it grows."""
+    monkeypatch.setattr(numbers, "WHOLE_BYTES", 64 << 10)
+    monkeypatch.setattr(numbers, "END_BYTES", 4 << 10)
+    run = MadeRun(tmp_path / "run", step=lines * 10, of=100_000, lines=lines).write()
+    found = Numbers(Folder(str(run.folder)))
+    for _ in range(3):
+        found.refresh()
+        whole = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+        last: dict[str, float] = {}
+        for line in whole:
+            last |= line
+        assert found.last.keys() == last.keys() == found.names
+        assert {key: found.last[key] for key in last if key != "time"} == {k: last[k] for k in last if k != "time"}
+        losses = [line["loss"] for line in whole if "loss" in line]
+        assert len(found.spark()) <= POINTS and (len(found.spark()) >= min(len(losses), POINTS // 2))
+        if len(losses) > 1_000:
+            assert found.spark()[0] > found.spark()[len(found.spark()) // 2] > 2.0
+        run.grow(77)
+
+
+# ---- curves --------------------------------------------------------------------------------------------------------
+
+
+def plain_buckets(pairs: list[tuple[int, float]], points: int, first: int | None, last: int | None) -> Any:
+    """`buckets`, slow and obvious."""
+    inside = [(s, v) for s, v in pairs if (first is None or s >= first) and (last is None or s <= last)]
+    count = min(points, len(inside))
+    groups: list[list[tuple[int, float]]] = [[] for _ in range(count)]
+    for number in range(count):
+        groups[number] = inside[len(inside) * number // count : len(inside) * (number + 1) // count]
+    told = []
+    for group in groups:
+        values = [v for _, v in group]
+        good = [v for v in values if math.isfinite(v)]
+        mean = sum(values) / len(values) if len(good) == len(values) else None
+        told.append((group[-1][0], mean, min(good, default=None), max(good, default=None)))
+    return told
+
+
+def test_buckets_are_those_of_a_slow_twin() -> None:
+    chance = random.Random(0)
+    for _ in range(200):
+        length = chance.choice([0, 1, 2, 7, 100, 1_001])
+        steps = sorted(chance.sample(range(5_000), length))
+        odd = [math.nan, math.inf, -math.inf]
+        values = [chance.choice(odd) if chance.random() < 0.02 else chance.uniform(-5, 9) for _ in steps]
+        points = chance.choice([1, 2, 3, 10, 999, 5_000])
+        first, last = (chance.choice([None, chance.randrange(-10, 5_100)]) for _ in range(2))
+        found = buckets(steps, values, points, first, last)
+        twin = plain_buckets(list(zip(steps, values, strict=True)), points, first, last)
+        assert list(zip(*found.values(), strict=True)) == twin
+        json.dumps(found, allow_nan=False)
+
+
+@pytest.mark.parametrize("at_a_url", [False, True])
+def test_curves_of_a_file_that_grows_and_is_rewritten(tmp_path: Path, far: str, at_a_url: bool) -> None:
+    place = Folder(far if at_a_url else str(tmp_path))
+    lines = [
+        json.dumps({"step": s, "loss": 1.0 / s, "valid_loss": 2.0} if s % 2 else {"step": s, "loss": 1.0 / s})
+        for s in range(1, 9)
+    ]
+    series = Series(place)
+
+    def points(*names: str) -> dict[str, list[int]]:
+        return {name: columns["step"] for name, columns in series.curves(names, 100).items()}
+
+    def write(given: list[str], rest: str = "") -> None:
+        place.put("metrics.jsonl", ("\n".join(given) + "\n" + rest).encode())
+
+    place.put("other", b"")
+    assert points("loss") == {}
+    write(lines[:4], rest=lines[4][:9])
+    assert points("loss", "nothing") == {"loss": [1, 2, 3, 4]}
+    write(lines[:6], rest="{broken}\n")
+    assert points("loss") == {"loss": [1, 2, 3, 4, 5, 6]}
+    assert points("valid_loss", "loss") == {"valid_loss": [1, 3, 5], "loss": [1, 2, 3, 4, 5, 6]}
+    write([*lines[:3], '{"step": 4, "loss": 7.5}'])  # a restart computes again
+    assert points("loss") == {"loss": [1, 2, 3, 4]} and series.curves(["loss"], 100)["loss"]["value"][-1] == 7.5
+    write([*lines[:3], '{"step": 4, "loss": 7.5}', lines[2], lines[3]])
+    assert points("loss") == {"loss": [1, 2, 3, 4]} and series.curves(["loss"], 100)["loss"]["value"][-1] == 0.25
+    assert series.curves(["loss"], 100, 2, 3)["loss"]["step"] == [2, 3]
+
+
+def test_curves_that_nobody_looks_at_are_forgotten(tmp_path: Path) -> None:
+    now = 0.0
+    shelf = Shelf(clock=lambda: now)
+    first = shelf.series("a", Folder(str(tmp_path)))
+    now = KEPT_SECONDS
+    assert shelf.series("a", Folder(str(tmp_path))) is first
+    now = 2 * KEPT_SECONDS + 1
+    shelf.series("b", Folder(str(tmp_path)))
+    assert shelf.series("a", Folder(str(tmp_path))) is not first
+
+
+# ---- the table -----------------------------------------------------------------------------------------------------
+
+
+def drawn(shown: Any, width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(shown)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert all(len(line.rstrip()) <= width for line in lines), lines
+    return [line.rstrip() for line in lines]
+
+
+def test_the_table_fits_a_terminal(sweep: Path) -> None:
+    found = rows(sweep)
+    narrow = drawn(terminal.table(found, [], ["x"], width=80, height=None), 80)
+    wide = drawn(terminal.table(found, [], ["x"], width=200, height=None), 200)
+    assert len(narrow) == len(wide) == 5
+    assert narrow[0].split()[:5] == ["run", "state", "step", "loss", "held"] and "ETA" in narrow[0]
+    assert {column.title for column in terminal.COLUMNS} <= {
+        title for title in wide[0].split("  ") for title in [title.strip()]
+    }
+    for told in (narrow, wide):
+        assert "hung" in told[2] and "4,000/10.0k" in told[2] and "running" in told[3] and "done" in told[4]
+        assert any(letter in told[2] for letter in terminal.BARS)
+    assert "6 fine, 1 slow, 1 hung" in wide[2] and "rank 2" in wide[2]
+    short = drawn(terminal.table(found, ["a", "b\x1b[2J"], ["x"], width=80, height=6), 80)
+    assert short[-3:] == [
+        "… and 2 more, with older signs of life (--json has all)",
+        "not readable: a",
+        "not readable: b�[2J",
+    ]
+    assert drawn(terminal.table([], [], ["runs"], width=80, height=9), 80) == ["no runs below runs yet"]
+    found[0]["name"] = "a name that is longer than its terminal"
+    tiny = drawn(terminal.table(found, [], ["x"], width=20, height=None), 20)
+    assert len(tiny) == 5 and tiny[2] == "… than its terminal"
+
+
+def test_a_sparkline() -> None:
+    assert terminal.spark([], 8) == "" and terminal.spark([3.0, 3.0], 8) == "▁▁"
+    assert terminal.spark([8, 7, 6, 5, 4, 3, 2, 1], 8) == "█▇▆▅▄▃▂▁"
+    assert terminal.spark([1.0] * 50 + [2.0] * 50, 4) == "▁▁██"
+
+
+def test_live_draws_what_comes(tmp_path: Path) -> None:
+    console = Console(file=io.StringIO(), width=100, height=20, force_terminal=True, legacy_windows=False)
+    turns = iter([True, True, True, False])
+
+    def sleep(seconds: float) -> None:
+        if not (tmp_path / "late").exists():
+            MadeRun(tmp_path / "late", lines=30).write()
+            runs._near._searched = -math.inf
+
+    runs = Runs([str(tmp_path)])
+    terminal.live(runs, console, sleep=sleep, go_on=lambda: next(turns))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.index("no runs below") < text.index("late") and "running" in text
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor is back

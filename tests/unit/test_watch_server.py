@@ -1,0 +1,311 @@
+"""The server of `maskwright watch --web`, asked without a socket: who may ask, and what it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from browser.made_runs import MadeRun
+from command_line import COMMAND
+
+from maskwright.core.errors import ConfigError, InputError
+from maskwright.monitor.watch import guard, server
+from maskwright.monitor.watch.server import Desk, application
+from maskwright.run.directory import RunDirectory
+
+for _package in ("starlette", "uvicorn", "plotly"):
+    pytest.importorskip(_package, reason="needs the extra web")
+
+TOKEN = "a-token-of-the-tests-alone"
+BEARER = {"authorization": f"Bearer {TOKEN}"}
+
+
+class Asked:
+    """An application, asked as by a browser that has its address."""
+
+    def __init__(self, folder: Path, *, host: str = "127.0.0.1", stop_seconds: float = 10.0) -> None:
+        self.desk = Desk([str(folder)], stop_seconds=stop_seconds)
+        self._app = application(self.desk, token=TOKEN, host=host)
+
+    def __call__(
+        self, path: str, method: str = "GET", headers: dict[str, str] | None = None, **query: Any
+    ) -> tuple[int, Any]:
+        """(status, JSON or bytes). What is sent is in `headers` afterwards."""
+        return asyncio.run(self.answer(path, method, headers, **query))
+
+    async def answer(
+        self, path: str, method: str = "GET", headers: dict[str, str] | None = None, **query: Any
+    ) -> tuple[int, Any]:
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            await asyncio.sleep(60)
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "http_version": "1.1",
+            "scheme": "http",
+            "method": method,
+            "path": path,
+            "raw_path": path.encode(),
+            "root_path": "",
+            "query_string": urlencode(query, doseq=True).encode(),
+            "headers": [
+                (key.encode(), value.encode()) for key, value in {"host": "127.0.0.1:8484", **(headers or {})}.items()
+            ],
+        }
+        await self._app(scope, receive, send)
+        self.headers = {key.decode(): value.decode() for key, value in sent[0]["headers"]}
+        content = b"".join(message.get("body", b"") for message in sent[1:])
+        is_json = self.headers.get("content-type") == "application/json"
+        return sent[0]["status"], json.loads(content) if is_json else content
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("served")
+    log = ["step 10  loss 3.2", "saved it", *(f"step {step}  loss 2" for step in range(20, 60)), "Saved again <b>"]
+    config = {"data.store": "https://me:hunter2@host/store"}
+    spiked = ({"step": 1_200, "event": "spiked", "loss": 9.1}, {"step": 1_300, "event": "started", "attempt": 2})
+    MadeRun(place / "one", ranks=4, log=tuple(log), config=config, events=spiked).write()
+    MadeRun(place / "two", step=10_000, phase="done", seed=3, age=60.0).write()
+    return place
+
+
+@pytest.fixture(scope="module")
+def ask(root: Path) -> Asked:
+    return Asked(root)
+
+
+@pytest.fixture(scope="module")
+def one(ask: Asked) -> str:
+    runs = ask("/api/runs")[1]["runs"]
+    assert [run["name"] for run in runs] == ["one", "two"]
+    return str(runs[0]["id"])
+
+
+# ---- answers -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_and_what_is_told_of_it(ask: Asked, one: str) -> None:
+    status, found = ask(f"/api/runs/{one}")
+    assert status == 200 and found["state"] == "running" and found["id"] == one
+    assert found["config"]["data.store"] == "https://***@host/store" and "hunter2" not in json.dumps(found)
+    assert [(saved["state"], saved["bytes"]) for saved in found["checkpoints"]] == [
+        ("whole", 74_000_000),
+        ("whole", 74_000_000),
+        ("partial", 1000),
+    ]
+    assert [incident["event"] for incident in found["incidents"]] == ["started", "spiked", "gone", "started"]
+    assert [(rank["rank"], rank["verdict"]) for rank in found["ranks"]] == [(n, "fine") for n in range(4)]
+    assert {"loss", "valid_loss", "learning_rate", "tokens", "time"} <= set(found["metrics"]) and (
+        "step" not in found["metrics"]
+    )
+    assert ask.headers["cache-control"] == "no-store"
+
+
+def test_series(ask: Asked, one: str, root: Path) -> None:
+    two = next(run["id"] for run in ask("/api/runs")[1]["runs"] if run["name"] == "two")
+    given: dict[str, Any] = {"run": [one, two, "gone"], "metric": ["loss", "valid_loss", "nothing"], "points": 50}
+    status, found = ask("/api/series", **given)
+    assert status == 200
+    told = {(line["run"], line["metric"]): line for line in found["series"]}
+    assert told.keys() == {(run, name) for run in (one, two) for name in ("loss", "valid_loss")}
+    lines = [json.loads(line) for line in (root / "one" / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if "loss" in line]
+    line = told[one, "loss"]
+    assert len(line["value"]) == 50 and line["value"][0] == pytest.approx(sum(losses[:8]) / 8)
+    assert (line["low"][0], line["high"][0]) == (min(losses[:8]), max(losses[:8])) and line["step"][-1] == 4_000
+    status, found = ask("/api/series", run=one, metric="loss", **{"from": 1_000, "to": 1_090})
+    assert found["series"][0]["step"] == list(range(1_000, 1_091, 10))
+
+
+def test_the_log_is_searched_and_read_backwards(ask: Asked, one: str) -> None:
+    _, found = ask(f"/api/runs/{one}/log", search="SAVED")
+    assert [line["number"] for line in found["lines"]] == [2, 43] and not found["more"]
+    assert found["lines"][1]["text"].endswith("Saved again <b>")  # which the page shows as text
+    _, found = ask(f"/api/runs/{one}/log", lines=3)
+    assert [line["number"] for line in found["lines"]] == [41, 42, 43] and found["more"]
+    _, found = ask(f"/api/runs/{one}/log", lines=40, before=41)
+    assert [line["number"] for line in found["lines"]] == list(range(1, 41)) and not found["more"]
+
+
+def test_a_secret_in_a_log_is_neither_shown_nor_found(tmp_path: Path) -> None:
+    MadeRun(tmp_path / "run", log=("get https://me:hunter2@host/a", "all is well")).write()
+    ask = Asked(tmp_path)
+    id_ = ask("/api/runs")[1]["runs"][0]["id"]
+    assert "hunter2" not in json.dumps(ask(f"/api/runs/{id_}/log")[1])
+    assert ask(f"/api/runs/{id_}/log", search="hunter")[1]["lines"] == []
+
+
+def test_the_page_and_what_it_loads(ask: Asked) -> None:
+    status, page = ask("/")
+    assert status == 200 and b"<html" in page and ask.headers["content-type"] == "text/html; charset=utf-8"
+    policy = ask.headers["content-security-policy"]
+    assert "default-src 'self'" in policy and "unsafe-eval" not in policy and "http" not in policy
+    for name in sorted(os.listdir(server.PAGE)):
+        if name != "index.html":
+            assert ask(f"/{name}")[0] == 200 and ask.headers["x-content-type-options"] == "nosniff", name
+    status, library = ask("/plotly.js")
+    assert status == 200 and b"plotly" in library[:2_000] and "max-age" in ask.headers["cache-control"]
+
+
+# ---- who may ask, and for what -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "code"),
+    [
+        ("/api/runs/nothing", {}, 404),
+        ("/api/runs/nothing/log", {}, 404),
+        ("/api/runs/..%2f..%2fetc", {}, 404),
+        ("/api/runs/../one", {}, 404),
+        ("/../status.json", {}, 404),
+        ("/page/../server.py", {}, 404),
+        ("/server.py", {}, 404),
+        ("/api/series", {"run": ["a"] * 101, "metric": ["b"] * 10}, 400),
+        ("/api/series", {"run": "a", "metric": "loss", "points": "many"}, 400),
+        ("/api/series", {"run": "/etc", "metric": "../../loss"}, 200),
+    ],
+)
+def test_ids_and_never_paths(ask: Asked, path: str, query: dict[str, Any], code: int) -> None:
+    status, found = ask(path, **query)
+    assert status == code
+    assert found == {"series": []} if code == 200 else found["error"].keys() == {"what", "where", "fix"}
+
+
+@pytest.mark.parametrize(
+    ("host", "headers", "get", "post"),
+    [
+        ("127.0.0.1", {}, 200, 401),
+        ("127.0.0.1", {"authorization": "Bearer wrong"}, 200, 401),
+        ("127.0.0.1", {"authorization": TOKEN}, 200, 401),
+        ("127.0.0.1", {"authorization": "Bearer \xe9"}, 200, 401),
+        ("127.0.0.1", BEARER, 200, 409),
+        ("127.0.0.1", {"host": "localhost:9000"}, 200, 401),  # through a tunnel
+        ("127.0.0.1", {"host": "[::1]:9000", "origin": "http://[::1]:9000", **BEARER}, 200, 409),
+        ("127.0.0.1", {"host": "evil.example:8484", **BEARER}, 403, 403),
+        ("127.0.0.1", {"host": "10.0.0.1:8484", **BEARER}, 403, 403),
+        ("127.0.0.1", {"host": "[broken", **BEARER}, 403, 403),
+        ("127.0.0.1", {"origin": "http://evil.example", **BEARER}, 200, 403),
+        ("127.0.0.1", {"origin": "null", **BEARER}, 200, 403),
+        ("127.0.0.1", {"origin": "http://127.0.0.1:8485", **BEARER}, 200, 403),
+        ("127.0.0.1", {"origin": "http://127.0.0.1:8484", **BEARER}, 200, 409),
+        ("0.0.0.0", {}, 401, 401),
+        ("0.0.0.0", {"host": "10.0.0.1:8484"}, 401, 401),
+        ("0.0.0.0", {"host": "10.0.0.1:8484", **BEARER}, 200, 409),
+        ("0.0.0.0", {"host": "evil.example:8484", **BEARER}, 403, 403),
+        ("lab.example", {"host": "LAB.example:8484", **BEARER}, 200, 409),
+    ],
+)
+def test_the_token_the_host_and_the_origin(root: Path, host: str, headers: dict[str, str], get: int, post: int) -> None:
+    ask = Asked(root, host=host)
+    assert ask("/api/runs", headers=headers)[0] == get
+    id_ = next(run["id"] for run in ask("/api/runs", headers=BEARER)[1]["runs"] if run["name"] == "two")
+    status, found = ask(f"/api/runs/{id_}/stop", "POST", headers=headers)
+    assert status == post and found["error"]["fix"]
+    assert not (root / "two" / "request.json").exists()
+
+
+def test_the_token_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(guard.TOKEN_VARIABLE, raising=False)
+    assert guard.given_token() is None and len(guard.new_token()) >= 32 and guard.new_token() != guard.new_token()
+    monkeypatch.setenv(guard.TOKEN_VARIABLE, TOKEN)
+    assert guard.given_token() == TOKEN
+    for weak in ("", "short", "é" * 20):
+        monkeypatch.setenv(guard.TOKEN_VARIABLE, weak)
+        with pytest.raises(InputError, match="too short"):
+            guard.given_token()
+
+
+# ---- the buttons ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("request_", ["stop", "checkpoint"])
+def test_a_run_is_asked_and_the_server_answers_others_meanwhile(tmp_path: Path, request_: str) -> None:
+    made = MadeRun(tmp_path / "run", lines=40).write()
+    ask, directory = Asked(tmp_path), RunDirectory(str(made.folder))
+    path = f"/api/runs/{ask('/api/runs')[1]['runs'][0]['id']}/{request_}"
+
+    async def press() -> tuple[int, Any]:
+        pressed = asyncio.create_task(ask.answer(path, "POST", BEARER))
+        while not (made.folder / "request.json").exists():
+            await asyncio.sleep(0.01)
+        assert (await ask.answer("/api/runs"))[0] == 200 and not pressed.done()
+        status, again = await ask.answer(path, "POST", BEARER)
+        assert status == 409 and again["error"]["what"] == "is being asked already"
+        assert directory.take_request() == request_  # as the run does within a second
+        if request_ == "stop":
+            made.phase, made.exit = "stopped", 75
+        else:
+            saved = made.folder / "checkpoints" / "step-00009000"
+            saved.mkdir()
+            (saved / "MANIFEST.json").write_text("{}")
+        made.grow(1)
+        return await pressed
+
+    status, found = asyncio.run(press())
+    assert status == 200
+    assert ("stopped at step" if request_ == "stop" else "saved step 9,000, going on") in found["said"]
+
+
+def test_a_run_that_does_not_answer(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "run", lines=40).write()
+    ask = Asked(tmp_path, stop_seconds=0.3)
+    id_ = ask("/api/runs")[1]["runs"][0]["id"]
+    for _ in range(2):
+        status, found = ask(f"/api/runs/{id_}/stop", "POST", BEARER)
+        assert status == 409 and "did not answer within" in found["error"]["what"]
+        assert not (made.folder / "request.json").exists()
+
+
+# ---- the process ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def process(root: Path) -> Iterator[subprocess.Popen[str]]:
+    started = subprocess.Popen(
+        [*COMMAND, "watch", str(root), "--web", "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    yield started
+    started.kill()
+    started.wait()
+
+
+def test_ctrl_c_ends_the_server_quietly(process: subprocess.Popen[str]) -> None:
+    import urllib.request
+
+    assert process.stdout
+    printed = process.stdout.readline()
+    address, mark, token = printed.strip().partition("#token=")
+    assert mark and len(token) >= 32 and address.startswith("http://127.0.0.1:")
+    with urllib.request.urlopen(f"{address}api/runs", timeout=60) as answer:
+        assert len(json.load(answer)["runs"]) == 2
+    process.send_signal(signal.SIGINT)
+    out, said = process.communicate(timeout=60.0)
+    assert (process.returncode, out, said) == (130, "", "")
+
+
+def test_what_is_not_there(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="cannot be listened at"):
+        server.serve([str(root)], "203.0.113.7", 0)
+    monkeypatch.setattr(server, "NEEDED", ("starlette", "plotly", "uvicorn"))
+    monkeypatch.setattr("maskwright.core.extras.installed", lambda package: package != "uvicorn")
+    with pytest.raises(ConfigError, match="uvicorn is not installed") as caught:
+        server.serve([str(root)], "127.0.0.1", 0)
+    assert "scripts/install --web" in str(caught.value)
