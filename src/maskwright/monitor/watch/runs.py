@@ -60,7 +60,7 @@ class Watched:
     problem: str = ""
 
     def row(self) -> dict[str, Any]:
-        """The run for the table and the page; every number is finite. docs/json.md has the keys."""
+        """The run for the table and the page; every number is finite. docs/watch.md has the keys."""
         report, status, numbers = self.report, self.report.status, self.numbers.last
         saved = report.checkpoint
         beats = [one.beat for one in report.ranks]
