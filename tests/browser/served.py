@@ -82,12 +82,13 @@ def opened(
     inside.set_default_timeout(20_000)
     page = inside.new_page()
     complaints: list[str] = []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("pageerror", lambda error: complaints.append(f"{error}\n{error.stack}"))
     page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
     try:
         page.goto(address)
         page.wait_for_selector(ready)
         yield page
-        assert [one for one in complaints if refused is None or refused not in one] == []
+        left = [one for one in complaints if refused is None or refused not in one]
+        assert not left, left
     finally:
         inside.close()

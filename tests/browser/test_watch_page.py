@@ -172,6 +172,38 @@ def test_two_runs_over_each_other(browser: Any, served: Served, two: Path) -> No
         until(page, "document.getElementById('happened').textContent.includes('trained to the end')")
 
 
+def hold(page: Any, pattern: str) -> Callable[[], None]:
+    """Keeps answers on their way. What is given back waits for the first, and lets them go with all that come later."""
+    held: list[Any] = []
+    free: list[bool] = []
+    page.route(re.compile(pattern), lambda asked: asked.continue_() if free else held.append(asked))
+
+    def release() -> None:
+        while not held:
+            page.wait_for_timeout(20)
+        free.append(True)
+        for asked in held:
+            asked.continue_()
+
+    return release
+
+
+def test_others_are_chosen_while_curves_are_on_their_way(browser: Any, served: Served, two: Path) -> None:
+    with opened(browser, served.folder(two), ready=DRAWN) as page:
+        choose(page, "wide")
+        until(page, "document.getElementById('chosen-title').textContent === 'wide'")
+        curves = hold(page, "/api/series")
+        choose(page, "narrow")
+        until(page, "document.getElementById('chosen-title').textContent === 'narrow'")
+        runs = hold(page, "/api/runs/")
+        choose(page, "wide")
+        curves()
+        page.wait_for_timeout(200)
+        runs()
+        until(page, "document.querySelector('.plot').data.find((one) => one.name).x.at(-1) === 4000")
+        assert seen(page, "#chosen-title") == "wide"
+
+
 def test_it_lives(browser: Any, served: Served, tmp_path: Path) -> None:
     run = MadeRun(tmp_path / "alive").write()
     with opened(browser, served.folder(tmp_path), ready=DRAWN) as page:

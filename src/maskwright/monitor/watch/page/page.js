@@ -140,7 +140,8 @@ async function showChosen() {
   if (!runs.length) return;
   const found = await refreshed(runs);
   if (found.length < runs.length || runs.some((run) => !chosen.has(run.id))) return;
-  showGlance(runs, list.time, chosen);
+  const slots = new Map(chosen); // while curves are on their way, others may be chosen
+  showGlance(runs, list.time, slots);
   const ranked = found.filter((detail) => GOING.has(detail.state) || runs.length === 1);
   show(find("ranks-section"), ranked.length > 0);
   showRanks(ranked);
@@ -151,7 +152,7 @@ async function showChosen() {
   showFocused(focused);
   if (goThere) find("chosen").scrollIntoView({ block: "start" });
   goThere = false;
-  updateCurves(runs, found, chosen).catch(told); // not waited for: the list goes on while long files are read
+  updateCurves(runs, found, slots).catch(told); // not waited for: the list goes on while long files are read
   await showLog(focused.id, details.get(focused.id)?.mark);
 }
 
