@@ -202,10 +202,11 @@ def main() -> None:
         "|---|---|---|---|---|---|",
         *map(line, ROWS),
     ]
+    shown = [HERE / "results" / f"{name}.json" for name in ("faults", *(row[0] for row in ROWS))]
     machines = sorted(
         {
             f"{r['machine']['cpu']}, {r['machine']['cores']} cores, torch {r['versions']['torch']}"
-            for r in (json.loads(path.read_text()) for path in sorted((HERE / "results").glob("*.json")))
+            for r in (json.loads(path.read_text()) for path in shown if path.exists())
         }
     )
     page = "\n".join([ABOUT, *table, "", f"Machines: {'; '.join(machines)}.", *faults(), ""])
