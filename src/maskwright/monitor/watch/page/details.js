@@ -90,10 +90,10 @@ function strip(detail, many) {
     const who = `${found.length > 1 ? "Ranks" : "Rank"} ${spans(found.map((rank) => rank.rank))} on ${host}`;
     return make("li", {}, `${who} ${found.length > 1 ? "are" : "is"} ${verdict}: ${why}`);
   });
-  const size = detail.world_size ?? ranks.length;
+  const size = `${whole(detail.world_size ?? ranks.length)} on ${several(hosts.size, "host")}`;
   return make("div", {},
     many ? make("h4", {}, detail.name) : null,
-    make("p", {}, ranks.length ? `${ranksInWords(detail.ranks_counted)} of ${whole(size)} on ${several(hosts.size, "host")}` : "No rank has left a sign of life."),
+    make("p", {}, ranks.length ? `${ranksInWords(detail.ranks_counted)} of ${size}` : "No rank has left a sign of life."),
     make("ul", { class: "strips" }, ...rows),
     telling.length ? make("ul", {}, ...telling) : null,
   );

@@ -34,7 +34,7 @@ export function lineOf(slot) {
 }
 
 // plotly reads some markup in names: here it is to be read as text.
-export function plain(text) {
+function plain(text) {
   return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
@@ -147,7 +147,10 @@ export function layout(view, colours, shapes, many) {
     paper_bgcolor: colours["--back"],
     plot_bgcolor: colours["--back"],
     font: { family: "system-ui, sans-serif", size: 12, color: colours["--faint"] },
-    title: { text: plain(view.title), x: 0, xref: "container", xanchor: "left", y: 1, yanchor: "top", pad: { t: 4, l: 2 }, font: { size: 13, color: colours["--text"] } },
+    title: {
+      text: plain(view.title), font: { size: 13, color: colours["--text"] },
+      x: 0, xref: "container", xanchor: "left", y: 1, yanchor: "top", pad: { t: 4, l: 2 },
+    },
     xaxis: { ...x, range: view.xRange, autorange: false },
     yaxis: y,
     yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true },
