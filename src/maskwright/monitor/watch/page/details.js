@@ -21,13 +21,13 @@ function glance(run, now) {
   const done = share(run.step, run.of);
   const going = run.state === "running" || run.state === "starting";
   const cells = [
-    cell("State", stateMark(run.state), GOING.has(run.state) ? `heard ${ago(now - run.heartbeat)}` : ago(now - run.heartbeat)),
+    cell("State", stateMark(run.state), GOING.has(run.state) ? `heartbeat ${ago(now - run.heartbeat)}` : ago(now - run.heartbeat)),
     cell("Step", whole(run.step), done === null ? "" : `${percent(done)} of ${whole(run.of)}`),
     cell("Training loss", decimal(run.loss, 4)),
     cell("Held-out loss", decimal(run.valid_loss, 4)),
     cell("Tokens/s", count(run.tokens_per_second)),
     going ? cell("Time left", seconds(run.eta_seconds)) : null,
-    cell("Saved step", whole(run.checkpoint_step), run.checkpoint_step === null ? "none yet" : ""),
+    cell("Checkpoint", whole(run.checkpoint_step), run.checkpoint_step === null ? "none yet" : "last saved step"),
   ];
   const bad = BAD.has(run.state);
   const ill = run.health && run.health !== "fine" && run.health !== run.why ? run.health : "";
@@ -90,10 +90,10 @@ function strip(detail, many) {
     const who = `${found.length > 1 ? "Ranks" : "Rank"} ${spans(found.map((rank) => rank.rank))} on ${host}`;
     return make("li", {}, `${who} ${found.length > 1 ? "are" : "is"} ${verdict}: ${why}`);
   });
-  const size = detail.world_size ?? ranks.length;
+  const size = `${whole(detail.world_size ?? ranks.length)} on ${several(hosts.size, "host")}`;
   return make("div", {},
     many ? make("h4", {}, detail.name) : null,
-    make("p", {}, ranks.length ? `${ranksInWords(detail.ranks_counted)} of ${whole(size)} on ${several(hosts.size, "host")}` : "No rank has left a sign of life."),
+    make("p", {}, ranks.length ? `${ranksInWords(detail.ranks_counted)} of ${size}` : "No rank has left a sign of life."),
     make("ul", { class: "strips" }, ...rows),
     telling.length ? make("ul", {}, ...telling) : null,
   );

@@ -30,7 +30,7 @@ export function nameOf(metric) {
   return titleOf(metric);
 }
 
-export function titleOf(metric) {
+function titleOf(metric) {
   if (TITLES[metric]) return TITLES[metric];
   const ofASet = /^valid_(.+)_(loss|accuracy)$/.exec(metric);
   if (ofASet) return `held-out ${ofASet[2]}, ${ofASet[1]}`;

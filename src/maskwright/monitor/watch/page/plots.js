@@ -34,7 +34,7 @@ export function lineOf(slot) {
 }
 
 // plotly reads some markup in names: here it is to be read as text.
-export function plain(text) {
+function plain(text) {
   return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
@@ -62,7 +62,7 @@ export function traces(lines, view, colours) {
     const width = bold ? 2.4 : 1.4;
     const drawn = [];
     if (few && !view.smoothing && line.low.some((low, place) => low !== null && low < line.high[place])) {
-      drawn.push(...band(line, colour));
+      drawn.push(band(line, colour));
     }
     if (view.smoothing && !dots) {
       drawn.push({ ...base, y: line.value, mode: "lines", hoverinfo: "skip", hovertemplate: null, line: { color: faded(colour, 0.3), width: 1 } });
@@ -80,9 +80,21 @@ export function traces(lines, view, colours) {
   });
 }
 
+// Around each part without a gap: out along the lowest values, and back along the highest.
 function band(line, colour) {
-  const edge = { type: "scatter", x: line.x, mode: "lines", hoverinfo: "skip", line: { width: 0, color: colour } };
-  return [{ ...edge, y: line.low }, { ...edge, y: line.high, fill: "tonexty", fillcolor: faded(colour, 0.16) }];
+  const [x, y] = [[], []];
+  let part = [];
+  const close = () => {
+    if (part.length) {
+      const around = [...part.map((at) => [line.x[at], line.low[at]]), ...part.reverse().map((at) => [line.x[at], line.high[at]])];
+      x.push(...around.map(([along]) => along), null);
+      y.push(...around.map(([, up]) => up), null);
+    }
+    part = [];
+  };
+  line.low.forEach((low, at) => (low === null ? close() : part.push(at)));
+  close();
+  return { type: "scatter", x, y, mode: "lines", fill: "toself", fillcolor: faded(colour, 0.16), line: { width: 0, color: colour }, hoverinfo: "skip" };
 }
 
 // What happened, as ticks: [{x, event, text}].
@@ -135,7 +147,10 @@ export function layout(view, colours, shapes, many) {
     paper_bgcolor: colours["--back"],
     plot_bgcolor: colours["--back"],
     font: { family: "system-ui, sans-serif", size: 12, color: colours["--faint"] },
-    title: { text: plain(view.title), x: 0, xref: "container", xanchor: "left", y: 1, yanchor: "top", pad: { t: 4, l: 2 }, font: { size: 13, color: colours["--text"] } },
+    title: {
+      text: plain(view.title), font: { size: 13, color: colours["--text"] },
+      x: 0, xref: "container", xanchor: "left", y: 1, yanchor: "top", pad: { t: 4, l: 2 },
+    },
     xaxis: { ...x, range: view.xRange, autorange: false },
     yaxis: y,
     yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true },

@@ -84,7 +84,7 @@ export function spans(numbers) {
   return found.map(([first, last]) => (first === last ? `${first}` : `${first}–${last}`)).join(", ");
 }
 
-export const STATES = {
+const STATES = {
   running: ["►", "going"],
   starting: ["▷", "going"],
   hung: ["‖", "bad"],
