@@ -277,7 +277,8 @@ def test_a_comparison_is_that_of_one_machine(cluster: Cluster) -> None:
     assert here.code == 0, here
     words += ("--to", str(folder / "there"), "--place", "ray --gpus-per-node 0")
     process = cluster.start(*COMMAND, *words)
-    wait_until((folder / "there" / "runs" / "foxes" / "random" / "seed-1" / "lock").exists)
+    seed = folder / "there" / "runs" / "foxes" / "random" / "seed-1"
+    wait_until((seed / "lock").exists)
     (command,) = processes("-m", "compare", "--place")
     os.kill(command, signal.SIGTERM)
     ended = cluster.ended(process)
@@ -287,8 +288,6 @@ def test_a_comparison_is_that_of_one_machine(cluster: Cluster) -> None:
 
     ended = cluster.maskwright(*words)
     assert ended.code == 0, ended
-    # On a busy machine the job may have ended before the command asks for it.
-    assert "waiting for the jobs of 1 of these runs" in ended.err or "foxes, random, seed-1: test accuracy" in ended.err
     jobs = [
         job for job in json.loads(cluster.maskwright("list", "--json").out)["jobs"] if job["id"].startswith("seed-1-")
     ]
@@ -296,8 +295,10 @@ def test_a_comparison_is_that_of_one_machine(cluster: Cluster) -> None:
     for name in ("results.json", "verdict.html", "verdict.md"):
         assert (folder / "there" / name).read_bytes() == (folder / "here" / name).read_bytes()
 
-    log = folder / "there" / "runs" / "foxes" / "random" / "seed-1.log"
-    assert "done: " in log.read_text() and "== Ray job seed-1-" in log.read_text()
+    # A fast machine has ended the job before the command asks for it again: then nobody follows it into a log.
+    log = seed.with_suffix(".log")
+    assert log.exists() == ("waiting for the jobs of 1 of these runs" in ended.err)
+    assert not log.exists() or ("done: " in log.read_text() and "== Ray job seed-1-" in log.read_text())
 
 
 def test_a_gang_of_two_is_the_plain_command_too_and_begins_again_together(cluster: Cluster) -> None:

@@ -55,8 +55,10 @@ def forget_error() -> None:
 
 
 def pass_error_on(path: str) -> None:
-    """Tells as its own the error that a process which this one started has left in `path`."""
-    if (own := os.environ.get(ERROR_FILE)) and os.path.exists(path):
+    """Tells as its own the error that a process which this one started has left in `path`. Of several, the first stays;
+    but one that only heard of another's failure, and so has a job's error, may have ended before that one."""
+    own = os.environ.get(ERROR_FILE)
+    if own and os.path.exists(path) and isinstance(read_error(own), JobError | None):
         with suppress(OSError):
             shutil.copyfile(path, own)
 

@@ -152,8 +152,8 @@ class Attempt:
                 reason = read_reason(os.path.join(self._reasons.name, str(member.number)))
                 member.end = End(member.number, code, member.told_at is not None, reason)
                 self.ends.append(member.end)
-                if code and not self._failed_at:
-                    self._failed_at = now
+                if code and member.told_at is None:
+                    self._failed_at = self._failed_at or now
                     pass_error_on(os.path.join(self._reasons.name, f"{member.number}.json"))
         if self._failed_at and now - self._failed_at > OTHERS_SECONDS:
             self.tell_all()
