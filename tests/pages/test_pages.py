@@ -16,6 +16,8 @@ from pages.shell import Shell, commands
 from pages.test_links import pages
 from pages.walk import walk
 
+import maskwright
+
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 FIRST = ("own-text.md", "finetuning.md")
@@ -78,7 +80,8 @@ def test_the_notebook_is_the_page_from_python() -> None:
     notebook = json.loads((ROOT / "docs" / "notebooks" / "from-text-to-model.ipynb").read_text(encoding="utf-8"))
     cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert all(not cell.get("outputs") for cell in notebook["cells"])
-    assert cells.pop(0).startswith("%pip install") and cells.pop(cells.index("run.plot()"))
+    assert cells.pop(0) == f"%pip install --quiet 'maskwright-{maskwright.__version__}-py3-none-any.whl[train]'"
+    assert cells.pop(cells.index("run.plot()"))
     programs = [block.body for block in page.blocks if block.file and block.file.endswith(".py")]
     parts = [part for body in programs for part in "\n".join(body).split("\n\n")]
     assert cells == list(dict.fromkeys(parts))

@@ -11,7 +11,7 @@ from maskwright.training.crowding import Crowding
 
 class Machine:
     def __init__(self, folder: Path) -> None:
-        self.folder, self.now = folder, 100.0
+        self.folder, self.now, self.throttled = folder, 100.0, 0
         self.threads = {"10": [5.0, 1.0], "11": [0.0, 0.0]}
         self.write()
 
@@ -19,6 +19,9 @@ class Machine:
         for thread, (ran, waited) in self.threads.items():
             (self.folder / thread).mkdir(exist_ok=True)
             (self.folder / thread / "schedstat").write_text(f"{ran * 1e9:.0f} {waited * 1e9:.0f} 7\n")
+
+    def crowding(self, cores: int = 2) -> Crowding:
+        return Crowding(str(self.folder), lambda: self.now, lambda: cores, lambda: self.throttled)
 
     def passes(self, seconds: float, **threads: tuple[float, float]) -> None:
         """`threads`: what each ran and waited meanwhile, as shares."""
@@ -33,7 +36,7 @@ class Machine:
 def test_what_waits_for_a_core_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     machine = Machine(tmp_path)
-    crowding = Crowding(str(tmp_path), lambda: machine.now)
+    crowding = machine.crowding()
     machine.passes(20.0, t10=(0.2, 0.8))
     assert crowding.look() is None  # not long enough yet
     machine.passes(20.0, t10=(1.0, 0.0), t11=(0.9, 0.1))
@@ -53,16 +56,34 @@ def test_what_waits_for_a_core_is_said_once(tmp_path: Path, monkeypatch: pytest.
 )
 def test_what_is_no_crowd(tmp_path: Path, threads: dict[str, tuple[float, float]]) -> None:
     machine = Machine(tmp_path)
-    crowding = Crowding(str(tmp_path), lambda: machine.now)
+    crowding = machine.crowding()
     for _ in range(3):
         machine.passes(31.0, **threads)
         assert crowding.look() is None
 
 
+@pytest.mark.parametrize(("cores", "throttled"), [(1, 0), (2, 3)])
+def test_ones_own_threads_and_a_quota_are_no_other_programs(tmp_path: Path, cores: int, throttled: int) -> None:
+    machine = Machine(tmp_path)
+    crowding = machine.crowding(cores)
+    machine.passes(40.0, t10=(0.5, 0.5), t11=(0.5, 0.5))
+    machine.throttled = throttled
+    assert crowding.look() is None
+
+
+def test_threads_that_begin_and_end_meanwhile_are_left_out(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    (tmp_path / "09").mkdir()  # it ends as its file is opened
+    crowding = machine.crowding()
+    machine.threads["12"] = [50.0, 400.0]
+    machine.passes(40.0, t10=(1.0, 0.0))
+    assert crowding.look() is None
+
+
 def test_who_waits_passively_is_told_to_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
     machine = Machine(tmp_path)
-    crowding = Crowding(str(tmp_path), lambda: machine.now)
+    crowding = machine.crowding()
     machine.passes(60.0, t10=(0.5, 0.5))
     said = crowding.look()
     assert said and said.endswith("Fix: end them")
@@ -70,6 +91,6 @@ def test_who_waits_passively_is_told_to_end_the_others(tmp_path: Path, monkeypat
 
 def test_a_system_that_does_not_tell(tmp_path: Path) -> None:
     now = [0.0]
-    crowding = Crowding(str(tmp_path / "absent"), lambda: now[0])
+    crowding = Crowding(str(tmp_path / "absent"), lambda: now[0], lambda: 2)
     now[0] = 100.0
     assert crowding.look() is None

@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
+
+from maskwright.core.cgroups import Cgroups
+from maskwright.core.hardware import usable_cores
 
 LEAST_SECONDS = 30.0
 """Of training that are looked at together: other programs come and go."""
@@ -12,7 +16,10 @@ LEAST_SHARE = 0.15
 COMPUTES_SHARE = 0.5
 """A thread that computes or wants to for so much of the time is one of those that share the products. What saves in the
 background does not count: it waits for our own threads."""
-FIX = "end them, or start again with OMP_WAIT_POLICY=passive in the environment: the same numbers"
+FIX = (
+    "end them, or start again with OMP_WAIT_POLICY=passive in the environment: the same numbers, less lost to others, "
+    "but slower alone"
+)
 PASSIVE = "end them"
 
 
@@ -20,8 +27,15 @@ class Crowding:
     """By the time in which a thread was ready to run and others had its core, which Linux counts for each thread:
     docs.kernel.org/scheduler/sched-stats.html#proc-pid-schedstat."""
 
-    def __init__(self, tasks: str = "/proc/self/task", clock: Callable[[], float] = time.monotonic) -> None:
-        self._tasks, self._clock, self._said = tasks, clock, False
+    def __init__(
+        self,
+        tasks: str = "/proc/self/task",
+        clock: Callable[[], float] = time.monotonic,
+        cores: Callable[[], int] = usable_cores,
+        throttled: Callable[[], int | None] = lambda: Cgroups().throttled(),
+    ) -> None:
+        self._tasks, self._clock, self._cores, self._throttled = tasks, clock, cores, throttled
+        self._said = False
         self._begin()
 
     def look(self) -> str | None:
@@ -31,38 +45,43 @@ class Crowding:
         seconds = self._clock() - self._since
         if self._said or seconds < LEAST_SECONDS:
             return None
-        share = self._share(seconds)
+        shares, throttled = self._shares(seconds), self._throttled()
+        quota_ran_out = throttled != self._throttled_before
         self._begin()
-        if share < LEAST_SHARE:
+        # A container's quota, or more threads of our own than cores, make a thread wait as well.
+        if quota_ran_out or len(shares) > self._cores() or max(shares, default=0.0) < LEAST_SHARE:
             return None
         self._said = True
         fix = PASSIVE if os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive" else FIX
         return (
-            f"other programs compute on this run's cores: a thread waited for {share:.0%} of the last {seconds:.0f} "
-            f"seconds, and each step waits for its slowest thread. Fix: {fix}"
+            f"other programs compute on this run's cores: a thread waited for {max(shares):.0%} of the last "
+            f"{seconds:.0f} seconds, and each step waits for its slowest thread. Fix: {fix}"
         )
 
     def _begin(self) -> None:
         self._since, self._before = self._clock(), self._times()
+        self._throttled_before = self._throttled()
 
-    def _share(self, seconds: float) -> float:
-        """Of the thread that waited longest, among those that compute."""
-        shares = [0.0]
+    def _shares(self, seconds: float) -> list[float]:
+        """Of the time, in which each thread that computes has waited. Threads that began or ended meanwhile are left
+        out."""
+        shares = []
         for thread, (ran, waited) in self._times().items():
-            ran_before, waited_before = self._before.get(thread, (0.0, 0.0))
-            ran, waited = ran - ran_before, waited - waited_before
+            if thread not in self._before:
+                continue
+            ran, waited = ran - self._before[thread][0], waited - self._before[thread][1]
             if ran + waited >= COMPUTES_SHARE * seconds:
                 shares.append(waited / seconds)
-        return max(shares)
+        return shares
 
     def _times(self) -> dict[str, tuple[float, float]]:
         """Seconds that each thread has run, and has waited to. Empty where the system does not tell."""
         times = {}
-        try:
-            for thread in os.listdir(self._tasks):
-                with open(os.path.join(self._tasks, thread, "schedstat"), encoding="ascii") as file:
-                    ran, waited, _ = file.read().split()
-                times[thread] = int(ran) / 1e9, int(waited) / 1e9
-        except (OSError, ValueError):  # one has just ended, or the kernel counts nothing
-            return times
+        for thread in os.listdir(self._tasks) if os.path.isdir(self._tasks) else []:
+            with (
+                suppress(OSError, ValueError),  # it has just ended, or the kernel counts nothing
+                open(os.path.join(self._tasks, thread, "schedstat"), encoding="ascii") as file,
+            ):
+                ran, waited, _ = map(int, file.read().split())
+                times[thread] = ran / 1e9, waited / 1e9
         return times

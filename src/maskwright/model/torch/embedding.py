@@ -18,10 +18,10 @@ def unset_table(rows: int, width: int) -> nn.Embedding:
 class Table:
     """[V, D] weights in one forward pass.
 
-    On a CPU, both uses put their gradients into one tensor. Autograd would fill a second one of the whole table with
-    zeros for the look-up, and a third with the sum.
+    Everywhere but on CUDA, both uses put their gradients into one tensor. Autograd would fill a second one of the whole
+    table with zeros for the look-up, and a third with the sum.
 
-    There, torch sums a bf16 table's gradient in bf16, and fp16 in fp16: in bf16, a row that is looked up a thousand
+    On a CPU, torch sums a bf16 table's gradient in bf16, and fp16 in fp16: in bf16, a row that is looked up a thousand
     times, as `<mask>`'s is, loses most of what is added to it (27 % of the full gradient, measured). So the look-up's
     gradient is summed in fp32. On CUDA, torch does so by itself.
     """
@@ -37,7 +37,7 @@ class Table:
         return _LookUp.apply(self._weight, ids, self) if self._by_hand else F.embedding(ids, self._weight)
 
     def product(self, x_KD: Tensor, bias_V: Tensor) -> Tensor:
-        """[K, D] -> [K, V], where `x_KD` comes from what was looked up."""
+        """[K, D] -> [K, V], where `x_KD` comes from what was looked up. Once in a forward pass."""
         if self._by_hand:
             return _Product.apply(x_KD, self._weight, bias_V, self)
         return F.linear(x_KD, self._weight, bias_V)
@@ -53,6 +53,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, Tensor, None]:
         (gradient_KV,), (x_KD, weight_VD) = gradients, context.saved_tensors
+        assert context.table.gradient is None  # a second product's would be lost
         context.table.gradient = gradient_KV.t() @ x_KD
         return gradient_KV @ weight_VD, None, gradient_KV.sum(0), None
 
