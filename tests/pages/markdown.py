@@ -141,9 +141,11 @@ def visible(text: str) -> str:
 # ---- outputs ---------------------------------------------------------------------------------------------------------
 
 LEFT_OUT = re.compile(
-    r"^(host \d+ \| )?\w+ +(\d+%  )?[\d.,]+ ?[kMGTB]*(/[\d.,]+ ?[kMGTB]*)?( \w+)?  [\d.,]+ ?[kMGTB]*( \w+)?/s  "
+    r"^(host \d+ \| )?(\w+ +(\d+%  )?[\d.,]+ ?[kMGTB]*(/[\d.,]+ ?[kMGTB]*)?( \w+)?  [\d.,]+ ?[kMGTB]*( \w+)?/s  "
+    r"|warning: other programs compute on this run's cores)"
 )
-"""A terminal has a bar there; elsewhere it is a line every 15 seconds, and one at the end of what took over 2."""
+"""A terminal has a bar there; elsewhere it is a line every 15 seconds, and one at the end of what took over 2. And what
+depends on the tests that run beside."""
 VARIES = {
     "this machine": r"(?<=engine: ).*|torch [\d.]+\S* on cpu, ([^()]|\([^()]*\))*",
     "a projected time": r"(?<=time here: ).*(?= for )",
