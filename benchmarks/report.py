@@ -181,7 +181,7 @@ def line(row: tuple[str, str, str, str, str, float | None, bool]) -> str:
     record: dict[str, Any] = json.loads(path.read_text())
     number = record["ratios"][key]
     reached = "-" if target is None else "yes" if (number <= target if less else number >= target) else "no"
-    cells = [where, against, wanted, f"**{value(number, unit)}**", reached, record["date"]]
+    cells = [where, against, wanted, f"**{value(number, unit).strip()}**", reached, record["date"]]
     return f"| {' | '.join(cells)} |"
 
 

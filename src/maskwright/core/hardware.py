@@ -79,7 +79,8 @@ def cuda_devices(devices: str = "/dev") -> int:
     if visible is None or not there:
         return there
     named = [name.strip() for name in visible.split(",")]
-    return len(named[: named.index("-1")] if "-1" in named else [name for name in named if name])
+    asked = named[: named.index("-1")] if "-1" in named else [name for name in named if name]
+    return min(there, len(asked))
 
 
 def physical_cores(allowed: list[int], topology: str) -> list[int]:
