@@ -18,6 +18,7 @@ import pytest
 from browser.made_runs import MadeRun
 from rich.console import Console
 
+from maskwright.core.errors import MaskwrightError
 from maskwright.core.folder import Folder
 from maskwright.monitor.status import look
 from maskwright.monitor.watch import details, find, numbers, terminal
@@ -200,6 +201,23 @@ def test_no_broken_file_of_a_run_ends_the_watching(sweep: Path, tmp_path: Path) 
     assert runs.problems == [] and [row["state"] for row in runs.rows()] == ["running"]
 
 
+@pytest.mark.parametrize("name", ["log.txt", "metrics.jsonl", "status.json", "config.resolved.json", "history.jsonl"])
+def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(tmp_path: Path, name: str) -> None:
+    MadeRun(tmp_path / "well", lines=40).write()
+    made = MadeRun(tmp_path / "run", lines=40).write()
+    (made.folder / name).unlink()
+    os.mkfifo(made.folder / name)
+    runs = Runs([str(tmp_path)])
+    runs.refresh()
+    assert "well" in [row["name"] for row in runs.rows()]
+    for row in runs.rows():
+        watched = runs.get(row["id"])
+        assert watched is not None
+        if row["name"] == "run" and name in ("log.txt", "history.jsonl"):
+            with pytest.raises(MaskwrightError, match="is no regular file"):
+                details.log(watched, "", 5, None) if name == "log.txt" else details.details(watched)
+
+
 def test_a_file_is_read_as_it_grows_is_cut_and_written_anew(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     grown = Grown(Folder(str(tmp_path)), "lines")
@@ -347,7 +365,7 @@ def test_the_table_fits_a_terminal(sweep: Path) -> None:
     assert "6 fine, 1 slow, 1 hung" in wide[2] and "rank 2" in wide[2]
     short = drawn(terminal.table(found, ["a", "b\x1b[2J"], ["x"], width=80, height=6), 80)
     assert short[-3:] == [
-        "… and 2 more, with older signs of life (--json has all)",
+        "… and 2 more (--json has all)",
         "not readable: a",
         "not readable: b�[2J",
     ]

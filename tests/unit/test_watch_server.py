@@ -36,13 +36,13 @@ class Asked:
         self._app = application(self.desk, token=TOKEN, host=host)
 
     def __call__(
-        self, path: str, method: str = "GET", headers: dict[str, str] | None = None, **query: Any
+        self, path: str, method: str = "GET", headers: dict[str, str] = BEARER, **query: Any
     ) -> tuple[int, Any]:
         """(status, JSON or bytes). What is sent is in `headers` afterwards."""
         return asyncio.run(self.answer(path, method, headers, **query))
 
     async def answer(
-        self, path: str, method: str = "GET", headers: dict[str, str] | None = None, **query: Any
+        self, path: str, method: str = "GET", headers: dict[str, str] = BEARER, **query: Any
     ) -> tuple[int, Any]:
         sent: list[Any] = []
 
@@ -62,9 +62,7 @@ class Asked:
             "raw_path": path.encode(),
             "root_path": "",
             "query_string": urlencode(query, doseq=True).encode(),
-            "headers": [
-                (key.encode(), value.encode()) for key, value in {"host": "127.0.0.1:8484", **(headers or {})}.items()
-            ],
+            "headers": [(key.encode(), value.encode()) for key, value in {"host": "127.0.0.1:8484", **headers}.items()],
         }
         await self._app(scope, receive, send)
         self.headers = {key.decode(): value.decode() for key, value in sent[0]["headers"]}
@@ -189,12 +187,12 @@ def test_ids_and_never_paths(ask: Asked, path: str, query: dict[str, Any], code:
 @pytest.mark.parametrize(
     ("host", "headers", "get", "post"),
     [
-        ("127.0.0.1", {}, 200, 401),
-        ("127.0.0.1", {"authorization": "Bearer wrong"}, 200, 401),
-        ("127.0.0.1", {"authorization": TOKEN}, 200, 401),
-        ("127.0.0.1", {"authorization": "Bearer \xe9"}, 200, 401),
+        ("127.0.0.1", {}, 401, 401),
+        ("127.0.0.1", {"authorization": "Bearer wrong"}, 401, 401),
+        ("127.0.0.1", {"authorization": TOKEN}, 401, 401),
+        ("127.0.0.1", {"authorization": "Bearer \xe9"}, 401, 401),
         ("127.0.0.1", BEARER, 200, 409),
-        ("127.0.0.1", {"host": "localhost:9000"}, 200, 401),  # through a tunnel
+        ("127.0.0.1", {"host": "localhost:9000"}, 401, 401),  # through a tunnel
         ("127.0.0.1", {"host": "[::1]:9000", "origin": "http://[::1]:9000", **BEARER}, 200, 409),
         ("127.0.0.1", {"host": "evil.example:8484", **BEARER}, 403, 403),
         ("127.0.0.1", {"host": "10.0.0.1:8484", **BEARER}, 403, 403),
@@ -217,6 +215,19 @@ def test_the_token_the_host_and_the_origin(root: Path, host: str, headers: dict[
     status, found = ask(f"/api/runs/{id_}/stop", "POST", headers=headers)
     assert status == post and found["error"]["fix"]
     assert not (root / "two" / "request.json").exists()
+
+
+def test_what_links_in_a_run_lead_to_needs_the_token_on_loopback_too(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "run", lines=40).write()
+    (tmp_path / "private").write_text("of somebody else\n")
+    (made.folder / "log.txt").unlink()
+    (made.folder / "log.txt").symlink_to(tmp_path / "private")
+    ask = Asked(tmp_path)
+    id_ = ask("/api/runs")[1]["runs"][0]["id"]
+    paths = ("/api/runs", f"/api/runs/{id_}", f"/api/runs/{id_}/log", "/api/series", "/api/nothing")
+    assert [ask(path, headers={})[0] for path in paths] == [401] * len(paths)
+    assert ask(f"/api/runs/{id_}/log")[1]["lines"] == [{"number": 1, "text": "of somebody else"}]
+    assert ask("/", headers={})[0] == ask("/plotly.js", headers={})[0] == 200
 
 
 def test_the_token_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,7 +305,8 @@ def test_ctrl_c_ends_the_server_quietly(process: subprocess.Popen[str]) -> None:
     printed = process.stdout.readline()
     address, mark, token = printed.strip().partition("#token=")
     assert mark and len(token) >= 32 and address.startswith("http://127.0.0.1:")
-    with urllib.request.urlopen(f"{address}api/runs", timeout=60) as answer:
+    asked = urllib.request.Request(f"{address}api/runs", headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(asked, timeout=60) as answer:
         assert len(json.load(answer)["runs"]) == 2
     process.send_signal(signal.SIGINT)
     out, said = process.communicate(timeout=60.0)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from maskwright.core import storage
-from maskwright.core.errors import MaskwrightError
+from maskwright.core.errors import MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
 from maskwright.run.directory import step_of
@@ -46,6 +46,8 @@ def find(folders: Sequence[str], *, several: bool = False) -> Search:
     for given in folders:
         try:
             root = Folder(given, reach=True)
+        except StoppedEarly:  # a signal's
+            raise
         except MaskwrightError as error:  # the store's host does not answer now
             found.problems.append(str(error))
             continue
@@ -103,6 +105,8 @@ def _far(root: Folder, found: Search) -> Iterator[tuple[str, str]]:
         inside, depth = waiting.pop()
         try:
             names, folders = root.names(inside), root.folders(inside) if depth < DEEPEST_URL else []
+        except StoppedEarly:  # a signal's
+            raise
         except MaskwrightError as error:
             found.problems.append(str(error))
             continue

@@ -123,7 +123,7 @@ class Desk:
 
 
 def application(desk: Desk, *, token: str, host: str) -> Any:
-    """An ASGI application. `host`: what it is bound to, which decides what needs the token."""
+    """An ASGI application. `host`: what it is bound to."""
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.requests import Request as Asked
