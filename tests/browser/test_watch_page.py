@@ -94,6 +94,19 @@ def test_a_run_is_shown(browser: Any, served: Served, two: Path) -> None:
         assert "1 line with “step 3900”" in seen(page, "#log-found")
 
 
+def test_several_ranks_that_are_lost(browser: Any, served: Served, tmp_path: Path) -> None:
+    MadeRun(tmp_path / "torn", ranks=8, lost=(4, 5, 6, 7)).write()
+    with opened(browser, served.folder(tmp_path), ready="#ranks .strip") as page:
+        assert "Ranks 4 to 7 on vm are lost: their process" in seen(page, "#ranks")
+        # The age of its last sign of life goes on, although nothing else of the run changes.
+        ages = page.evaluate("""() => import('/runs.js').then(({showRuns}) => [60, 7200].map((time) => {
+            const run = {id: "made", name: "made", state: "lost", heartbeat: 0, step: 1, of: 2, spark: [], ranks: {}};
+            showRuns({runs: [run], folders: [], time, problems: []}, new Map(), {});
+            return document.querySelector("#list .eta").textContent;
+        }))""")
+        assert ages == ["60 s ago", "2 h ago"]
+
+
 def test_by_keyboard(browser: Any, served: Served, two: Path) -> None:
     with opened(browser, served.folder(two), ready=DRAWN) as page:
         page.focus("#filter")

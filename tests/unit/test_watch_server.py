@@ -7,7 +7,10 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -16,7 +19,8 @@ import pytest
 from browser.made_runs import MadeRun
 from command_line import COMMAND
 
-from maskwright.core.errors import ConfigError, InputError
+from maskwright.core.errors import ConfigError, InputError, StoppedEarly
+from maskwright.monitor import run as target
 from maskwright.monitor.watch import guard, server
 from maskwright.monitor.watch.server import Desk, application
 from maskwright.run.directory import RunDirectory
@@ -282,6 +286,19 @@ def test_a_run_that_does_not_answer(tmp_path: Path) -> None:
         assert not (made.folder / "request.json").exists()
 
 
+def test_a_request_for_which_nobody_waits_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = MadeRun(tmp_path / "run", lines=40).write()
+
+    def interrupted(seconds: float) -> None:
+        assert (made.folder / "request.json").exists()
+        raise StoppedEarly("by SIGINT", reason="signal")
+
+    monkeypatch.setattr("maskwright.monitor.run.time.sleep", interrupted)
+    with pytest.raises(StoppedEarly):
+        target.stop(RunDirectory(str(made.folder)), "stop", 60.0)
+    assert not (made.folder / "request.json").exists()
+
+
 # ---- the process ---------------------------------------------------------------------------------------------------
 
 
@@ -311,6 +328,39 @@ def test_ctrl_c_ends_the_server_quietly(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGINT)
     out, said = process.communicate(timeout=60.0)
     assert (process.returncode, out, said) == (130, "", "")
+
+
+def test_ctrl_c_takes_back_what_was_asked_of_a_run(tmp_path: Path) -> None:
+    import threading
+    import urllib.request
+
+    made = MadeRun(tmp_path / "run", lines=40).write()
+    command = [*COMMAND, "watch", str(tmp_path), "--web", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+        try:
+            assert started.stdout
+            address, _, token = started.stdout.readline().strip().partition("#token=")
+            headers = {"Authorization": f"Bearer {token}"}
+            asked = urllib.request.Request(f"{address}api/runs", headers=headers)
+            with urllib.request.urlopen(asked, timeout=60) as answer:
+                id_ = json.load(answer)["runs"][0]["id"]
+            stop = urllib.request.Request(f"{address}api/runs/{id_}/stop", method="POST", headers=headers)
+
+            def press() -> None:
+                with suppress(OSError, HTTPException):
+                    urllib.request.urlopen(stop, timeout=60)
+
+            pressed = threading.Thread(target=press)
+            pressed.start()
+            while not (made.folder / "request.json").exists():
+                assert pressed.is_alive()
+                time.sleep(0.01)
+            started.send_signal(signal.SIGINT)
+            _, said = started.communicate(timeout=60.0)
+            pressed.join()
+            assert (started.returncode, said) == (130, "") and not (made.folder / "request.json").exists()
+        finally:
+            started.kill()
 
 
 def test_what_is_not_there(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
