@@ -33,10 +33,10 @@ class Served:
     def address(self) -> str:
         return f"http://127.0.0.1:{self.port}/"
 
-    def folder(self, folder: Path, *, host: str = "127.0.0.1") -> str:
-        """Serves the runs below it, as if bound to `host`. Gives back the address."""
-        self._app = application(Desk([str(folder)], stop_seconds=10.0), token=TOKEN, host=host)
-        return self.address
+    def folder(self, folder: Path) -> str:
+        """Serves the runs below it. Gives back the address with the token, as it is printed."""
+        self._app = application(Desk([str(folder)], stop_seconds=10.0), token=TOKEN, host="127.0.0.1")
+        return f"{self.address}#token={TOKEN}"
 
     def start(self) -> None:
         import uvicorn

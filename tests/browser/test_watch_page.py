@@ -87,15 +87,24 @@ def test_a_run_is_shown(browser: Any, served: Served, two: Path) -> None:
         assert "4,000 ◐ partial" in seen(page, "#checkpoints") and "3,000 ✓ whole 74.0 MB" in seen(page, "#checkpoints")
         assert "step 1,200: spike: loss 9.100" in seen(page, "#happened")
         assert "optimizer.learning_rate 0.001" in seen(page, "#configuration")
-        assert not page.is_visible("#stop"), "there is no token, so nothing may be asked of the run"
-        page.click("#unlock")
-        page.fill("#token", TOKEN)
-        page.keyboard.press("Enter")
         page.wait_for_selector("#stop:enabled")
         page.fill("#log-search", "step 3900")
         page.wait_for_selector("#log mark")
         assert set(page.locator("#log mark").all_inner_texts()) == {"step 3900"}
         assert "1 line with “step 3900”" in seen(page, "#log-found")
+
+
+def test_several_ranks_that_are_lost(browser: Any, served: Served, tmp_path: Path) -> None:
+    MadeRun(tmp_path / "torn", ranks=8, lost=(4, 5, 6, 7)).write()
+    with opened(browser, served.folder(tmp_path), ready="#ranks .strip") as page:
+        assert "Ranks 4 to 7 on vm are lost: their process" in seen(page, "#ranks")
+        # The age of its last sign of life goes on, although nothing else of the run changes.
+        ages = page.evaluate("""() => import('/runs.js').then(({showRuns}) => [60, 7200].map((time) => {
+            const run = {id: "made", name: "made", state: "lost", heartbeat: 0, step: 1, of: 2, spark: [], ranks: {}};
+            showRuns({runs: [run], folders: [], time, problems: []}, new Map(), {});
+            return document.querySelector("#list .eta").textContent;
+        }))""")
+        assert ages == ["60 s ago", "2 h ago"]
 
 
 def test_by_keyboard(browser: Any, served: Served, two: Path) -> None:
@@ -237,7 +246,7 @@ def answering(run: MadeRun, asked: list[str]) -> threading.Thread:
 
 def test_stop(browser: Any, served: Served, tmp_path: Path) -> None:
     run = MadeRun(tmp_path / "alive", lines=50).write()
-    with opened(browser, served.folder(tmp_path) + f"#token={TOKEN}", ready="#stop:enabled") as page:
+    with opened(browser, served.folder(tmp_path), ready="#stop:enabled") as page:
         assert TOKEN not in page.url
         page.click("#stop")
         page.click("#confirm button[value=no]")
@@ -255,9 +264,9 @@ def test_stop(browser: Any, served: Served, tmp_path: Path) -> None:
 
 
 def test_the_token_is_asked_for(browser: Any, served: Served, two: Path) -> None:
-    """Bound to another address than loopback, the server tells nothing without it."""
-    address = served.folder(two, host="0.0.0.0")
-    with opened(browser, address, ready="#locked:not([hidden])", refused="401") as page:
+    """Without it, the server tells nothing."""
+    served.folder(two)
+    with opened(browser, served.address, ready="#locked:not([hidden])", refused="401") as page:
         assert page.locator("#list li").count() == 0
         page.fill("#token", TOKEN)
         page.keyboard.press("Enter")

@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from browser.made_runs import MadeRun
 from in_process import Cli
+
+import maskwright.monitor
+from maskwright.core.errors import StoppedEarly
+
+
+@pytest.mark.parametrize("imported", ["terminal", "find"])
+def test_ctrl_c_while_it_is_still_imported(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, imported: str
+) -> None:
+    class Interrupted:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == f"maskwright.monitor.watch.{imported}":
+                raise StoppedEarly("by SIGINT", reason="signal")
+
+    for name in [name for name in sys.modules if name.startswith("maskwright.monitor.watch")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(maskwright.monitor, "watch", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    result = cli("watch", str(tmp_path), "--once")
+    assert (result.code, result.out, result.err) == (130, "", "")
 
 
 def test_the_command(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ import pytest
 from browser.made_runs import MadeRun
 from rich.console import Console
 
+from maskwright.core.errors import MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.monitor.status import look
 from maskwright.monitor.watch import details, find, numbers, terminal
@@ -61,21 +62,59 @@ def rows(*folders: object) -> list[dict[str, Any]]:
 def test_runs_are_found_at_any_depth_once_and_links_in_a_circle_end(tmp_path: Path) -> None:
     for name in ("one", "group/two", "group/deep/er/three", ".hidden/four", "node_modules/five", "two/checkpoints/six"):
         (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "status.json").touch()
+        (tmp_path / name / "config.resolved.json").touch()
     (tmp_path / "copies" / "step-00000010").mkdir(parents=True)
     (tmp_path / "group" / "back").symlink_to(tmp_path)
     (tmp_path / "group" / "itself").symlink_to("itself")
     (tmp_path / "linked").symlink_to(tmp_path / "group" / "two")
     (tmp_path / "one" / "inner").mkdir()
-    (tmp_path / "one" / "inner" / "status.json").touch()  # what lies in a run is the run's
+    (tmp_path / "one" / "inner" / "config.resolved.json").touch()  # what lies in a run is the run's
     far = tmp_path / "/".join("abcdefg")
     far.mkdir(parents=True)
-    (far / "status.json").touch()
+    (far / "config.resolved.json").touch()
     found = find.find([str(tmp_path)])
-    assert [place.name for place in found.places] == ["copies", "group/deep/er/three", "group/two", "one"]
+    assert [place.name for place in found.places] == [
+        "copies",
+        "group/deep/er/three",
+        "group/two",
+        "one",
+        "two/checkpoints/six",
+    ]
     assert found.problems == []
     twice = find.find([str(tmp_path / name) for name in ("group/deep", "one", "group/deep/er", "none")], several=True)
     assert sorted(place.name for place in twice.places) == ["deep/er/three", "one"]
+
+
+@pytest.mark.parametrize("at_a_url", [False, True])
+def test_a_status_of_another_program_hides_no_runs(tmp_path: Path, far: str, at_a_url: bool) -> None:
+    place = Folder(far if at_a_url else str(tmp_path))
+    for name, content in (
+        ("status.json", b'{"phase": "green", "heartbeat": 1700000000}'),
+        ("events/status.json", b"{}"),
+        ("events/checkpoints/one/config.resolved.json", b"{}"),
+        ("only/status.json", b'{"phase": "training", "heartbeat": 1700000000.5}'),
+    ):
+        place.put(name, content)
+    found = find.find([place.location])
+    assert [one.name for one in found.places] == ["events/checkpoints/one", "only"] and found.problems == []
+
+
+def test_ctrl_c_is_not_taken_for_a_run_that_cannot_be_read(
+    sweep: Path, far: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise StoppedEarly("by SIGINT", reason="signal")
+
+    for at in ("runs.look", "runs._read_history", "find.Folder"):
+        with monkeypatch.context() as patch:
+            runs = Runs([str(sweep)])
+            patch.setattr(f"maskwright.monitor.watch.{at}", interrupted)
+            with pytest.raises(StoppedEarly):
+                runs.refresh()
+    root = Folder(far)
+    monkeypatch.setattr(root, "names", interrupted)
+    with pytest.raises(StoppedEarly):
+        list(find._far(root, find.Search()))
 
 
 def test_a_folder_that_cannot_be_read_is_named_and_the_others_are_shown(
@@ -150,7 +189,7 @@ def test_a_store_that_does_not_answer_holds_nothing_up(far: str, sweep: Path, mo
 
 def test_rows_say_what_status_says(sweep: Path) -> None:
     found = {row["name"]: row for row in rows(sweep)}
-    assert list(found) == ["a/wide", "b/well", "over"]  # the newest sign of life first
+    assert list(found) == ["a/wide", "b/well", "over"]
     for row in found.values():
         report = look(row["location"])
         assert report.status is not None
@@ -163,6 +202,24 @@ def test_rows_say_what_status_says(sweep: Path) -> None:
     wide = found["a/wide"]
     assert (wide["health"], wide["ranks"]["hung"], wide["ranks"]["slow"]) == ("rank 2", 1, 1)
     assert (found["b/well"]["health"], found["over"]["eta_seconds"]) == ("fine", None)
+
+
+def test_runs_that_go_on_keep_their_places_and_only_those_that_advance_have_a_speed(tmp_path: Path) -> None:
+    """The newest start first, and those that ended by their last sign of life."""
+    MadeRun(tmp_path / "early", step=8_000, lines=40).write()
+    late = MadeRun(tmp_path / "late", step=1_000, lines=40, age=5.0).write()
+    MadeRun(tmp_path / "hung", step=2_000, lines=40, ranks=2, hung=(1,)).write()
+    MadeRun(tmp_path / "over", lines=40, phase="done", age=600.0).write()
+    MadeRun(tmp_path / "ended", lines=40, phase="stopped", age=60.0).write()
+    expected = ["late", "hung", "early", "ended", "over"]
+    found = rows(tmp_path)
+    assert [row["name"] for row in found] == expected
+    for key in ("tokens_per_second", "eta_seconds"):
+        assert [row["name"] for row in found if row[key] is not None] == ["late", "early"]
+    began = late.now - late.step * 0.4
+    late.grow(1)
+    again = rows(tmp_path)
+    assert [row["name"] for row in again] == expected and late.now - late.step * 0.4 != began
 
 
 def test_no_broken_file_of_a_run_ends_the_watching(sweep: Path, tmp_path: Path) -> None:
@@ -198,6 +255,23 @@ def test_no_broken_file_of_a_run_ends_the_watching(sweep: Path, tmp_path: Path) 
         path.write_bytes(content)
     runs.refresh()
     assert runs.problems == [] and [row["state"] for row in runs.rows()] == ["running"]
+
+
+@pytest.mark.parametrize("name", ["log.txt", "metrics.jsonl", "status.json", "config.resolved.json", "history.jsonl"])
+def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(tmp_path: Path, name: str) -> None:
+    MadeRun(tmp_path / "well", lines=40).write()
+    made = MadeRun(tmp_path / "run", lines=40).write()
+    (made.folder / name).unlink()
+    os.mkfifo(made.folder / name)
+    runs = Runs([str(tmp_path)])
+    runs.refresh()
+    assert "well" in [row["name"] for row in runs.rows()]
+    for row in runs.rows():
+        watched = runs.get(row["id"])
+        assert watched is not None
+        if row["name"] == "run" and name in ("log.txt", "history.jsonl"):
+            with pytest.raises(MaskwrightError, match="is no regular file"):
+                details.log(watched, "", 5, None) if name == "log.txt" else details.details(watched)
 
 
 def test_a_file_is_read_as_it_grows_is_cut_and_written_anew(tmp_path: Path) -> None:
@@ -347,7 +421,7 @@ def test_the_table_fits_a_terminal(sweep: Path) -> None:
     assert "6 fine, 1 slow, 1 hung" in wide[2] and "rank 2" in wide[2]
     short = drawn(terminal.table(found, ["a", "b\x1b[2J"], ["x"], width=80, height=6), 80)
     assert short[-3:] == [
-        "… and 2 more, with older signs of life (--json has all)",
+        "… and 2 more (--json has all)",
         "not readable: a",
         "not readable: b�[2J",
     ]

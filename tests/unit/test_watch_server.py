@@ -7,7 +7,10 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -16,7 +19,8 @@ import pytest
 from browser.made_runs import MadeRun
 from command_line import COMMAND
 
-from maskwright.core.errors import ConfigError, InputError
+from maskwright.core.errors import ConfigError, InputError, StoppedEarly
+from maskwright.monitor import run as target
 from maskwright.monitor.watch import guard, server
 from maskwright.monitor.watch.server import Desk, application
 from maskwright.run.directory import RunDirectory
@@ -36,13 +40,13 @@ class Asked:
         self._app = application(self.desk, token=TOKEN, host=host)
 
     def __call__(
-        self, path: str, method: str = "GET", headers: dict[str, str] | None = None, **query: Any
+        self, path: str, method: str = "GET", headers: dict[str, str] = BEARER, **query: Any
     ) -> tuple[int, Any]:
         """(status, JSON or bytes). What is sent is in `headers` afterwards."""
         return asyncio.run(self.answer(path, method, headers, **query))
 
     async def answer(
-        self, path: str, method: str = "GET", headers: dict[str, str] | None = None, **query: Any
+        self, path: str, method: str = "GET", headers: dict[str, str] = BEARER, **query: Any
     ) -> tuple[int, Any]:
         sent: list[Any] = []
 
@@ -62,9 +66,7 @@ class Asked:
             "raw_path": path.encode(),
             "root_path": "",
             "query_string": urlencode(query, doseq=True).encode(),
-            "headers": [
-                (key.encode(), value.encode()) for key, value in {"host": "127.0.0.1:8484", **(headers or {})}.items()
-            ],
+            "headers": [(key.encode(), value.encode()) for key, value in {"host": "127.0.0.1:8484", **headers}.items()],
         }
         await self._app(scope, receive, send)
         self.headers = {key.decode(): value.decode() for key, value in sent[0]["headers"]}
@@ -189,12 +191,12 @@ def test_ids_and_never_paths(ask: Asked, path: str, query: dict[str, Any], code:
 @pytest.mark.parametrize(
     ("host", "headers", "get", "post"),
     [
-        ("127.0.0.1", {}, 200, 401),
-        ("127.0.0.1", {"authorization": "Bearer wrong"}, 200, 401),
-        ("127.0.0.1", {"authorization": TOKEN}, 200, 401),
-        ("127.0.0.1", {"authorization": "Bearer \xe9"}, 200, 401),
+        ("127.0.0.1", {}, 401, 401),
+        ("127.0.0.1", {"authorization": "Bearer wrong"}, 401, 401),
+        ("127.0.0.1", {"authorization": TOKEN}, 401, 401),
+        ("127.0.0.1", {"authorization": "Bearer \xe9"}, 401, 401),
         ("127.0.0.1", BEARER, 200, 409),
-        ("127.0.0.1", {"host": "localhost:9000"}, 200, 401),  # through a tunnel
+        ("127.0.0.1", {"host": "localhost:9000"}, 401, 401),  # through a tunnel
         ("127.0.0.1", {"host": "[::1]:9000", "origin": "http://[::1]:9000", **BEARER}, 200, 409),
         ("127.0.0.1", {"host": "evil.example:8484", **BEARER}, 403, 403),
         ("127.0.0.1", {"host": "10.0.0.1:8484", **BEARER}, 403, 403),
@@ -217,6 +219,19 @@ def test_the_token_the_host_and_the_origin(root: Path, host: str, headers: dict[
     status, found = ask(f"/api/runs/{id_}/stop", "POST", headers=headers)
     assert status == post and found["error"]["fix"]
     assert not (root / "two" / "request.json").exists()
+
+
+def test_what_links_in_a_run_lead_to_needs_the_token_on_loopback_too(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "run", lines=40).write()
+    (tmp_path / "private").write_text("of somebody else\n")
+    (made.folder / "log.txt").unlink()
+    (made.folder / "log.txt").symlink_to(tmp_path / "private")
+    ask = Asked(tmp_path)
+    id_ = ask("/api/runs")[1]["runs"][0]["id"]
+    paths = ("/api/runs", f"/api/runs/{id_}", f"/api/runs/{id_}/log", "/api/series", "/api/nothing")
+    assert [ask(path, headers={})[0] for path in paths] == [401] * len(paths)
+    assert ask(f"/api/runs/{id_}/log")[1]["lines"] == [{"number": 1, "text": "of somebody else"}]
+    assert ask("/", headers={})[0] == ask("/plotly.js", headers={})[0] == 200
 
 
 def test_the_token_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,6 +286,19 @@ def test_a_run_that_does_not_answer(tmp_path: Path) -> None:
         assert not (made.folder / "request.json").exists()
 
 
+def test_a_request_for_which_nobody_waits_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = MadeRun(tmp_path / "run", lines=40).write()
+
+    def interrupted(seconds: float) -> None:
+        assert (made.folder / "request.json").exists()
+        raise StoppedEarly("by SIGINT", reason="signal")
+
+    monkeypatch.setattr("maskwright.monitor.run.time.sleep", interrupted)
+    with pytest.raises(StoppedEarly):
+        target.stop(RunDirectory(str(made.folder)), "stop", 60.0)
+    assert not (made.folder / "request.json").exists()
+
+
 # ---- the process ---------------------------------------------------------------------------------------------------
 
 
@@ -294,11 +322,45 @@ def test_ctrl_c_ends_the_server_quietly(process: subprocess.Popen[str]) -> None:
     printed = process.stdout.readline()
     address, mark, token = printed.strip().partition("#token=")
     assert mark and len(token) >= 32 and address.startswith("http://127.0.0.1:")
-    with urllib.request.urlopen(f"{address}api/runs", timeout=60) as answer:
+    asked = urllib.request.Request(f"{address}api/runs", headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(asked, timeout=60) as answer:
         assert len(json.load(answer)["runs"]) == 2
     process.send_signal(signal.SIGINT)
     out, said = process.communicate(timeout=60.0)
     assert (process.returncode, out, said) == (130, "", "")
+
+
+def test_ctrl_c_takes_back_what_was_asked_of_a_run(tmp_path: Path) -> None:
+    import threading
+    import urllib.request
+
+    made = MadeRun(tmp_path / "run", lines=40).write()
+    command = [*COMMAND, "watch", str(tmp_path), "--web", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
+        try:
+            assert started.stdout
+            address, _, token = started.stdout.readline().strip().partition("#token=")
+            headers = {"Authorization": f"Bearer {token}"}
+            asked = urllib.request.Request(f"{address}api/runs", headers=headers)
+            with urllib.request.urlopen(asked, timeout=60) as answer:
+                id_ = json.load(answer)["runs"][0]["id"]
+            stop = urllib.request.Request(f"{address}api/runs/{id_}/stop", method="POST", headers=headers)
+
+            def press() -> None:
+                with suppress(OSError, HTTPException):
+                    urllib.request.urlopen(stop, timeout=60)
+
+            pressed = threading.Thread(target=press)
+            pressed.start()
+            while not (made.folder / "request.json").exists():
+                assert pressed.is_alive()
+                time.sleep(0.01)
+            started.send_signal(signal.SIGINT)
+            _, said = started.communicate(timeout=60.0)
+            pressed.join()
+            assert (started.returncode, said) == (130, "") and not (made.folder / "request.json").exists()
+        finally:
+            started.kill()
 
 
 def test_what_is_not_there(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

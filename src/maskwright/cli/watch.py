@@ -36,22 +36,25 @@ def watch(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help=f"With --web: address to listen at, {HOST} when not given. At others, every request needs the token.",
+            help=f"With --web: address to listen at, {HOST} when not given. What is sent there is not encrypted.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Watch all runs below some folders: in a table that is drawn again every 2 seconds, or on a page."""
     from maskwright.core.errors import INTERRUPTED, InputError, StoppedEarly
-    from maskwright.monitor.watch import find, terminal
-    from maskwright.monitor.watch.runs import Runs
 
-    folders = folder or [USUAL if os.path.isdir(USUAL) else "."]
-    refused = {"--once": once, "--json": as_json} if web else {"--port": port is not None, "--host": host is not None}
-    for word in (word for word, given in refused.items() if given):
-        with_ = "with" if web else "without"
-        raise InputError(f"means nothing {with_} --web", where=word, fix=f"{'leave out' if web else 'add'} --web")
     try:
+        from maskwright.monitor.watch import find, terminal
+        from maskwright.monitor.watch.runs import Runs
+
+        folders = folder or [USUAL if os.path.isdir(USUAL) else "."]
+        refused = (
+            {"--once": once, "--json": as_json} if web else {"--port": port is not None, "--host": host is not None}
+        )
+        for word in (word for word, given in refused.items() if given):
+            with_ = "with" if web else "without"
+            raise InputError(f"means nothing {with_} --web", where=word, fix=f"{'leave out' if web else 'add'} --web")
         if web:
             from maskwright.monitor.watch.server import serve
 

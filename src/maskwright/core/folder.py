@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import hashlib
 import json
@@ -12,12 +13,13 @@ import os
 import random
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, BinaryIO
 
 from maskwright.core import storage
-from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.secrets import redact
 
 TRIES, FIRST_WAIT_SECONDS = 8, 0.5
@@ -123,6 +125,8 @@ class Folder:
         try:
             when = self._files.modified(self._path(name))
             return float(when if self.path is not None else when.timestamp())
+        except StoppedEarly:
+            raise
         except Exception:  # each file system has errors of its own
             return None
 
@@ -202,13 +206,22 @@ def _text(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode() + b"\n"
 
 
+def open_regular(path: str) -> BinaryIO:
+    """A file of this machine, to read. Raises `OSError` for a pipe or a device, which may keep a reader waiting for
+    ever."""
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # that a folder is no file, `open` says
+        raise OSError(errno.EINVAL, "is no regular file", path)
+    return open(path, "rb")
+
+
 class _Local:
     """This machine's files, by those methods of fsspec that `Folder` calls."""
 
     def invalidate_cache(self) -> None: ...
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             file.seek(start or 0)
             return file.read(-1 if end is None else end - (start or 0))
 

@@ -34,10 +34,24 @@ class RunFolder:
 
 def stop(directory: RunDirectory, request: Request, wait_seconds: float) -> str:
     """What became of the request, in one line. Raises `InputError` if nothing runs there, and `MaskwrightError` if the
-    run does not answer in time; the request is then taken back."""
+    run does not answer in time. A request for which nobody waits any more is taken back, also after Ctrl-C."""
     saved_before = directory.newest_step()
     _require_running(directory, time.time())
-    directory.leave_request(request)
+    said = ""
+    try:
+        directory.leave_request(request)
+        said = _answer(directory, request, saved_before, wait_seconds)
+    finally:
+        if not said:
+            directory.take_request()
+    if said:
+        return said
+    fix = "`maskwright status` says how it is; or give --wait-seconds more"
+    raise MaskwrightError(f"did not answer within {wait_seconds:g} seconds", where=directory.location, fix=fix)
+
+
+def _answer(directory: RunDirectory, request: Request, saved_before: int, wait_seconds: float) -> str:
+    """Empty where none came in time."""
     until = time.time() + wait_seconds
     while time.time() < until:
         status, saved = directory.read_status() or Status(), directory.newest_step()
@@ -47,9 +61,7 @@ def stop(directory: RunDirectory, request: Request, wait_seconds: float) -> str:
             directory.take_request()
             return f"{directory.location}: {status.phase} at step {status.step:,}"
         time.sleep(0.2)
-    directory.take_request()
-    fix = "`maskwright status` says how it is; or give --wait-seconds more"
-    raise MaskwrightError(f"did not answer within {wait_seconds:g} seconds", where=directory.location, fix=fix)
+    return ""
 
 
 def _require_running(directory: RunDirectory, now: float) -> None:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from maskwright.core import records, storage
-from maskwright.core.folder import Folder
+from maskwright.core.folder import Folder, open_regular
 from maskwright.core.secrets import redact
 from maskwright.run.lease import this_machine
 
@@ -103,7 +103,7 @@ def read_beats(run: Folder) -> list[Beat]:
 
 def read_local(path: str) -> bytes | None:
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return file.read()
     except OSError:
         return None

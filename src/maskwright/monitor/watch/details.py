@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from maskwright.core.errors import MaskwrightError
-from maskwright.core.folder import Folder
+from maskwright.core.folder import Folder, open_regular
 from maskwright.core.secrets import redact, redact_all
 from maskwright.monitor.logs import LOG
 from maskwright.monitor.watch.numbers import is_number
@@ -159,7 +159,7 @@ def _log_lines(folder: Folder, name: str) -> Iterator[bytes]:
         yield from content.removesuffix(b"\n").split(b"\n") if content else []
         return
     try:
-        with open(os.path.join(folder.path, name), "rb") as file:
+        with open_regular(os.path.join(folder.path, name)) as file:
             yield from file
     except FileNotFoundError:
         return

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from maskwright.core import storage
-from maskwright.core.errors import MaskwrightError
+from maskwright.core import records, storage
+from maskwright.core.errors import MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
-from maskwright.run.directory import step_of
+from maskwright.run.directory import Status, step_of
+from maskwright.run.heartbeat import read_local
 
-MARKS = frozenset({"config.resolved.json", "status.json", "lease.json"})
+MARKS = frozenset({"config.resolved.json", "lease.json"})
 """One of them lies in a run directory from its first second on. Names such as log.txt lie in other folders too."""
+STATUS = "status.json"
+"""Programs of others have one as well, so its content decides."""
 DEEPEST, DEEPEST_URL = 6, 4
 """Folders below one that was given. At a URL each folder is a request."""
 MOST_FOLDERS = 20_000
 """That are looked into on this machine: a home folder has many, and this number takes a second."""
 MOST_FOLDERS_URL = 500
-PASSED_OVER = frozenset({"checkpoints", "events", "node_modules", "site-packages", "__pycache__"})
+PASSED_OVER = frozenset({"node_modules", "site-packages", "__pycache__"})
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ def find(folders: Sequence[str], *, several: bool = False) -> Search:
     for given in folders:
         try:
             root = Folder(given, reach=True)
+        except StoppedEarly:  # a signal's
+            raise
         except MaskwrightError as error:  # the store's host does not answer now
             found.problems.append(str(error))
             continue
@@ -58,9 +64,12 @@ def find(folders: Sequence[str], *, several: bool = False) -> Search:
     return found
 
 
-def is_a_run(names: Collection[str]) -> bool:
-    """Whether a folder with these names in it looks like one."""
-    return not MARKS.isdisjoint(names) or any(step_of(name) is not None for name in names)
+def is_a_run(names: Collection[str], status: Callable[[], bytes | None]) -> bool:
+    """Whether a folder with these names in it looks like one. `status` reads its `status.json`."""
+    if not MARKS.isdisjoint(names) or any(step_of(name) is not None for name in names):
+        return True
+    found = records.read(Status, status()) if STATUS in names else None
+    return found is not None and found.heartbeat > 0.0
 
 
 def _local(root: str, found: Search, seen: set[object]) -> Iterator[tuple[str, str]]:
@@ -82,7 +91,7 @@ def _local(root: str, found: Search, seen: set[object]) -> Iterator[tuple[str, s
         except OSError as error:
             found.problems.append(f"{path}: cannot be listed: {error.strerror or error}")
             continue
-        if is_a_run({entry.name for entry in inner}):
+        if is_a_run({entry.name for entry in inner}, partial(read_local, os.path.join(path, STATUS))):
             yield path, inside
             continue
         looked_into += 1
@@ -103,10 +112,13 @@ def _far(root: Folder, found: Search) -> Iterator[tuple[str, str]]:
         inside, depth = waiting.pop()
         try:
             names, folders = root.names(inside), root.folders(inside) if depth < DEEPEST_URL else []
+            is_one = is_a_run(names, partial(root.get, f"{inside}/{STATUS}".lstrip("/")))
+        except StoppedEarly:  # a signal's
+            raise
         except MaskwrightError as error:
             found.problems.append(str(error))
             continue
-        if is_a_run(names):
+        if is_one:
             yield f"{root.location}/{inside}".rstrip("/"), inside
             continue
         looked_into += 1

@@ -1,4 +1,5 @@
-"""Who may ask the page's server: a browser that was told its address, and with the token where one is needed."""
+"""Who may ask the page's server: a browser that was told its address, and that has the token for all but the page's own
+files."""
 
 from __future__ import annotations
 
@@ -91,7 +92,7 @@ class Guard:
         origin = headers.get("origin")
         if changes and origin is not None and urlsplit(origin).netloc != asked:
             return 403, {"what": "came from another page", "where": origin[:200], "fix": "use the buttons of this page"}
-        if path.startswith("/api/") and (changes or not is_loopback(self.host)) and not self._has_token(headers):
+        if path.startswith("/api/") and not self._has_token(headers):  # on loopback too: a machine has other users
             fix = "open the address with #token= that `maskwright watch --web` printed"
             return 401, {"what": "the token is missing or wrong", "where": path[:200], "fix": fix}
         return None

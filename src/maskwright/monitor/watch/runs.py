@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
 from maskwright.monitor.status import Report, look
@@ -35,6 +35,10 @@ SIGNED = ("status.json", "lease.json", "config.resolved.json", "processes", "che
 """A run that is over has not changed while their sizes and times are the same."""
 clean = functools.lru_cache(4096)(redact)
 """The same few texts come every two seconds, and the environment, which has the secrets, stays."""
+ADVANCING = frozenset({"running", "starting"})
+"""States in which a run has a speed."""
+GOING = ADVANCING | {"hung", "lost", "silent"}
+"""States of a run that has not said that it ended."""
 RANKS = ("fine", "slow", "hung", "lost", "silent", "ended")
 
 
@@ -67,7 +71,7 @@ class Watched:
         heard = max([status.heartbeat if status else 0.0, *(beat.time for beat in beats)])
         verdicts: Counter[str] = Counter(one.verdict for one in report.ranks)
         started = self.started or min((beat.started for beat in beats), default=None)
-        going_on = status is not None and not report.over
+        told = status if report.state in ADVANCING else None
         return {
             "id": self.id,
             "name": clean(self.place.name),
@@ -82,8 +86,8 @@ class Watched:
             "loss": known(numbers.get("loss", status.loss if status else None)),
             "valid_loss": known(numbers.get("valid_loss")),
             "learning_rate": known(numbers.get("learning_rate")),
-            "tokens_per_second": known(status.tokens_per_second if status else None),
-            "eta_seconds": known(status.eta_seconds) if status and going_on else None,
+            "tokens_per_second": known(told.tokens_per_second if told else None),
+            "eta_seconds": known(told.eta_seconds if told else None),
             "started": known(started),
             "heartbeat": known(heard) or (saved.saved if saved else None) or 0.0,
             "spark": self.numbers.spark(),
@@ -154,9 +158,10 @@ class Runs:
         return self._beside is not None and self._beside.is_alive()
 
     def rows(self) -> list[dict[str, Any]]:
-        """Each run's row, the newest sign of life first, without secrets."""
+        """Each run's row, without secrets: first those that go on, the newest start first, which keep their places;
+        then the others, the newest sign of life first."""
         rows = [one.row() for side in (self._near, self._far) for one in side.all()]
-        return sorted(rows, key=lambda row: (-row["heartbeat"], row["name"]))
+        return sorted(rows, key=_place)
 
     @property
     def problems(self) -> list[str]:
@@ -165,6 +170,11 @@ class Runs:
 
     def get(self, id_: str) -> Watched | None:
         return self._near.watched.get(id_) or self._far.watched.get(id_)
+
+
+def _place(row: dict[str, Any]) -> tuple[bool, float, str]:
+    going = row["state"] in GOING
+    return not going, -((row["started"] or 0.0) if going else row["heartbeat"]), row["name"]
 
 
 class Below:
@@ -217,6 +227,8 @@ class Below:
             else:
                 found = _seen(key, place, look(place.location, clock=self._clock), old)
                 found.signature = signature
+        except StoppedEarly:  # a signal's
+            raise
         except MaskwrightError as error:
             if old is not None:
                 old.problem, old.looked = str(error), now
@@ -227,6 +239,8 @@ class Below:
         try:
             found.numbers.refresh()
             _read_history(found)
+        except StoppedEarly:  # a signal's
+            raise
         except MaskwrightError as error:
             found.problem = str(error)
         self.watched[key] = found

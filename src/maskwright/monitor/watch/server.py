@@ -54,7 +54,7 @@ class Desk:
         self._stop_seconds = stop_seconds
         self._looked = float("-inf")
         self._lock, self._pressing = threading.Lock(), threading.Lock()
-        self._stopping: set[str] = set()
+        self._stopping: dict[str, RunDirectory] = {}
 
     def all(self) -> dict[str, Any]:
         self._look()
@@ -110,20 +110,26 @@ class Desk:
         with self._pressing:
             if id_ in self._stopping:
                 raise InputError("is being asked already", where=watched.report.run, fix="wait for its answer")
-            self._stopping.add(id_)
+            self._stopping[id_] = directory = RunDirectory(watched.folder.path)
         try:
-            said = target.stop(RunDirectory(watched.folder.path), request, self._stop_seconds)
+            said = target.stop(directory, request, self._stop_seconds)
         finally:
             with self._pressing:
-                self._stopping.discard(id_)
+                self._stopping.pop(id_, None)
         return {"said": said}
+
+    def take_back(self) -> None:
+        """The requests that were not answered yet, at the end of the server: it does not wait for its threads."""
+        with self._pressing:
+            for directory in self._stopping.values():
+                directory.take_request()
 
 
 # ---- the application -------------------------------------------------------------------------------------------------
 
 
 def application(desk: Desk, *, token: str, host: str) -> Any:
-    """An ASGI application. `host`: what it is bound to, which decides what needs the token."""
+    """An ASGI application. `host`: what it is bound to."""
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.requests import Request as Asked
@@ -240,8 +246,11 @@ def serve(folders: Sequence[str], host: str, port: int) -> None:
     config = uvicorn.Config(
         app, log_level="critical", access_log=False, lifespan="off", server_header=False, timeout_graceful_shutdown=1
     )
-    with listening:
-        uvicorn.Server(config).run(sockets=[listening])
+    try:
+        with listening:
+            uvicorn.Server(config).run(sockets=[listening])
+    finally:
+        desk.take_back()
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -49,8 +49,7 @@ def _seconds(row: dict[str, Any]) -> str:
 
 
 def _speed(row: dict[str, Any]) -> str:
-    going_on = row["tokens_per_second"] is not None and row["eta_seconds"] is not None
-    return human_count(row["tokens_per_second"]) if going_on else ""
+    return "" if row["tokens_per_second"] is None else human_count(row["tokens_per_second"])
 
 
 def _curve(width: int) -> Callable[[dict[str, Any]], str]:
@@ -121,7 +120,7 @@ def table(
         return Group(Text(f"looking below {where} …" if waits else f"no runs below {where} yet"), *notes)
     most = len(rows) if height is None else max(height - len(notes) - 3, 1)
     if len(rows) > most:
-        notes.insert(0, Text(f"… and {len(rows) - most} more, with older signs of life (--json has all)", style="dim"))
+        notes.insert(0, Text(f"… and {len(rows) - most} more (--json has all)", style="dim"))
     return Group(_grid(rows[:most], width), *notes)
 
 

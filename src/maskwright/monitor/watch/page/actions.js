@@ -1,7 +1,7 @@
 // Stop and checkpoint now: asked about first, then what the server said.
 
 import { find, say, show } from "./elements.js";
-import { Gone, Refused, ask, hasToken, runPath } from "./server.js";
+import { Gone, Refused, ask, runPath } from "./server.js";
 
 const ACTIONS = {
   stop: {
@@ -30,11 +30,7 @@ export function showActions(chosen) {
   run = chosen;
   const going = CAN_BE_ASKED.has(run.state);
   show(find("actions"), going || find("answered").textContent !== "");
-  show(find("unlock"), going && !hasToken());
-  for (const id of Object.keys(ACTIONS)) {
-    show(find(id), hasToken());
-    find(id).disabled = !going || waiting > 0;
-  }
+  for (const id of Object.keys(ACTIONS)) find(id).disabled = !going || waiting > 0;
 }
 
 function confirmed(action) {
@@ -59,20 +55,12 @@ async function act(action) {
   } catch (error) {
     if (!(error instanceof Gone || error instanceof Refused)) throw error;
     said = error instanceof Refused ? error.sentence : "The server does not answer, so nothing may have been asked of the run.";
-    if (error.status === 401) askForToken();
   }
   waiting -= 1;
   if (run.id === id) say(find("answered"), said);
   showActions(run);
 }
 
-function askForToken() {
-  find("locked").dataset.wanted = "yes";
-  show(find("locked"), true);
-  find("token").focus();
-}
-
 export function startActions() {
-  find("unlock").addEventListener("click", askForToken);
   for (const action of Object.keys(ACTIONS)) find(action).addEventListener("click", () => act(action));
 }

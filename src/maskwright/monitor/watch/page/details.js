@@ -4,7 +4,7 @@ import { runSwatch } from "./curves.js";
 import { find, grouped, make, onChange, say, show, table } from "./elements.js";
 import { EVENTS, OTHER_EVENT } from "./plots.js";
 import { ranksInWords, stateMark } from "./runs.js";
-import { GOING, NOTHING, ago, bytes, clock, count, decimal, percent, seconds, setting, share, several, spans, whole } from "./words.js";
+import { ADVANCING, GOING, NOTHING, ago, bytes, clock, count, decimal, percent, seconds, setting, share, several, spans, whole } from "./words.js";
 
 const LETTERS = { fine: "F", slow: "S", hung: "H", lost: "L", silent: "?", ended: "E" };
 const BAD = new Set(["hung", "lost", "failed", "silent"]);
@@ -19,13 +19,13 @@ function cell(title, value, note = "") {
 
 function glance(run, now) {
   const done = share(run.step, run.of);
-  const going = run.state === "running" || run.state === "starting";
+  const going = ADVANCING.has(run.state);
   const cells = [
     cell("State", stateMark(run.state), GOING.has(run.state) ? `heartbeat ${ago(now - run.heartbeat)}` : ago(now - run.heartbeat)),
     cell("Step", whole(run.step), done === null ? "" : `${percent(done)} of ${whole(run.of)}`),
     cell("Training loss", decimal(run.loss, 4)),
     cell("Held-out loss", decimal(run.valid_loss, 4)),
-    cell("Tokens/s", count(run.tokens_per_second)),
+    going ? cell("Tokens/s", count(run.tokens_per_second)) : null,
     going ? cell("Time left", seconds(run.eta_seconds)) : null,
     cell("Checkpoint", whole(run.checkpoint_step), run.checkpoint_step === null ? "none yet" : "last saved step"),
   ];
@@ -46,7 +46,6 @@ function sentence(words) {
 }
 
 function beside(runs, slots) {
-  const going = (run) => run.state === "running" || run.state === "starting";
   const rows = runs.map((run) => [
     make("span", {}, runSwatch(slots.get(run.id)), ` ${run.name}`),
     stateMark(run.state),
@@ -54,8 +53,8 @@ function beside(runs, slots) {
     percent(share(run.step, run.of)),
     decimal(run.loss),
     decimal(run.valid_loss),
-    count(run.tokens_per_second),
-    going(run) ? seconds(run.eta_seconds) : NOTHING,
+    ADVANCING.has(run.state) ? count(run.tokens_per_second) : NOTHING,
+    ADVANCING.has(run.state) ? seconds(run.eta_seconds) : NOTHING,
   ]);
   return table("The runs", ["run", "state", "step", "done", "loss", "held-out loss", "tokens/s", "time left"], rows, 2);
 }
@@ -88,7 +87,8 @@ function strip(detail, many) {
   const telling = [...alike.values()].map((found) => {
     const [{ host, verdict, why }] = found;
     const who = `${found.length > 1 ? "Ranks" : "Rank"} ${spans(found.map((rank) => rank.rank))} on ${host}`;
-    return make("li", {}, `${who} ${found.length > 1 ? "are" : "is"} ${verdict}: ${why}`);
+    const said = found.length > 1 ? `are ${verdict}: ${why.replace(/^its /, "their ")}` : `is ${verdict}: ${why}`;
+    return make("li", {}, `${who} ${said}`);
   });
   const size = `${whole(detail.world_size ?? ranks.length)} on ${several(hosts.size, "host")}`;
   return make("div", {},

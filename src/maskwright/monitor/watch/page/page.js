@@ -93,7 +93,7 @@ function wake() {
 function heard(found) {
   list = found;
   show(find("gone"), false);
-  if (!find("locked").dataset.wanted) show(find("locked"), false);
+  show(find("locked"), false);
   const there = new Set(list.runs.map((run) => run.id));
   for (const id of chosen.keys()) if (!there.has(id)) chosen.delete(id);
   // Nothing was chosen yet, and there is something to see.
@@ -182,7 +182,6 @@ function start() {
     event.preventDefault();
     keepToken(find("token").value.trim());
     find("token").value = "";
-    find("locked").dataset.wanted = "";
     show(find("locked"), false);
     wake();
   });

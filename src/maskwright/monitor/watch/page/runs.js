@@ -1,7 +1,7 @@
 // The list of runs. A row is made once for each run, and changed only where the run has changed.
 
 import { arrange, draw, find, make, say, set, show, spark } from "./elements.js";
-import { GOING, ago, count, decimal, markOf, percent, seconds, share, several, whole } from "./words.js";
+import { ADVANCING, GOING, ago, count, decimal, markOf, percent, seconds, share, several, whole } from "./words.js";
 
 const rows = new Map();
 const byName = new Intl.Collator("en", { numeric: true });
@@ -58,9 +58,12 @@ function rowOf(run, actions) {
   return { element, compare, name, state, bar, parts, ranks, path, curve, said: "" };
 }
 
+function when(run, now) {
+  return ADVANCING.has(run.state) && run.eta_seconds ? `ETA ${seconds(run.eta_seconds)}` : ago(now - run.heartbeat);
+}
+
 function fill(row, run, now) {
   const done = share(run.step, run.of);
-  const going = run.state === "running" || run.state === "starting";
   say(row.name, run.name);
   set(row.name, "title", run.location);
   set(row.compare, "aria-label", `Compare ${run.name}`);
@@ -68,7 +71,7 @@ function fill(row, run, now) {
   set(row.bar, "value", String(done ?? 0));
   set(row.bar, "aria-label", done === null ? "progress unknown" : `${percent(done)} of its steps`);
   say(row.parts.step, done === null ? whole(run.step) : `${count(run.step)} of ${count(run.of)}`);
-  say(row.parts.eta, going && run.eta_seconds ? `ETA ${seconds(run.eta_seconds)}` : ago(now - run.heartbeat));
+  say(row.parts.eta, when(run, now));
   say(row.parts.loss, `loss ${decimal(run.loss, 3)}`);
   say(row.parts.heldOut, run.valid_loss === null || run.valid_loss === undefined ? "" : `held out ${decimal(run.valid_loss, 3)}`);
   const ill = run.health && run.health !== "fine" ? run.health : "";
@@ -96,7 +99,7 @@ export function showRuns({ runs, folders, time, problems }, chosen, actions) {
   for (const run of runs) {
     const row = rows.get(run.id) ?? rowOf(run, actions);
     rows.set(run.id, row);
-    const said = JSON.stringify([run, GOING.has(run.state) || ago(time - run.heartbeat)]);
+    const said = JSON.stringify([run, when(run, time)]);
     if (said !== row.said) fill(row, run, time);
     row.said = said;
     const slot = chosen.get(run.id);

@@ -30,10 +30,6 @@ function kept() {
   }
 }
 
-export function hasToken() {
-  return token !== "";
-}
-
 export function keepToken(value) {
   token = value;
   try {

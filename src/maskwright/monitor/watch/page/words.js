@@ -73,7 +73,7 @@ export function setting(value) {
   return typeof value === "string" ? value : JSON.stringify(value);
 }
 
-// 0–3, 5, 8–9
+// 0 to 3, 5, 8 to 9
 export function spans(numbers) {
   const found = [];
   for (const number of [...numbers].sort((a, b) => a - b)) {
@@ -81,7 +81,7 @@ export function spans(numbers) {
     if (last && number === last[1] + 1) last[1] = number;
     else found.push([number, number]);
   }
-  return found.map(([first, last]) => (first === last ? `${first}` : `${first}–${last}`)).join(", ");
+  return found.map(([first, last]) => (first === last ? `${first}` : `${first} to ${last}`)).join(", ");
 }
 
 const STATES = {
@@ -101,4 +101,5 @@ export function markOf(state) {
   return STATES[state] ?? ["•", "over"];
 }
 
+export const ADVANCING = new Set(["running", "starting"]);
 export const GOING = new Set(["running", "starting", "hung", "lost", "silent"]);
