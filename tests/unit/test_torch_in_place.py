@@ -51,6 +51,25 @@ def test_a_gated_layer(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> N
         assert torch.equal(one, other)
 
 
+@DTYPES
+@pytest.mark.parametrize("tokens", [8, 10])
+def test_blocks_with_their_neighbours(tokens: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    M, H, h, block = 2, 3, 8, 4
+
+    def both() -> list[Tensor]:
+        x = drawn(M, H, tokens, h, dtype=dtype).requires_grad_()
+        found = in_place.blocks_around(x, block)
+        found.backward(drawn(*found.shape, dtype=dtype))
+        return [found, x.grad]
+
+    by_hand = both()
+    monkeypatch.setattr(in_place, "_by_hand", lambda _: False)
+    for one, other in zip(by_hand, both(), strict=True):
+        assert torch.equal(one, other)
+    first, x = by_hand[0][0], drawn(M, H, tokens, h, dtype=dtype)[0]
+    assert torch.equal(first, torch.cat((torch.zeros(H, block, h, dtype=dtype), x[:, : 2 * block]), 1))
+
+
 def test_a_table_that_is_looked_up_and_multiplied_by() -> None:
     V, D = 11, 4
     ids = torch.tensor([[3, 3, 0], [9, 3, 7]])

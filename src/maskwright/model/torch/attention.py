@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from maskwright.model.torch.dropout import dropout
+from maskwright.model.torch.in_place import blocks_around, filled_up
 
 PLAIN_UP_TO_TOKENS = 1024
 """On a CPU in bf16, three plain products beat torch's fused kernel, forward and backward, once freed memory is kept
@@ -195,14 +196,8 @@ def _segment_by_segment(q: Tensor, k: Tensor, v: Tensor, segments: BySegment, ra
 def _banded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, rate: float) -> Tensor:
     M, H, T, h = q.shape
     block = mask.shape[-2]
-
-    def by_block(x: Tensor) -> Tensor:
-        """[M, H, T, h] -> [M, blocks, B, H, h]"""
-        return F.pad(x.transpose(1, 2), (0, 0, 0, 0, 0, -T % block)).unflatten(1, (-1, block))
-
-    by_blocks = by_block(q), _with_neighbours(by_block(k), 0.0), _with_neighbours(by_block(v), 0.0)
-    q, k, v = (x.flatten(0, 1).transpose(1, 2) for x in by_blocks)
-    mixed = attention(q, k, v, mask, rate)
+    by_block = filled_up(q, block).unflatten(2, (-1, block)).transpose(1, 2).flatten(0, 1)
+    mixed = attention(by_block, blocks_around(k, block), blocks_around(v, block), mask, rate)
     return mixed.transpose(1, 2).reshape(M, -1, H, h)[:, :T].transpose(1, 2)
 
 

@@ -19,8 +19,7 @@ Rotation = tuple[Tensor, Tensor]
 def queries_keys_values(qkv_MT3Hh: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
     """Each [M, H, T, h]; queries and keys are turned by their positions."""
     if _by_hand(qkv_MT3Hh):
-        qk, v = _QueriesKeysValues.apply(qkv_MT3Hh, *rotation)
-        return qk[0], qk[1], v
+        return _QueriesKeysValues.apply(qkv_MT3Hh, *rotation)
     qk, v = qkv_MT3Hh.permute(2, 0, 3, 1, 4).split((2, 1))
     q, k = rotate(qk, rotation)
     return q, k, v[0]
@@ -41,6 +40,23 @@ def gated(x: Tensor) -> Tensor:
     return F.gelu(value) * gate
 
 
+def filled_up(x_MHTh: Tensor, block: int) -> Tensor:
+    """With zeros after the last token, to whole blocks."""
+    missing = -x_MHTh.shape[2] % block
+    return F.pad(x_MHTh, (0, 0, 0, missing)) if missing else x_MHTh  # F.pad would copy it
+
+
+def blocks_around(x_MHTh: Tensor, block: int) -> Tensor:
+    """[M, H, T, h] -> [M * blocks, H, 3 block, h]: each block between the one before and the one after it, with zeros
+    beyond the ends and where they fill the last block up."""
+    x_MHTh = filled_up(x_MHTh, block)
+    if _by_hand(x_MHTh):
+        return _BlocksAround.apply(x_MHTh, block)
+    own = x_MHTh.unflatten(2, (-1, block)).transpose(1, 2)
+    padded = F.pad(own, (0, 0) * 3 + (1, 1))
+    return torch.cat((padded[:, :-2], own, padded[:, 2:]), 3).flatten(0, 1)
+
+
 def _by_hand(x: Tensor) -> bool:
     """A compiler sees more in operations that are spelt out, and a GPU waits for none of the copies."""
     return x.device.type == "cpu" and x.requires_grad and not torch.compiler.is_compiling()
@@ -56,17 +72,18 @@ def _rotate_into(result: Tensor, x: Tensor, cos: Tensor, sin: Tensor) -> None:
 
 class _QueriesKeysValues(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, qkv_MT3Hh: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(context: Any, qkv_MT3Hh: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         context.save_for_backward(cos, sin)
         *qk, v = qkv_MT3Hh.permute(2, 0, 3, 1, 4)
-        result = qkv_MT3Hh.new_empty(2, *v.shape)
-        for turned, x in zip(result, qk, strict=True):
+        # Two tensors: the gradients of two parts of one would be filled up with zeros and added.
+        q, k = (x.new_empty(x.shape) for x in qk)
+        for turned, x in zip((q, k), qk, strict=True):
             _rotate_into(turned, x, cos, sin)
-        return result, v
+        return q, k, v
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (qk, v), (cos, sin) = gradients, context.saved_tensors
+        (*qk, v), (cos, sin) = gradients, context.saved_tensors
         M, H, T, h = v.shape
         result = v.new_empty(M, T, 3, H, h)
         *turned, values = result.permute(2, 0, 3, 1, 4)
@@ -93,3 +110,29 @@ class _Gated(torch.autograd.Function):
         torch.ops.aten.gelu_backward.grad_input(gradient * gate, value, grad_input=into_value)
         torch.mul(gradient, active, out=into_gate)
         return result
+
+
+class _BlocksAround(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, x_MHTh: Tensor, block: int) -> Tensor:
+        context.shape = x_MHTh.shape
+        own = x_MHTh.unflatten(2, (-1, block)).transpose(1, 2)  # [M, blocks, H, block, h]
+        M, blocks, H, _, h = own.shape
+        result = x_MHTh.new_empty(M, blocks, H, 3, block, h)
+        before, here, after = result.unbind(3)
+        here.copy_(own)
+        before[:, 0], before[:, 1:] = 0, own[:, :-1]
+        after[:, :-1], after[:, -1] = own[:, 1:], 0
+        return result.view(M * blocks, H, 3 * block, h)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (gradient,), (M, H, T, h) = gradients, context.shape
+        block = gradient.shape[2] // 3
+        before, here, after = gradient.reshape(M, -1, H, 3, block, h).unbind(3)
+        result = gradient.new_empty(M, H, T // block, block, h)
+        own = result.transpose(1, 2)
+        own[:, :-1], own[:, -1] = before[:, 1:], 0
+        own[:, 1:] += after[:, :-1]
+        own += here
+        return result.view(M, H, T, h), None
