@@ -214,7 +214,7 @@ def test_fine_tuning_is_judged_by_its_own_metric(browser: Any, served: Served, t
     MadeRun(tmp_path / "fresh", step=1, lines=0, metric="f1_macro").write()
     MadeRun(tmp_path / "text", step=10_000, phase="done").write()
     titles = "[...document.querySelectorAll('.plot')].map((one) => one.layout.title.text)"
-    with opened(browser, served.folder(tmp_path), ready=DRAWN) as page:
+    with opened(browser, served.folder(tmp_path)) as page:
         choose(page, "classes")
         until(page, f"document.getElementById('chosen-title').textContent === 'classes' && {titles}.length === 5")
         assert page.evaluate(titles) == ["loss", "held-out macro F1", *losses]
@@ -343,6 +343,8 @@ def test_only_the_run_that_was_asked_waits(browser: Any, served: Served, tmp_pat
         made = json.loads((tmp_path / "one" / "status.json").read_text())
         (tmp_path / "one" / "status.json").write_text(json.dumps(made | {"phase": "failed"}))
         choose(page, "two")
+        until(page, "document.getElementById('chosen-title').textContent === 'two'")
+        page.wait_for_selector("#stop:enabled")
         answers()
         page.wait_for_timeout(200)
         assert seen(page, "#answered") == ""
