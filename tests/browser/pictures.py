@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests python tests/browser/pictures.py
 
-Needs playwright, and Chromium or Chrome on the path. With `--to FOLDER` the pictures go there."""
+Needs playwright, Pillow, and Chromium or Chrome on the path. With `--to FOLDER` the pictures go there."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 
 from browser.made_runs import MadeRun
 from browser.served import Served, browser_path, opened, until
+from PIL import Image
 from playwright.sync_api import sync_playwright
 
 SHOWN = "/home/you/project/runs"
@@ -64,6 +65,7 @@ def take(browser: Any, address: str, root: str, to: Path, name: str, runs: tuple
         page.wait_for_selector("#list li")
         choose(page, *runs)
         page.screenshot(path=to / name)
+    Image.open(to / name).convert("RGB").quantize(dither=Image.Dither.NONE).save(to / name, optimize=True)
 
 
 def main() -> None:

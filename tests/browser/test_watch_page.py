@@ -220,13 +220,13 @@ def test_fine_tuning_is_judged_by_its_own_metric(browser: Any, served: Served, t
         assert page.evaluate(titles) == ["loss", "held-out macro F1", *losses]
         score = json.loads((tmp_path / "classes" / "metrics.jsonl").read_text().splitlines()[-1])["valid_f1_macro"]
         assert f"macro F1 {score:.1%}".replace("%", " %") in seen(page, "#list")
-        assert f"Held-out macro F1 {score:.1%}".replace("%", " %") in seen(page, "#glance")
+        assert f"Held-out macro F1 {score:.1%} loss".replace("%", " %") in seen(page, "#glance")
         ticks = page.locator(".panel:nth-child(2) .ytick text").all_text_contents()
         assert len(ticks) > 2 and all(re.fullmatch(r"\d+ %", one) for one in ticks)
         page.check("[aria-label='Compare text']")
         until(page, "document.querySelector('.plot').data.filter((one) => one.name).length === 4")
         assert page.evaluate(titles) == ["loss", "held-out macro F1", *losses]
-        assert "held-out macro F1" in seen(page, "#glance")
+        assert f"macro F1 {score:.1%}".replace("%", " %") in seen(page, "#glance")
         page.check("[aria-label='Compare fresh']")
         until(page, "document.getElementById('legend').textContent.includes('No log line here: fresh.')")
         assert page.locator("#legend .swatch").count() == 2

@@ -18,14 +18,10 @@ function cell(title, value, note = "") {
   return make("div", {}, make("dt", {}, title), make("dd", {}, make("b", {}, value), make("small", {}, note)));
 }
 
-// What fine-tuning is judged by, under its own name. The held-out loss has a place of its own.
+// [name, value] of what fine-tuning is judged by, unless that is its held-out loss.
 function score(run) {
   if (!run.metric || run.metric === "loss") return null;
-  return [`held-out ${scoreName(run.metric)}`, valueOf(`valid_${run.metric}`, run.score)];
-}
-
-function upper(words) {
-  return words[0].toUpperCase() + words.slice(1);
+  return [scoreName(run.metric), valueOf(`valid_${run.metric}`, run.score)];
 }
 
 function glance(run, now) {
@@ -36,8 +32,7 @@ function glance(run, now) {
     cell("State", stateMark(run.state), GOING.has(run.state) ? `heartbeat ${ago(now - run.heartbeat)}` : ago(now - run.heartbeat)),
     cell("Step", whole(run.step), done === null ? "" : `${percent(done)} of ${whole(run.of)}`),
     cell("Training loss", decimal(run.loss, 4)),
-    cell("Held-out loss", decimal(run.valid_loss, 4)),
-    own && cell(upper(own[0]), own[1]),
+    own ? cell(`Held-out ${own[0]}`, own[1], `loss ${decimal(run.valid_loss, 4)}`) : cell("Held-out loss", decimal(run.valid_loss, 4)),
     going ? cell("Tokens/s", count(run.tokens_per_second)) : null,
     going ? cell("Time left", seconds(run.eta_seconds)) : null,
     cell("Checkpoint", whole(run.checkpoint_step), run.checkpoint_step === null ? "none yet" : "last saved step"),
@@ -59,7 +54,7 @@ function looked(run, now) {
 }
 
 function sentence(words) {
-  const text = upper(words);
+  const text = words[0].toUpperCase() + words.slice(1);
   return /[.!?…]$/.test(text) ? text : `${text}.`;
 }
 
