@@ -65,7 +65,8 @@ def take(browser: Any, address: str, root: str, to: Path, name: str, runs: tuple
         page.wait_for_selector("#list li")
         choose(page, *runs)
         page.screenshot(path=to / name)
-    Image.open(to / name).convert("RGB").quantize(dither=Image.Dither.NONE).save(to / name, optimize=True)
+    few = Image.open(to / name).convert("RGB").quantize(method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    few.save(to / name, optimize=True)
 
 
 def main() -> None:
