@@ -115,6 +115,10 @@ ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
     ("start", "`maskwright --help`", "-", "help_seconds", "s", 0.2, True),
     ("start", "first step after start, mini", "-", "first_step_seconds", "s", 5.0, True),
     ("start", "batch at step 10^6", "batch at step 0", "batch_at_step_1000000_over_step_0", "x", 2.0, True),
+    ("watch", "`watch`, 100 runs of 105,000 lines, first look, one core", "-", "first_cpu_seconds", "s", 1.0, True),
+    ("watch", "the same, a look after all have written", "-", "later_cpu_seconds", "s", 0.1, True),
+    ("watch", "first look at a curve of 100,000 lines", "-", "curve_cpu_seconds", "s", 1.0, True),
+    ("watch", "the same, a line later", "-", "grown_curve_cpu_seconds", "s", 0.1, True),
     ("scaling", "a step with exact sums, 1 process", "fast sums", "exact_over_fast-1", "x", None, True),
     ("scaling", "a step with exact sums, 2 processes", "fast sums", "exact_over_fast-2", "x", None, True),
     ("scaling", "2 processes, exact", "DistributedDataParallel", "exact_over_ddp-2", "x", None, False),
@@ -136,6 +140,7 @@ python benchmarks/parts.py --text books.txt --tokenizer data/tokenizer   # data 
 python benchmarks/loader.py --text 'corpus/*.txt'
 python benchmarks/start.py --text 'corpus/*.txt'
 python benchmarks/saving.py --text 'corpus/*.txt'
+python benchmarks/watch.py                                    # what it costs to watch 100 runs; half a minute
 python benchmarks/engines.py cpu-mini --text 'corpus/*.txt'   # JAX beside torch; also cpu-small gpu-base
 python benchmarks/parity.py                                   # JAX's numbers beside torch's, two minutes
 python benchmarks/kills.py --store data/store                 # a quarter of an hour

@@ -37,6 +37,8 @@ class MadeRun:
     exit: int | None = None
     age: float = 0.0
     """Seconds since its last sign of life."""
+    metric: str = ""
+    """What a fine-tuning run is judged by; empty for pretraining."""
     config: dict[str, Any] = field(default_factory=dict)
     events: tuple[dict[str, Any], ...] = ()
     log: tuple[str, ...] = ()
@@ -74,6 +76,7 @@ class MadeRun:
         text = json.dumps(found) + "\n"
         if step // self.every % 20 == 0:
             held_out = {"step": step, "valid_loss": round(loss + 0.06, 5), "valid_accuracy": round(0.9 - loss / 12, 4)}
+            held_out |= {f"valid_{self.metric}": round(1.05 - loss / 9, 4)} if self.metric else {}
             text += json.dumps(held_out | {"time": when}) + "\n"
         return text
 
@@ -107,7 +110,8 @@ class MadeRun:
         )
         config = {"seed": self.seed, "optimizer.learning_rate": self.peak, "schedule.steps": self.of, **self.config}
         self._json("status.json", asdict(status))
-        self._json("config.resolved.json", {"config": config, "changes": []})
+        finetuning = {"task": {"kind": "single_label_classification"}, "metric": self.metric} if self.metric else {}
+        self._json("config.resolved.json", {"config": config, "changes": [], **finetuning})
         began = self.now - self.step * 0.4
         started = {"time": began, "step": 0, "event": "started", "attempt": 1, "host": HOST, "engine": "torch"}
         lines = [started, *({"time": began + one["step"] * 0.4, **one} for one in self.events)]

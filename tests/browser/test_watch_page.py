@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -82,6 +83,7 @@ def test_a_run_is_shown(browser: Any, served: Served, two: Path) -> None:
         assert page.eval_on_selector_all(".plot", "all => all.map(one => one.layout.title.text)") == PANELS
         letters = page.locator("#ranks .strip .rank").all_inner_texts()
         assert letters == ["F", "F", "H", "S", "F", "F", "F", "F"]
+        assert "40 % of 10,000" in seen(page, "#glance") and "Tokens/s" not in seen(page, "#glance")  # it is hung
         assert "1 hung, 1 slow, 6 fine of 8 on 1 host" in seen(page, "#ranks")
         assert "Rank 2 on vm is hung" in seen(page, "#ranks")
         assert "4,000 ◐ partial" in seen(page, "#checkpoints") and "3,000 ✓ whole 74.0 MB" in seen(page, "#checkpoints")
@@ -105,6 +107,14 @@ def test_several_ranks_that_are_lost(browser: Any, served: Served, tmp_path: Pat
             return document.querySelector("#list .eta").textContent;
         }))""")
         assert ages == ["60 s ago", "2 h ago"]
+        # What was read at a URL is as old as it is said to be.
+        told = page.evaluate("""() => import('/details.js').then(({showCheckpoints, showGlance}) => {
+            const run = {id: "far", name: "far", location: "gs://b/far", state: "only checkpoints", looked: 1};
+            showGlance([run], 41, new Map());
+            showCheckpoints({checkpoints: [{step: 40, state: "whole", bytes: 9}], listed: 1}, 61);
+            return ["glance", "checkpoints"].map((id) => document.getElementById(id).textContent);
+        })""")
+        assert told[0].startswith("gs://b/far · read 40 s ago") and told[1].endswith("Listed 60 s ago.")
 
 
 def test_by_keyboard(browser: Any, served: Served, two: Path) -> None:
@@ -124,7 +134,31 @@ def test_by_keyboard(browser: Any, served: Served, two: Path) -> None:
         page.keyboard.type("5000")
         with page.expect_request(lambda asked: "from=5000" in asked.url):
             page.keyboard.press("Enter")
-        until(page, "document.querySelector('.plot').data.find((one) => one.name).x[0] >= 5000")
+        first = "document.querySelector('.plot').data.find((one) => one.name).x[0]"
+        until(page, f"{first} >= 5000")
+        requests: list[str] = []
+        page.on("request", lambda asked: requests.append(asked.url))
+        for given, said in (
+            ("many", "A step is a whole number, 0 or more."),
+            ("-5", "A step is a whole number, 0 or more."),
+            ("1.5", "A step is a whole number, 0 or more."),
+            ("9" * 30, "A step is a whole number, 0 or more."),
+            ("5,000", "The last step has to be after the first."),
+        ):
+            page.fill("#to", given)
+            page.keyboard.press("Enter")
+            until(page, f"document.getElementById('steps-refused').textContent === '{said}'")
+            assert page.get_attribute("#to", "aria-invalid") == "true" and page.evaluate(f"{first} >= 5000")
+        page.fill("#to", "6,000")
+        page.keyboard.press("Enter")
+        until(page, "document.querySelector('.plot').data.find((one) => one.name).x.at(-1) <= 6000")
+        assert page.get_attribute("#to", "aria-invalid") == "false" and not page.is_visible("#steps-refused")
+        asked = {one for one in requests if "/api/series" in one}
+        assert all("from=5000&to=" in one for one in asked) and any("to=6000" in one for one in asked)
+        page.fill("#from", "20000")  # beyond the last step, which is no mistake
+        page.fill("#to", "")
+        page.keyboard.press("Enter")
+        until(page, "document.getElementById('no-curves').textContent === 'There is no log line in these steps.'")
 
 
 def test_curves_are_what_is_asked_for(browser: Any, served: Served, two: Path) -> None:
@@ -179,6 +213,40 @@ def test_two_runs_over_each_other(browser: Any, served: Served, two: Path) -> No
         assert page.locator("#glance tbody tr").count() == 2
         page.select_option("#focus", label="narrow")
         until(page, "document.getElementById('happened').textContent.includes('trained to the end')")
+
+
+def test_fine_tuning_is_judged_by_its_own_metric(browser: Any, served: Served, tmp_path: Path) -> None:
+    """Which a run of pretraining beside it does not have, and neither has a run that has not measured anything."""
+    losses = ["learning rate", "gradient norm, before clipping", "tokens/s"]
+    MadeRun(tmp_path / "classes", metric="f1_macro", seed=1).write()
+    MadeRun(tmp_path / "fresh", step=1, lines=0, metric="f1_macro").write()
+    MadeRun(tmp_path / "text", step=10_000, phase="done").write()
+    titles = "[...document.querySelectorAll('.plot')].map((one) => one.layout.title.text)"
+    with opened(browser, served.folder(tmp_path)) as page:
+        choose(page, "classes")
+        until(page, f"document.getElementById('chosen-title').textContent === 'classes' && {titles}.length === 5")
+        assert page.evaluate(titles) == ["loss", "held-out macro F1", *losses]
+        score = json.loads((tmp_path / "classes" / "metrics.jsonl").read_text().splitlines()[-1])["valid_f1_macro"]
+        assert f"macro F1 {score:.1%}".replace("%", " %") in seen(page, "#list")
+        assert f"Held-out macro F1 {score:.1%} loss".replace("%", " %") in seen(page, "#glance")
+        ticks = page.locator(".panel:nth-child(2) .ytick text").all_text_contents()
+        assert len(ticks) > 2 and all(re.fullmatch(r"\d+ %", one) for one in ticks)
+        page.check("[aria-label='Compare text']")
+        until(page, "document.querySelector('.plot').data.filter((one) => one.name).length === 4")
+        assert page.evaluate(titles) == ["loss", "held-out macro F1", *losses]
+        assert f"macro F1 {score:.1%}".replace("%", " %") in seen(page, "#glance")
+        page.check("[aria-label='Compare fresh']")
+        until(page, "document.getElementById('legend').textContent.includes('No log line here: fresh.')")
+        assert page.locator("#legend .swatch").count() == 2
+        page.click("#metrics summary")
+        page.uncheck("#metric-list [value=valid_f1_macro]")
+        until(page, f"!{titles}.includes('held-out macro F1')")
+        choose(page, "text")
+        until(page, f"{titles}[0] === 'loss, nats'")
+        choose(page, "classes")  # what was not wanted stays away
+        until(page, f"{titles}[0] === 'loss'")
+        assert page.evaluate(titles) == ["loss", *losses]
+        assert not page.is_checked("#metric-list [value=valid_f1_macro]")
 
 
 def hold(page: Any, pattern: str) -> Callable[[], None]:
@@ -261,6 +329,35 @@ def test_stop(browser: Any, served: Served, tmp_path: Path) -> None:
         assert asked == ["stop"]
         until(page, "document.getElementById('list').textContent.includes('stopped')")
         page.wait_for_selector("#stop:disabled")
+
+
+def test_only_the_run_that_was_asked_waits(browser: Any, served: Served, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        MadeRun(tmp_path / name, lines=50).write()
+    with opened(browser, served.folder(tmp_path), ready="#stop:enabled", refused="409") as page:
+        choose(page, "one")
+        until(page, "document.getElementById('chosen-title').textContent === 'one'")
+        answers = hold(page, "/checkpoint$")
+        page.click("#checkpoint")
+        page.click("#confirm-yes")
+        page.wait_for_selector("#stop:disabled")
+        choose(page, "two")
+        page.wait_for_selector("#stop:enabled")
+        assert seen(page, "#answered") == ""
+        choose(page, "one")
+        page.wait_for_selector("#stop:disabled")
+        assert "Asked one for a checkpoint." in seen(page, "#answered")
+        shutil.rmtree(tmp_path / "one" / "processes")  # the answer: nothing runs there
+        made = json.loads((tmp_path / "one" / "status.json").read_text())
+        (tmp_path / "one" / "status.json").write_text(json.dumps(made | {"phase": "failed"}))
+        choose(page, "two")
+        until(page, "document.getElementById('chosen-title').textContent === 'two'")
+        page.wait_for_selector("#stop:enabled")
+        answers()
+        page.wait_for_timeout(200)
+        assert seen(page, "#answered") == ""
+        choose(page, "one")
+        until(page, "document.getElementById('answered').textContent.includes('is not running (failed at step')")
 
 
 def test_the_token_is_asked_for(browser: Any, served: Served, two: Path) -> None:
@@ -363,3 +460,8 @@ def test_words_are_those_of_the_command_line(browser: Any, served: Served, tmp_p
                 "([name, all]) => import('/words.js').then((found) => all.map(found[name]))", [name, whole]
             )
             assert said == [ours(one) for one in whole], name
+        shares = [[0, 0], [0.29, 0], [0.9999, 0], [1, 0], [0.05, 1], [0.99951, 1], [None, 1]]
+        said = page.evaluate(
+            "(all) => import('/words.js').then(({percent}) => all.map((one) => percent(...one)))", shares
+        )
+        assert said == ["0 %", "29 %", "99 %", "100 %", "5.0 %", "100.0 %", "–"]

@@ -41,7 +41,8 @@ def test_the_command(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert told["folders"] == [str(tmp_path / "runs")]
     assert "hung" in cli("watch", "runs", "--once").out
     for words, says in (
-        (["nowhere", "--once"], "nowhere: is not there. Fix: correct the path"),
+        (["nowhere", "--once"], "nowhere: is not there. Fix: correct the path; only the live table"),
+        (["nowhere"], "nowhere: is not there. Fix: correct the path; only the live table"),
         (["--web", "--once"], "--once: means nothing with --web. Fix: leave out --web"),
         (["--port", "0"], "--port: means nothing without --web. Fix: add --web"),
         (["nothing://a", "--once"], "no file system is known by nothing://"),

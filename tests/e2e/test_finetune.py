@@ -214,6 +214,8 @@ def test_resume_is_bit_identical(kind: TaskKind, make: Callable[..., FinetuneCon
     lines = [line for line in metrics(tmp_path / "straight") if "valid_loss" in line]
     metric = {"regression": "pearson", "multi_label_classification": "f1_micro"}.get(kind, "f1")
     metric = "valid_" + ("accuracy" if kind == "single_label_classification" else metric)
+    record = json.loads((tmp_path / "straight/config.resolved.json").read_text())
+    assert f"valid_{record['metric']}" == metric
     best = max(lines, key=lambda line: line[metric])
     assert results["step"] == best["step"] == load_model(str(tmp_path / "straight")).step
     assert {key: value for key, value in results["validation"].items() if key != "examples"} == {

@@ -153,15 +153,44 @@ def test_at_a_url(far: str, sweep: Path) -> None:
     assert (copies["state"], copies["step"], copies["valid_loss"]) == ("only checkpoints", 40, here["valid_loss"])
 
 
-def test_a_run_at_a_url_is_not_asked_for_all_the_time(far: str, sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fsspec.filesystem("memory").put(f"{sweep}/over/", "/watched/over", recursive=True)
-    now, looked = time.time(), list[str]()
-    monkeypatch.setattr("maskwright.monitor.watch.runs.look", lambda at, clock: looked.append(at) or look(at))
+@pytest.mark.parametrize(
+    ("name", "times"), [("over", [0.0, 93.0]), ("copies", [0.0, 93.0]), ("going", [0.0, 11.0, 32.0, 93.0])]
+)
+def test_a_run_at_a_url_is_not_asked_for_all_the_time(
+    far: str, sweep: Path, monkeypatch: pytest.MonkeyPatch, name: str, times: list[float]
+) -> None:
+    """Copies, of which nobody knows whether the run goes on, no more often than a run that is over; and the bucket is
+    searched no more often than that."""
+    place = Folder(f"{far}/{name}")
+    if name == "copies":
+        place.put("step-00000040/MANIFEST.json", b'{"files": {}}')
+    else:
+        source = sweep / {"over": "over", "going": "b/well"}[name]
+        fsspec.filesystem("memory").put(f"{source}/", f"/watched/{name}", recursive=True)
+    begin = now = time.time()
+    looked, searched, listed = list[float](), list[float](), set[float]()
+    real = find.find
+
+    def looking(at: str, clock: Any) -> Any:
+        looked.append(now - begin)
+        return look(at, clock=clock)
+
+    def searching(folders: list[str], **given: Any) -> find.Search:
+        searched.extend([now - begin] * len(folders))
+        return real(folders, **given)
+
+    monkeypatch.setattr("maskwright.monitor.watch.runs.look", looking)
+    monkeypatch.setattr("maskwright.monitor.watch.runs.find", searching)
     runs = Runs([far], clock=lambda: now)
-    for seconds in (0.0, 2.0, 30.0, 61.0):
+    for seconds in (0.0, 2.0, 9.0, 21.0, 61.0):
         now += seconds
         runs.refresh(wait=True)
-    assert looked == [f"{far}/over"] * 2
+        (row,) = runs.rows()
+        watched = runs.get(row["id"])
+        assert watched is not None and row["looked"] == pytest.approx(begin + looked[-1])
+        listed.add(details.details(watched)["listed"] - begin)
+    assert looked == pytest.approx(times) and searched == pytest.approx([0.0, 93.0])
+    assert sorted(listed) == pytest.approx([0.0, 93.0])
 
 
 def test_a_store_that_does_not_answer_holds_nothing_up(far: str, sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,6 +231,29 @@ def test_rows_say_what_status_says(sweep: Path) -> None:
     wide = found["a/wide"]
     assert (wide["health"], wide["ranks"]["hung"], wide["ranks"]["slow"]) == ("rank 2", 1, 1)
     assert (found["b/well"]["health"], found["over"]["eta_seconds"]) == ("fine", None)
+    assert {(row["metric"], row["score"], row["looked"]) for row in found.values()} == {(None, None, None)}
+
+
+def test_a_fine_tuning_run_says_what_it_is_judged_by(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "news", lines=100, metric="f1_macro").write()
+    (row,) = rows(tmp_path)
+    lines = [json.loads(line) for line in (made.folder / "metrics.jsonl").read_text().splitlines()]
+    score = [line["valid_f1_macro"] for line in lines if "valid_f1_macro" in line][-1]
+    assert (row["kind"], row["metric"], row["score"]) == ("finetune", "f1_macro", score)
+
+
+@pytest.mark.parametrize(("loss", "says"), [("NaN", "the loss is NaN"), ("Infinity", "the loss is infinite")])
+def test_a_loss_that_is_not_finite(tmp_path: Path, loss: str, says: str) -> None:
+    spiked = {"step": 1_200, "event": "spiked", "loss": float(loss)}
+    made = MadeRun(tmp_path / "run", lines=40, events=(spiked,)).write()
+    with (made.folder / "metrics.jsonl").open("a") as file:
+        file.write(f'{{"step": 4001, "loss": {loss}}}\n')
+    runs = Runs([str(tmp_path)])
+    runs.refresh()
+    (row,) = runs.rows()
+    watched = runs.get(row["id"])
+    assert watched is not None and (row["health"], row["loss"]) == (says, None)
+    assert "spike" in [one["what"] for one in details.details(watched)["incidents"]]
 
 
 def test_runs_that_go_on_keep_their_places_and_only_those_that_advance_have_a_speed(tmp_path: Path) -> None:

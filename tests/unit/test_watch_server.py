@@ -144,6 +144,27 @@ def test_the_log_is_searched_and_read_backwards(ask: Asked, one: str) -> None:
     assert [line["number"] for line in found["lines"]] == list(range(1, 41)) and not found["more"]
 
 
+@pytest.mark.parametrize(("phase", "whole"), [("training", False), ("failed", True)])
+def test_a_line_of_the_log_that_is_still_written_is_shown_once_it_is_whole(
+    tmp_path: Path, phase: str, whole: bool
+) -> None:
+    """Of a run that has ended, nobody writes the rest."""
+    made = MadeRun(tmp_path / "run", lines=40, log=("one", "two"), phase=phase).write()
+    ask = Asked(tmp_path)
+    id_ = ask("/api/runs")[1]["runs"][0]["id"]
+    log = made.folder / "log.txt"
+
+    def shown(text: str, **query: str) -> list[int]:
+        with log.open("a") as file:
+            file.write(text)
+        return [line["number"] for line in ask(f"/api/runs/{id_}/log", **query)[1]["lines"]]
+
+    assert shown("half of a") == ([1, 2, 3] if whole else [1, 2])
+    assert shown("", search="half") == ([3] if whole else [])
+    assert shown(" line\nnext") == ([1, 2, 3, 4] if whole else [1, 2, 3])
+    assert ask(f"/api/runs/{id_}/log", search="half")[1]["lines"][0]["text"] == "half of a line"
+
+
 def test_a_secret_in_a_log_is_neither_shown_nor_found(tmp_path: Path) -> None:
     MadeRun(tmp_path / "run", log=("get https://me:hunter2@host/a", "all is well")).write()
     ask = Asked(tmp_path)
@@ -260,7 +281,7 @@ def test_a_run_is_asked_and_the_server_answers_others_meanwhile(tmp_path: Path, 
             await asyncio.sleep(0.01)
         assert (await ask.answer("/api/runs"))[0] == 200 and not pressed.done()
         status, again = await ask.answer(path, "POST", BEARER)
-        assert status == 409 and again["error"]["what"] == "is being asked already"
+        assert status == 409 and again["error"]["what"] == "is already being asked"
         assert directory.take_request() == request_  # as the run does within a second
         if request_ == "stop":
             made.phase, made.exit = "stopped", 75
@@ -364,7 +385,7 @@ def test_ctrl_c_takes_back_what_was_asked_of_a_run(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="cannot be listened at"):
+    with pytest.raises(InputError, match="cannot listen there"):
         server.serve([str(root)], "203.0.113.7", 0)
     monkeypatch.setattr(server, "NEEDED", ("starlette", "plotly", "uvicorn"))
     monkeypatch.setattr("maskwright.core.extras.installed", lambda package: package != "uvicorn")

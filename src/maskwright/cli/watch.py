@@ -21,7 +21,7 @@ def watch(
         list[str] | None,
         typer.Argument(
             metavar="FOLDER",
-            help="Folders or URLs with runs at any depth. When not given: runs if it is there, else this folder.",
+            help="Folders or URLs that have runs below them. When not given: runs, if it is there, else this folder.",
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Print the table once, as a pipe gets it.")] = False,
@@ -29,14 +29,17 @@ def watch(
     port: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help=f"With --web: port, {PORT} when not given; 0 takes a free one.", min=0, max=65535
+            metavar="N",
+            help=f"With --web: port to listen on, {PORT} when not given; 0 takes a free one.",
+            min=0,
+            max=65535,
         ),
     ] = None,
     host: Annotated[
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help=f"With --web: address to listen at, {HOST} when not given. What is sent there is not encrypted.",
+            help=f"With --web: address to listen on, {HOST} when not given. What is sent is not encrypted.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -64,7 +67,8 @@ def watch(
         shown_once = once or as_json or not sys.stdout.isatty()
         absent = [one for one in folders if not find.is_there(one)]
         if shown_once and absent:
-            raise InputError("is not there", where=absent[0], fix="correct the path; without --once it is waited for")
+            fix = "correct the path; only the live table of a terminal and the page of --web wait for a folder"
+            raise InputError("is not there", where=absent[0], fix=fix)
         if as_json:
             runs.refresh(wait=True)
             print_result("", terminal.as_json(runs), True)

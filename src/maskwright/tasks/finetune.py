@@ -90,7 +90,11 @@ class PreparedFinetuning:
 
     @property
     def details(self) -> dict[str, Any]:
-        found = {"task": self.config.task.model_dump(mode="json"), "labels": list(self.dataset.labels)}
+        found = {
+            "task": self.config.task.model_dump(mode="json"),
+            "labels": list(self.dataset.labels),
+            "metric": chosen_metric(self.config, self.dataset.labels),
+        }
         if self.config.task.kind != "question_answering":
             return found
         return found | {"may_be_none": not all(one.answers for one in self.dataset.train)}

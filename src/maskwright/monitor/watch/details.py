@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import math
 import os
 from collections import deque
 from collections.abc import Iterator
@@ -13,7 +15,7 @@ from maskwright.core.folder import Folder, open_regular
 from maskwright.core.secrets import redact, redact_all
 from maskwright.monitor.logs import LOG
 from maskwright.monitor.watch.numbers import is_number
-from maskwright.monitor.watch.runs import Watched, known
+from maskwright.monitor.watch.runs import GOING, LIST_SECONDS, Watched, known
 from maskwright.run.directory import HISTORY, MANIFEST, read_lines, step_folder, step_of
 
 MOST_INCIDENTS = 500
@@ -22,14 +24,16 @@ MOST_LINES, MOST_LETTERS = 1_000, 4_000
 
 
 def details(watched: Watched) -> dict[str, Any]:
-    """The run's row and `config`, `checkpoints`, `incidents`, `ranks` (one by one), `metrics`, `changes`, `lineage`;
-    without secrets. Raises `MaskwrightError` where a file cannot be read."""
+    """The run's row and `config`, `checkpoints` and when they were `listed`, `incidents`, `ranks` (one by one),
+    `metrics`, `changes`, `lineage`; without secrets. Raises `MaskwrightError` where a file cannot be read."""
     folder, report = watched.folder, watched.report
     record = folder.get_json(f"{watched.inside}config.resolved.json") or {}
     config = record.get("config")
+    listed, checkpoints = _listed(watched)
     found = {
         "config": dict(sorted(config.items())) if isinstance(config, dict) else {},
-        "checkpoints": _checkpoints(watched),
+        "checkpoints": checkpoints,
+        "listed": listed,
         "incidents": _incidents(folder.get(watched.inside + HISTORY) or b"", report.changes),
         "ranks": _ranks(watched),
         "metrics": sorted(watched.numbers.names - {"step"}),
@@ -46,6 +50,16 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(inner) for inner in value]
     return known(value) if isinstance(value, float) else value
+
+
+def _listed(watched: Watched) -> tuple[float | None, list[dict[str, Any]]]:
+    """When they were listed, and the checkpoints. At a URL that takes some requests, so it is done seldom; on this
+    machine it is done now, which is None."""
+    if watched.folder.path is not None:
+        return None, _checkpoints(watched)
+    if watched.report.time - watched.checkpoints[0] >= LIST_SECONDS:
+        watched.checkpoints = watched.report.time, _checkpoints(watched)
+    return watched.checkpoints
 
 
 def _checkpoints(watched: Watched) -> list[dict[str, Any]]:
@@ -104,7 +118,7 @@ def _said(line: dict[str, Any], *, first: bool) -> str:
         return "saved"
     if event == "spiked":
         loss = line.get("loss")
-        return f"spike: loss {loss:.3f}" if isinstance(loss, float) else "spike"
+        return f"spike: loss {loss:.3f}" if isinstance(loss, float) and math.isfinite(loss) else "spike"
     if event == "rolled back":
         return f"went back to step {line.get('to')}"
     if event == "ended":
@@ -135,13 +149,14 @@ def _ranks(watched: Watched) -> list[dict[str, Any]]:
 
 
 def log(watched: Watched, search: str, lines: int, before: int | None) -> dict[str, Any]:
-    """The last `lines` lines of log.txt with `search` in them, in any case of letters, of those before line `before`
-    (from 1); and whether there are more before these. Raises `MaskwrightError` where it cannot be read."""
+    """The last `lines` lines of log.txt with `search` in them, in any case of letters, of those before line
+    `before` (from 1); and whether there are more before these. A line that the run is still writing is left out.
+    Raises `MaskwrightError` where it cannot be read."""
     lines = min(max(lines, 1), MOST_LINES)
-    wanted = search.casefold()
+    wanted, writing = search.casefold(), watched.report.state in GOING
     kept: deque[tuple[int, str]] = deque(maxlen=lines + 1)
     for number, raw in enumerate(_log_lines(watched.folder, watched.inside + LOG), start=1):
-        if before is not None and number >= before:
+        if (before is not None and number >= before) or (writing and not raw.endswith(b"\n")):
             break
         text = raw.decode("utf-8", "replace").rstrip("\r\n")
         # In what is shown, or somebody could guess a secret letter by letter.
@@ -153,10 +168,10 @@ def log(watched: Watched, search: str, lines: int, before: int | None) -> dict[s
 
 
 def _log_lines(folder: Folder, name: str) -> Iterator[bytes]:
-    """Of this machine's file one by one: a log of weeks is not held in memory."""
+    """Each with its newline. Of this machine's file one by one: a log of weeks is not held in memory."""
     if folder.path is None:
         content = folder.get(name) or b""
-        yield from content.removesuffix(b"\n").split(b"\n") if content else []
+        yield from io.BytesIO(content)
         return
     try:
         with open_regular(os.path.join(folder.path, name)) as file:

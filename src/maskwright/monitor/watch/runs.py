@@ -27,8 +27,9 @@ from maskwright.run.directory import HISTORY, step_folder
 
 FIND_SECONDS, FIND_SHARE = 10.0, 0.05
 """Folders are searched again after the first, and later where searching would take more than the second of the time."""
-FAR_SECONDS, FAR_OVER_SECONDS = 10.0, 60.0
-"""Between two looks at a run at a URL: while it goes on, and when it is over."""
+FAR_SECONDS, LIST_SECONDS = 10.0, 60.0
+"""Between two looks at a run at a URL that goes on; and between two of what lists a bucket: looks at other runs and at
+copies of checkpoints, and searches for runs."""
 AT_ONCE = 8
 """Runs at URLs that are looked at at the same time."""
 SIGNED = ("status.json", "lease.json", "config.resolved.json", "processes", "checkpoints")
@@ -56,8 +57,12 @@ class Watched:
     """Where its records lie below the folder: with copies of checkpoints, beside the newest, with a slash at the
     end."""
     kind: str
+    metric: str
+    """What a fine-tuning run is judged by; empty where that is not known."""
     looked: float
     signature: object = None
+    checkpoints: tuple[float, list[dict[str, Any]]] = (-math.inf, [])
+    """At a URL: when they were listed, and what was found."""
     counts: Counter[str] = field(default_factory=Counter)
     """Events of its history."""
     started: float | None = None
@@ -85,6 +90,8 @@ class Watched:
             "of": status.of if status else (saved.of if saved else None) or 0,
             "loss": known(numbers.get("loss", status.loss if status else None)),
             "valid_loss": known(numbers.get("valid_loss")),
+            "metric": clean(self.metric) or None,
+            "score": known(numbers.get(f"valid_{self.metric}")) if self.metric else None,
             "learning_rate": known(numbers.get("learning_rate")),
             "tokens_per_second": known(told.tokens_per_second if told else None),
             "eta_seconds": known(told.eta_seconds if told else None),
@@ -94,6 +101,7 @@ class Watched:
             "world_size": beats[0].world_size if beats else 0,
             "ranks": {word: verdicts[word] for word in RANKS},
             "checkpoint_step": saved.step if saved else None,
+            "looked": None if self.folder.path is not None else self.looked,
         }
 
     def _health(self) -> str:
@@ -104,7 +112,7 @@ class Watched:
         if report.state in ("hung", "lost", "silent", "failed"):
             return report.why
         if loss is not None and not math.isfinite(loss):
-            return f"the loss is {loss}"
+            return "the loss is NaN" if math.isnan(loss) else "the loss is infinite"
         slow = [str(one.beat.rank) for one in report.ranks if one.verdict == "slow"]
         skipped = report.status.skipped_updates if report.status else 0
         told = [
@@ -196,7 +204,8 @@ class Below:
 
     def refresh(self) -> None:
         now = self._clock()
-        if now - self._searched >= max(FIND_SECONDS, self._search_seconds / FIND_SHARE):
+        least = LIST_SECONDS if self._is_far else FIND_SECONDS
+        if now - self._searched >= max(least, self._search_seconds / FIND_SHARE):
             self._search = find(self.folders, several=self._several)
             self._searched, self._search_seconds = now, self._clock() - now
         places = {id_of(place.location): place for place in self._search.places}
@@ -214,7 +223,7 @@ class Below:
         old = self.watched.get(key)
         if old is None or not self._is_far:
             return True
-        return now - old.looked >= (FAR_OVER_SECONDS if old.report.over else FAR_SECONDS)
+        return now - old.looked >= (FAR_SECONDS if old.report.state in GOING else LIST_SECONDS)
 
     def _look(self, key: str, place: Place, now: float) -> None:
         old = self.watched.get(key)
@@ -271,11 +280,13 @@ def _seen(key: str, place: Place, report: Report, old: Watched | None) -> Watche
     folder = Folder(place.location)
     record = folder.get_json(f"{inside}config.resolved.json")
     kind = "" if record is None else "finetune" if "task" in record else "pretrain"
+    metric = (record or {}).get("metric")
+    metric = metric if kind == "finetune" and isinstance(metric, str) else ""
     if old is not None and old.inside == inside:
-        old.report, old.kind = report, kind
+        old.report, old.kind, old.metric = report, kind, metric
         return old
     numbers, history = Numbers(folder, inside + METRICS), Grown(folder, inside + HISTORY)
-    return Watched(place, key, folder, report, numbers, history, inside, kind, 0.0)
+    return Watched(place, key, folder, report, numbers, history, inside, kind, metric, 0.0)
 
 
 def _read_history(watched: Watched) -> None:

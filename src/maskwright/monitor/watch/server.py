@@ -109,7 +109,7 @@ class Desk:
             raise InputError("is at a URL, where no request can be left", where=watched.report.run, fix=fix)
         with self._pressing:
             if id_ in self._stopping:
-                raise InputError("is being asked already", where=watched.report.run, fix="wait for its answer")
+                raise InputError("is already being asked", where=watched.report.run, fix="wait for its answer")
             self._stopping[id_] = directory = RunDirectory(watched.folder.path)
         try:
             said = target.stop(directory, request, self._stop_seconds)
@@ -160,7 +160,7 @@ def application(desk: Desk, *, token: str, host: str) -> Any:
         return {"endpoint": endpoint}
 
     async def nothing(asked: Asked, error: Exception) -> Response:
-        there = {"what": "there is nothing", "where": asked.url.path[:200], "fix": "the page is at /"}
+        there = {"what": "there is nothing here", "where": asked.url.path[:200], "fix": "the page is at /"}
         return JSONResponse({"error": there}, status_code=404)
 
     def request(kind: Request) -> dict[str, Any]:
@@ -201,11 +201,11 @@ def _series(desk: Desk, asked: Any) -> dict[str, Any]:
 
 
 def _number(given: str | None, name: str, otherwise: int | None) -> int | None:
-    """Raises `InputError` for what is no whole number from 0."""
+    """Raises `InputError` for what is no whole number, 0 or more."""
     if given is None or given == "":
         return otherwise
     if not (given.isascii() and given.isdigit() and len(given) < 19):
-        raise InputError("is no whole number from 0", where=f"{name}={given[:40]}", fix="correct it")
+        raise InputError("is not a whole number, 0 or more", where=f"{name}={given[:40]}", fix="correct it")
     return int(given)
 
 
@@ -258,7 +258,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        fix = "give another --port; --port 0 takes a free one"
-        fix = fix if is_loopback(host) else f"give an address of this machine as --host, and a free --port: {fix}"
+        fix = "" if is_loopback(host) else "an address of this machine as --host, and "
+        fix = f"give {fix}another --port; --port 0 takes a free one"
         where = f"--host {host} --port {port}"
-        raise InputError(f"cannot be listened at: {error.strerror or error}", where=where, fix=fix) from None
+        raise InputError(f"the server cannot listen there: {error.strerror or error}", where=where, fix=fix) from None

@@ -5,19 +5,20 @@ import { Gone, Refused, ask, runPath } from "./server.js";
 
 const ACTIONS = {
   stop: {
-    question: (name) => `Stop ${name}? It saves a checkpoint and ends. The same command continues it.`,
+    question: (name) => `Stop ${name}? The run saves a checkpoint and ends. The command that started it continues it.`,
     yes: "Stop the run",
     meanwhile: (name) => `Asked ${name} to stop. Waiting until it has saved …`,
   },
   checkpoint: {
-    question: (name) => `Let ${name} save a checkpoint now? It goes on training.`,
+    question: (name) => `Save a checkpoint of ${name} now? The run goes on training.`,
     yes: "Save a checkpoint",
     meanwhile: (name) => `Asked ${name} for a checkpoint. Waiting until it is saved …`,
   },
 };
 const CAN_BE_ASKED = new Set(["running", "starting", "hung", "silent"]);
 let run = null;
-let waiting = 0;
+const waiting = new Set(); // ids of the runs of which an answer is on its way
+const answered = new Map(); // id of a run → what was said of the last request
 
 // Near the head of the page where one run is chosen, and else with the details of the one that they are for.
 export function placeActions(alone) {
@@ -26,11 +27,12 @@ export function placeActions(alone) {
 }
 
 export function showActions(chosen) {
-  if (run?.id !== chosen.id) say(find("answered"), "");
+  if (run && run.id !== chosen.id && !waiting.has(run.id)) answered.delete(run.id);
   run = chosen;
   const going = CAN_BE_ASKED.has(run.state);
-  show(find("actions"), going || find("answered").textContent !== "");
-  for (const id of Object.keys(ACTIONS)) find(id).disabled = !going || waiting > 0;
+  say(find("answered"), answered.get(run.id) ?? "");
+  show(find("actions"), going || answered.has(run.id));
+  for (const id of Object.keys(ACTIONS)) find(id).disabled = !going || waiting.has(run.id);
 }
 
 function confirmed(action) {
@@ -46,18 +48,17 @@ function confirmed(action) {
 async function act(action) {
   const { id, name } = run;
   if (!(await confirmed(action))) return;
-  say(find("answered"), ACTIONS[action].meanwhile(name));
-  waiting += 1;
+  waiting.add(id);
+  answered.set(id, ACTIONS[action].meanwhile(name));
   showActions(run);
-  let said;
   try {
-    said = (await ask(runPath(id, `/${action}`), "POST")).said;
+    answered.set(id, (await ask(runPath(id, `/${action}`), "POST")).said);
   } catch (error) {
     if (!(error instanceof Gone || error instanceof Refused)) throw error;
-    said = error instanceof Refused ? error.sentence : "The server does not answer, so nothing may have been asked of the run.";
+    answered.set(id, error instanceof Refused ? error.sentence : "The server does not answer: the run may have been asked, or not.");
+  } finally {
+    waiting.delete(id);
   }
-  waiting -= 1;
-  if (run.id === id) say(find("answered"), said);
   showActions(run);
 }
 

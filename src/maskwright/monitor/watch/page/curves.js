@@ -1,10 +1,10 @@
 // The curves of the chosen runs: what is asked of the server, the controls, and when plotly draws.
 
 import { arrange, draw, find, make, onChange, say, set, show } from "./elements.js";
-import { AXES, USUAL, drawable, mapping, nameOf, panelsOf, unitOf } from "./metrics.js";
-import { EVENTS, OTHER_EVENT, eventLines, eventTraces, layout, lineOf, theme, traces } from "./plots.js";
+import { AXES, USUAL, drawable, isShare, mapping, nameOf, ownMetrics, panelsOf, unitOf, valueOf } from "./metrics.js";
+import { EVENTS, OTHER_EVENT, eventLines, eventTraces, inPercent, layout, lineOf, theme, traces } from "./plots.js";
 import { Gone, Refused, ask } from "./server.js";
-import { decimal, whole } from "./words.js";
+import { stepTyped, whole } from "./words.js";
 
 const KEPT = "maskwright-watch";
 const MOST_POINTS = 1000;
@@ -17,7 +17,8 @@ const PLOT = { displayModeBar: false, responsive: true, doubleClick: false, show
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const touch = matchMedia("(pointer: coarse)");
 const panels = new Map();
-const view = { metrics: USUAL, x: "step", log: false, smoothing: 0, ...remembered() };
+// `without`: metrics that a run is judged by, and that are not to be drawn all the same.
+const view = { metrics: USUAL, without: [], x: "step", log: false, smoothing: 0, ...remembered() };
 let range = null; // {x: [first, last] on the axis, from, to: steps}
 let shown = { runs: [], details: [], slots: new Map() };
 let asked = ""; // what is on its way
@@ -29,7 +30,8 @@ let plotly;
 function remembered() {
   try {
     const found = JSON.parse(localStorage.getItem(KEPT) ?? "{}");
-    return Array.isArray(found.metrics) && AXES.includes(found.x) ? found : {};
+    const lists = [found.metrics, found.without].every(Array.isArray);
+    return lists && AXES.includes(found.x) && found.smoothing >= 0 && found.smoothing < 1 ? found : {};
   } catch {
     return {};
   }
@@ -97,14 +99,22 @@ async function answer(question, key, path) {
 // The chosen metrics that these runs have; a control for each.
 function offered() {
   const possible = drawable(shown.details);
-  offer(possible);
+  const own = ownMetrics(shown.details);
+  const isChosen = (metric) => view.metrics.includes(metric) || (own.includes(metric) && !view.without.includes(metric));
+  const chosen = possible.filter(isChosen);
+  offer([possible, chosen]);
   find("x-axis").value = view.x;
-  return possible.filter((metric) => view.metrics.includes(metric));
+  return chosen;
 }
 
-const offer = onChange((possible) => {
+const offer = onChange(([possible, chosen]) => {
+  const there = [...find("metric-list").querySelectorAll("input")];
+  if (there.map((box) => box.value).join() === possible.join()) { // the box that was clicked keeps the focus
+    for (const box of there) box.checked = chosen.includes(box.value);
+    return;
+  }
   const boxes = possible.map((metric) => {
-    const box = make("input", { type: "checkbox", value: metric, checked: view.metrics.includes(metric), change: chooseMetrics });
+    const box = make("input", { type: "checkbox", value: metric, checked: chosen.includes(metric), change: chooseMetrics });
     return make("label", {}, box, ` ${nameOf(metric)}`);
   });
   find("metric-list").replaceChildren(find("metric-list").firstElementChild, ...boxes);
@@ -112,7 +122,9 @@ const offer = onChange((possible) => {
 
 function chooseMetrics(event) {
   const { value, checked } = event.target;
-  view.metrics = checked ? [...view.metrics, value] : view.metrics.filter((one) => one !== value);
+  const [others, notWithout] = [view.metrics, view.without].map((all) => all.filter((one) => one !== value));
+  view.metrics = checked ? [...others, value] : others;
+  view.without = checked ? notWithout : [...notWithout, value];
   changed();
 }
 
@@ -165,11 +177,11 @@ async function drawAll(metrics) {
   if (key === drawing) return;
   drawing = key;
   const x = scale();
-  const wanted = panelsOf(metrics).map(([title, names]) => ({ title, names, lines: linesOf(names, x) }));
+  const wanted = panelsOf(metrics, shown.details).map(([title, names]) => ({ title, names, lines: linesOf(names, x) }));
   const filled = wanted.filter((one) => one.lines.length);
-  sayNone(filled.length > 0);
+  sayNone(filled.length > 0, metrics);
   const events = eventsOf(x);
-  legend(events);
+  legend(events, filled.flatMap((one) => one.lines));
   let library;
   try {
     library = filled.length ? await loaded() : null;
@@ -201,9 +213,10 @@ function arrangePanels(filled, library) {
 
 function drawPanel(library, { title, names, lines }, x, marked, events, colours) {
   const panel = panels.get(names[0]);
-  const last = lines.map((line) => `${line.name} ${decimal(line.value.at(-1))} at step ${whole(line.step.at(-1))}`);
+  const last = lines.map((line) => `${line.name} ${valueOf(line.metric, line.value.at(-1))} at step ${whole(line.step.at(-1))}`);
   set(panel.element, "aria-label", `${title}: ${last.join("; ")}`);
-  const data = [...traces(lines, view, colours), ...eventTraces(marked, colours)];
+  const share = isShare(names[0]);
+  const data = [...traces(share ? lines.map(inPercent) : lines, { ...view, share }, colours), ...eventTraces(marked, colours)];
   const shape = layout(
     {
       title,
@@ -212,7 +225,7 @@ function drawPanel(library, { title, names, lines }, x, marked, events, colours)
       xRange: x.range,
       xCounts: view.x !== "time",
       log: view.log,
-      share: names[0].endsWith("_share") || names[0].endsWith("accuracy"),
+      share,
       speed: names[0].endsWith("per_second"),
       zoomable: !touch.matches,
     },
@@ -228,15 +241,15 @@ function drawPanel(library, { title, names, lines }, x, marked, events, colours)
   }
 }
 
-function sayNone(some) {
-  say(find("no-curves"), nothingDrawn());
+function sayNone(some, metrics) {
+  say(find("no-curves"), nothingDrawn(metrics));
   show(find("no-curves"), !some);
   show(find("panels"), some);
 }
 
-function nothingDrawn() {
+function nothingDrawn(metrics) {
   if (range) return "There is no log line in these steps.";
-  if (!view.metrics.length) return "No metric is chosen.";
+  if (!metrics.length && drawable(shown.details).length) return "No metric is chosen.";
   if (answers.series.length && view.x !== "step") return `The log lines have no ${view.x}. Fix: choose another x axis.`;
   return `${shown.runs.length > 1 ? "These runs have" : "The run has"} no log line yet, so there is nothing to draw.`;
 }
@@ -258,14 +271,18 @@ export function runSwatch(slot) {
   return swatch(slot, false);
 }
 
-function legend(events) {
+// Only what is drawn: `lines`.
+function legend(events, lines) {
   const keys = [];
-  if (shown.runs.length === 1 && view.metrics.includes("valid_loss")) {
+  const ofLosses = ["loss", "valid_loss"].every((metric) => lines.some((line) => line.metric === metric));
+  if (shown.runs.length === 1 && ofLosses) {
     const slot = shown.slots.get(shown.runs[0].id);
     keys.push(make("span", { class: "key" }, swatch(slot, false), " training loss"), make("span", { class: "key" }, swatch(slot, true), " held-out loss"));
   } else if (shown.runs.length > 1) {
-    keys.push(...shown.runs.map((run) => make("span", { class: "key" }, runSwatch(shown.slots.get(run.id)), ` ${run.name}`)));
-    if (view.metrics.includes("valid_loss")) keys.push(make("span", { class: "key" }, "Thin: training loss. Bold: held-out loss."));
+    const [drawn, others] = [true, false].map((one) => shown.runs.filter((run) => lines.some((line) => line.run === run) === one));
+    keys.push(...drawn.map((run) => make("span", { class: "key" }, runSwatch(shown.slots.get(run.id)), ` ${run.name}`)));
+    if (ofLosses) keys.push(make("span", { class: "key" }, "Thin: training loss. Bold: held-out loss."));
+    if (drawn.length && others.length) keys.push(make("span", { class: "key" }, `No log line here: ${others.map((run) => run.name).join(", ")}.`));
   }
   for (const event of new Set(events.map((one) => one.event))) {
     const [colour, , name, mark] = EVENTS[event] ?? OTHER_EVENT;
@@ -299,15 +316,26 @@ function zoom(to) {
   find("from").value = to && view.x === "step" ? to.from : "";
   find("to").value = to && view.x === "step" ? to.to : "";
   show(find("everything"), range !== null);
+  refuseSteps("");
   changed();
 }
 
+function refuseSteps(why, ids = []) {
+  for (const id of ["from", "to"]) set(find(id), "aria-invalid", String(ids.includes(id)));
+  say(find("steps-refused"), why);
+  show(find("steps-refused"), why !== "");
+}
+
+// What cannot be drawn is refused in words, and the curves stay.
 function typedSteps() {
-  const [from, to] = ["from", "to"].map((id) => (find(id).value === "" ? null : Number(find(id).value)));
+  const [from, to] = ["from", "to"].map((id) => stepTyped(find(id).value));
+  const wrong = [["from", from], ["to", to]].filter(([, step]) => Number.isNaN(step)).map(([id]) => id);
+  if (wrong.length) return refuseSteps("A step is a whole number, 0 or more.", wrong);
   if (from === null && to === null) return zoom(null);
-  const last = Math.max(1, ...shown.runs.map((run) => run.step ?? 0));
-  if (to !== null && to <= (from ?? 0)) return undefined;
-  return zoom({ x: [from ?? 0, to ?? last], from: from ?? 0, to: to ?? last });
+  const first = from ?? 0;
+  if (to !== null && to <= first) return refuseSteps("The last step has to be after the first.", ["to"]);
+  const last = to ?? Math.max(first + 1, ...shown.runs.map((run) => run.step ?? 0));
+  return zoom({ x: [first, last], from: first, to: last });
 }
 
 function sayControls() {
@@ -331,6 +359,7 @@ export function forgetZoom() {
   range = null;
   for (const id of ["from", "to"]) find(id).value = "";
   show(find("everything"), false);
+  refuseSteps("");
 }
 
 export function startCurves() {

@@ -2,6 +2,7 @@
 
 import { runSwatch } from "./curves.js";
 import { find, grouped, make, onChange, say, show, table } from "./elements.js";
+import { scoreName, valueOf } from "./metrics.js";
 import { EVENTS, OTHER_EVENT } from "./plots.js";
 import { ranksInWords, stateMark } from "./runs.js";
 import { ADVANCING, GOING, NOTHING, ago, bytes, clock, count, decimal, percent, seconds, setting, share, several, spans, whole } from "./words.js";
@@ -17,14 +18,21 @@ function cell(title, value, note = "") {
   return make("div", {}, make("dt", {}, title), make("dd", {}, make("b", {}, value), make("small", {}, note)));
 }
 
+// [name, value] of what fine-tuning is judged by, unless that is its held-out loss.
+function score(run) {
+  if (!run.metric || run.metric === "loss") return null;
+  return [scoreName(run.metric), valueOf(`valid_${run.metric}`, run.score)];
+}
+
 function glance(run, now) {
   const done = share(run.step, run.of);
   const going = ADVANCING.has(run.state);
+  const own = score(run);
   const cells = [
     cell("State", stateMark(run.state), GOING.has(run.state) ? `heartbeat ${ago(now - run.heartbeat)}` : ago(now - run.heartbeat)),
     cell("Step", whole(run.step), done === null ? "" : `${percent(done)} of ${whole(run.of)}`),
     cell("Training loss", decimal(run.loss, 4)),
-    cell("Held-out loss", decimal(run.valid_loss, 4)),
+    own ? cell(`Held-out ${own[0]}`, own[1], `loss ${decimal(run.valid_loss, 4)}`) : cell("Held-out loss", decimal(run.valid_loss, 4)),
     going ? cell("Tokens/s", count(run.tokens_per_second)) : null,
     going ? cell("Time left", seconds(run.eta_seconds)) : null,
     cell("Checkpoint", whole(run.checkpoint_step), run.checkpoint_step === null ? "none yet" : "last saved step"),
@@ -34,10 +42,15 @@ function glance(run, now) {
   const why = run.why && (bad || run.fix || !going) ? `${run.state}: ${run.why}` : "";
   const said = [why, ill, run.fix && `To do: ${run.fix}`].filter(Boolean).map((words) => make("p", {}, sentence(words)));
   return [
-    make("p", { class: "faint" }, run.location),
+    make("p", { class: "faint" }, [run.location, looked(run, now)].filter(Boolean).join(" · ")),
     said.length ? make("div", { class: bad ? "answer bad" : "answer" }, ...said) : "",
     make("dl", { class: "glance" }, ...cells.filter(Boolean)),
   ];
+}
+
+// A run at a URL is read seldom.
+function looked(run, now) {
+  return run.looked ? `read ${ago(now - run.looked)}` : "";
 }
 
 function sentence(words) {
@@ -46,17 +59,21 @@ function sentence(words) {
 }
 
 function beside(runs, slots) {
-  const rows = runs.map((run) => [
+  const scores = runs.map(score);
+  const scored = scores.some(Boolean);
+  const rows = runs.map((run, place) => [
     make("span", {}, runSwatch(slots.get(run.id)), ` ${run.name}`),
     stateMark(run.state),
     whole(run.step),
     percent(share(run.step, run.of)),
     decimal(run.loss),
     decimal(run.valid_loss),
+    ...(scored ? [scores[place]?.join(" ") ?? NOTHING] : []),
     ADVANCING.has(run.state) ? count(run.tokens_per_second) : NOTHING,
     ADVANCING.has(run.state) ? seconds(run.eta_seconds) : NOTHING,
   ]);
-  return table("The runs", ["run", "state", "step", "done", "loss", "held-out loss", "tokens/s", "time left"], rows, 2);
+  const header = ["run", "state", "step", "done", "loss", "held-out loss", scored && "judged by", "tokens/s", "time left"];
+  return table("The runs", header.filter(Boolean), rows, 2);
 }
 
 const paintGlance = onChange(([runs], now, slots) => {
@@ -65,7 +82,7 @@ const paintGlance = onChange(([runs], now, slots) => {
 
 export function showGlance(runs, now, slots) {
   say(find("chosen-title"), runs.length === 1 ? runs[0].name : `${runs.length} runs`);
-  paintGlance([runs, [...slots], runs.map((run) => ago(now - run.heartbeat))], now, slots);
+  paintGlance([runs, [...slots], runs.map((run) => [ago(now - run.heartbeat), looked(run, now)])], now, slots);
 }
 
 // ---- ranks ----------------------------------------------------------------------------------------------------------
@@ -142,7 +159,7 @@ const paintConfiguration = onChange(([config, words]) => {
     .filter(([key, value]) => words.every((word) => `${key} ${value}`.toLowerCase().includes(word)))
     .sort(([a], [b]) => (a < b ? -1 : 1));
   find("configuration").replaceChildren(
-    rows.length ? table("Configuration", ["key", "value"], rows, 2) : make("p", { class: "faint" }, words.length ? "No key matches." : "None is known."),
+    rows.length ? table("Configuration", ["key", "value"], rows, 2) : make("p", { class: "faint" }, words.length ? "No key matches." : "It is not known."),
   );
 });
 
@@ -181,7 +198,7 @@ export function showHappened(detail) {
   paintHappened({ incidents: detail.incidents ?? [], lineage: ancestry(detail.lineage) });
 }
 
-const paintCheckpoints = onChange(([found], now) => {
+const paintCheckpoints = onChange(([found, , listed], now) => {
   const row = (one) => [
     whole(one.step),
     make("span", { class: one.state === "whole" ? "state over" : "state bad" }, `${one.state === "whole" ? "✓" : "◐"} ${one.state}`),
@@ -195,10 +212,11 @@ const paintCheckpoints = onChange(([found], now) => {
   find("checkpoints").replaceChildren(
     shown.length ? table("Checkpoints", header, shown, 2) : make("p", { class: "faint" }, "None yet."),
     more.length ? make("details", {}, make("summary", {}, `${whole(more.length)} older`), table("Older checkpoints", header, more, 2)) : "",
+    listed ? make("p", { class: "faint" }, `Listed ${listed}.`) : "",
   );
 });
 
 export function showCheckpoints(detail, now) {
   const found = detail.checkpoints ?? [];
-  paintCheckpoints([found, found.map((one) => one.saved && ago(now - one.saved))], now);
+  paintCheckpoints([found, found.map((one) => one.saved && ago(now - one.saved)), detail.listed && ago(now - detail.listed)], now);
 }

@@ -1,9 +1,11 @@
 // Names of metrics and what they are drawn with, the x axes, and smoothing.
 
+import { decimal, percent } from "./words.js";
+
 export const AXES = ["step", "tokens", "time"];
 const NOT_DRAWN = new Set([...AXES, "epoch"]);
 const TITLES = {
-  loss: "loss, nats",
+  loss: "loss",
   valid_loss: "held-out loss",
   valid_accuracy: "held-out accuracy",
   learning_rate: "learning rate",
@@ -19,11 +21,32 @@ const TITLES = {
   matmul_share: "share of measured matmul",
   loss_scale: "loss scale",
 };
-const FIRST = ["loss", "valid_loss", "learning_rate", "grad_norm", "tokens_per_second"];
-export const USUAL = FIRST;
+// Of held-out examples, as the labels' own metrics are called.
+const SCORES = {
+  f1: "F1",
+  f1_micro: "micro F1",
+  f1_macro: "macro F1",
+  matthews_corrcoef: "Matthews correlation",
+  pearson: "Pearson correlation",
+  spearman: "Spearman correlation",
+  mse: "mean squared error",
+};
+const SHARES = /(_share|accuracy|_f1|_f1_micro|_f1_macro|_precision|_recall|_exact_match)$/;
+const LOSSES = ["loss", "valid_loss"];
+const REST = ["learning_rate", "grad_norm", "tokens_per_second"];
+export const USUAL = [...LOSSES, ...REST];
 const UNITS = [[2 * 86_400, 86_400, "days"], [2 * 3_600, 3_600, "h"], [2 * 60, 60, "min"], [0, 1, "s"]];
 
 export const isHeldOut = (metric) => metric.startsWith("valid_");
+export const isShare = (metric) => SHARES.test(metric);
+
+export function valueOf(metric, value) {
+  return isShare(metric) ? percent(value, 1) : decimal(value);
+}
+
+export function scoreName(metric) {
+  return SCORES[metric] ?? metric.replaceAll("_", " ");
+}
 
 export function nameOf(metric) {
   if (metric === "loss") return "training loss";
@@ -34,22 +57,35 @@ function titleOf(metric) {
   if (TITLES[metric]) return TITLES[metric];
   const ofASet = /^valid_(.+)_(loss|accuracy)$/.exec(metric);
   if (ofASet) return `held-out ${ofASet[2]}, ${ofASet[1]}`;
-  return (isHeldOut(metric) ? `held-out ${metric.slice(6)}` : metric).replaceAll("_", " ");
+  return isHeldOut(metric) ? `held-out ${scoreName(metric.slice(6))}` : metric.replaceAll("_", " ");
+}
+
+// What fine-tuning is judged by. Where a run does not say it, any of its held-out metrics may be that.
+export function ownMetrics(details) {
+  const own = details.filter((detail) => detail.kind === "finetune").flatMap((detail) =>
+    (detail.metrics ?? []).filter((metric) => (detail.metric ? metric === `valid_${detail.metric}` : isHeldOut(metric))));
+  return [...new Set(own)].filter((metric) => metric !== "valid_loss").sort();
 }
 
 // What may be drawn, the usual ones first.
 export function drawable(details) {
   const found = new Set(details.flatMap((detail) => detail.metrics ?? []));
-  const others = [...found].filter((one) => !FIRST.includes(one) && !NOT_DRAWN.has(one)).sort();
-  return [...FIRST.filter((one) => found.has(one)), ...others];
+  const first = [...LOSSES, ...ownMetrics(details), ...REST];
+  const others = [...found].filter((one) => !first.includes(one) && !NOT_DRAWN.has(one)).sort();
+  return [...first.filter((one) => found.has(one)), ...others];
 }
 
-// [title, metrics] of each panel: the held-out loss lies over the training loss.
-export function panelsOf(metrics) {
+// [title, metrics] of each panel: the held-out loss lies over the training loss. Only that of masked tokens is known to
+// be in nats: fine-tuning's may be a squared error.
+export function panelsOf(metrics, details) {
   const both = metrics.includes("loss") && metrics.includes("valid_loss");
+  const nats = details.every((detail) => detail.kind === "pretrain") ? ", nats" : "";
   return metrics
     .filter((metric) => !(both && metric === "valid_loss"))
-    .map((metric) => [titleOf(metric), both && metric === "loss" ? ["loss", "valid_loss"] : [metric]]);
+    .map((metric) => [
+      LOSSES.includes(metric) ? titleOf(metric) + nats : titleOf(metric),
+      both && metric === "loss" ? LOSSES : [metric],
+    ]);
 }
 
 // Steps of one run as another quantity, and back. Between and beyond what is known, as on a straight line.

@@ -8,6 +8,9 @@ const DASHES = ["solid", "dash", "dot", "dashdot"];
 const OWN_DASH = [0, 0, 1, 2, 3, 1];
 const FEW = 60; // points that get dots
 const BANDS = 2; // runs whose lowest and highest values are shaded
+// The same number of digits on an axis, as many as tell its ticks apart.
+const PERCENT_DIGITS = [[null, 0.009, ".3f"], [0.009, 0.09, ".2f"], [0.09, 0.9, ".1f"], [0.9, null, ".0f"]]
+  .map(([least, most, value]) => ({ dtickrange: [least, most], value }));
 export const EVENTS = {
   started: ["--fourth", "triangle-right", "restart", "▸"],
   gone: ["--bad", "x", "process gone", "✕"],
@@ -47,7 +50,13 @@ function long(colour) {
   return colour.length === 4 ? `#${[...colour.slice(1)].map((digit) => digit + digit).join("")}` : colour;
 }
 
-// `lines`: [{name, slot, metric, x, value, low, high}] of one panel.
+// A share from 0 to 1 in percent.
+export function inPercent(line) {
+  const hundredfold = (values) => values.map((value) => (value === null ? null : 100 * value));
+  return { ...line, value: hundredfold(line.value), low: hundredfold(line.low), high: hundredfold(line.high) };
+}
+
+// `lines`: [{name, slot, metric, x, value, low, high}] of one panel. `view`: {smoothing, share}.
 export function traces(lines, view, colours) {
   const alone = new Set(lines.map((line) => line.slot)).size === 1;
   const paired = new Set(lines.map((line) => line.metric)).size > 1;
@@ -58,7 +67,8 @@ export function traces(lines, view, colours) {
     const colour = long(colours[look.colour]);
     const bold = isHeldOut(line.metric);
     const dots = line.x.length <= FEW && (bold || line.x.length === 1);
-    const base = { type: "scatter", x: line.x, name: plain(line.name), hovertemplate: "%{y:.5~g}" };
+    const hovertemplate = view.share ? "%{y:.2f} %" : "%{y:.5~g}";
+    const base = { type: "scatter", x: line.x, name: plain(line.name), hovertemplate };
     const width = bold ? 2.4 : 1.4;
     const drawn = [];
     if (few && !view.smoothing && line.low.some((low, place) => low !== null && low < line.high[place])) {
@@ -140,7 +150,7 @@ export function layout(view, colours, shapes, many) {
   const y = { ...axis, fixedrange: true, exponentformat: "e", automargin: true, nticks: view.height > 220 ? 9 : 7 };
   if (view.log) Object.assign(y, { type: "log", dtick: null });
   if (view.speed) y.exponentformat = "SI";
-  if (view.share) y.tickformat = ",.0%";
+  if (view.share) Object.assign(y, { ticksuffix: " %", tickformatstops: view.log ? [] : PERCENT_DIGITS });
   return {
     height: view.height,
     margin: { l: 48, r: 12, t: 30, b: view.xTitle ? 42 : 26 },

@@ -1,6 +1,7 @@
 // The list of runs. A row is made once for each run, and changed only where the run has changed.
 
 import { arrange, draw, find, make, say, set, show, spark } from "./elements.js";
+import { scoreName, valueOf } from "./metrics.js";
 import { ADVANCING, GOING, ago, count, decimal, markOf, percent, seconds, share, several, whole } from "./words.js";
 
 const rows = new Map();
@@ -62,6 +63,12 @@ function when(run, now) {
   return ADVANCING.has(run.state) && run.eta_seconds ? `ETA ${seconds(run.eta_seconds)}` : ago(now - run.heartbeat);
 }
 
+// What fine-tuning is judged by says more than its loss.
+function heldOut(run) {
+  if (typeof run.score === "number" && run.metric !== "loss") return `${scoreName(run.metric)} ${valueOf(`valid_${run.metric}`, run.score)}`;
+  return typeof run.valid_loss === "number" ? `held out ${decimal(run.valid_loss, 3)}` : "";
+}
+
 function fill(row, run, now) {
   const done = share(run.step, run.of);
   say(row.name, run.name);
@@ -73,7 +80,7 @@ function fill(row, run, now) {
   say(row.parts.step, done === null ? whole(run.step) : `${count(run.step)} of ${count(run.of)}`);
   say(row.parts.eta, when(run, now));
   say(row.parts.loss, `loss ${decimal(run.loss, 3)}`);
-  say(row.parts.heldOut, run.valid_loss === null || run.valid_loss === undefined ? "" : `held out ${decimal(run.valid_loss, 3)}`);
+  say(row.parts.heldOut, heldOut(run));
   const ill = run.health && run.health !== "fine" ? run.health : "";
   say(row.ranks, ill || (GOING.has(run.state) ? ranksInWords(run.ranks) : ""));
   set(row.ranks, "class", ill ? "line ranks bad" : "line ranks faint");

@@ -59,8 +59,19 @@ export function share(step, of) {
   return known(step) && known(of) && of > 0 ? Math.min(1, step / of) : null;
 }
 
-export function percent(value) {
-  return known(value) ? `${Math.floor(value * 100)} %` : NOTHING;
+// Without places it is rounded down: 100 % only at the end.
+export function percent(value, places = 0) {
+  if (!known(value)) return NOTHING;
+  return places ? `${decimal(value * 100, places)} %` : `${Math.floor(value * 100 + 1e-9)} %`;
+}
+
+// A step that was typed, also as 10,000 or 10 000. null: nothing was; NaN: it is none.
+export function stepTyped(text) {
+  const given = text.trim();
+  if (!given) return null;
+  const digits = /^\d{1,3}([, ]\d{3})+$/.test(given) ? given.replaceAll(/[, ]/g, "") : given;
+  const step = /^\d+$/.test(digits) ? Number(digits) : NaN;
+  return Number.isSafeInteger(step) ? step : NaN;
 }
 
 export function several(number, noun) {

@@ -1,0 +1,90 @@
+"""Takes the pictures of docs/watch.md: of made-up runs, on the real page.
+
+    PYTHONPATH=tests python tests/browser/pictures.py
+
+Needs playwright, Pillow, and Chromium or Chrome on the path. With `--to FOLDER` the pictures go there."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from browser.made_runs import MadeRun
+from browser.served import Served, browser_path, opened, until
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+SHOWN = "/home/you/project/runs"
+"""In place of the temporary folder in which the runs are made."""
+WIDE, TALL = {"width": 1240, "height": 880}, {"width": 1240, "height": 1270}
+DRAWN = ".panel .main-svg"
+
+
+def project(root: Path) -> None:
+    """Two runs that go on, one that hangs, one that failed, and two that are over, one of them a fine-tuning run."""
+    events = (
+        {"step": 1_700, "event": "spiked", "loss": 7.9},
+        {"step": 1_700, "event": "rolled back", "to": 1_600},
+        {"step": 2_000, "event": "saved"},
+        {"step": 2_400, "event": "saved"},
+        {"step": 2_600, "event": "started", "attempt": 2, "host": "vm", "engine": "torch"},
+    )
+    MadeRun(root / "small/rate-1e-3", step=6_400, lines=640, ranks=8, slow=(3,), events=events).write()
+    MadeRun(root / "small/rate-3e-3", step=5_150, lines=515, ranks=8, seed=3, peak=3e-3).write()
+    MadeRun(root / "modern/muon", step=3_000, lines=300, ranks=16, hung=(11,), seed=9, age=12.0).write()
+    MadeRun(root / "modern/adam", step=10_000, lines=500, phase="done", seed=4, age=8_000.0).write()
+    failed = {"message": "out of memory on rank 0", "exit": 1, "phase": "failed"}
+    MadeRun(root / "dna/long", seed=1, age=30_000.0, **failed).write()  # type: ignore[arg-type]
+    MadeRun(
+        root / "news/classes", step=2_000, of=2_000, lines=400, phase="done", seed=6, age=90_000.0, metric="accuracy"
+    ).write()
+
+
+def choose(page: Any, *names: str) -> None:
+    page.locator(".run .name", has_text=names[0]).click()
+    for name in names[1:]:
+        page.check(f"[aria-label='Compare {name}']")
+    title = names[0] if len(names) == 1 else f"{len(names)} runs"
+    until(page, f"document.getElementById('chosen-title').textContent === '{title}'")
+    page.wait_for_selector(DRAWN)
+    page.mouse.move(2, 2)
+    page.wait_for_timeout(1_000)  # plotly's second drawing, after the fonts
+    page.evaluate("scrollTo(0, 0)")
+
+
+def take(browser: Any, address: str, root: str, to: Path, name: str, runs: tuple[str, ...], **context: Any) -> None:
+    def rename(route: Any) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, body=answer.text().replace(root, SHOWN))
+
+    with opened(browser, address, **context) as page:
+        page.route("**/api/**", rename)
+        page.reload()
+        page.wait_for_selector("#list li")
+        choose(page, *runs)
+        page.screenshot(path=to / name)
+    few = Image.open(to / name).convert("RGB").quantize(method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    few.save(to / name, optimize=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--to", type=Path, default=Path(__file__).parents[2] / "docs" / "pictures")
+    to = parser.parse_args().to
+    to.mkdir(parents=True, exist_ok=True)
+    served = Served()
+    with tempfile.TemporaryDirectory() as root, sync_playwright() as play:
+        project(Path(root))
+        address = served.folder(Path(root))
+        browser = play.chromium.launch(executable_path=browser_path(), args=["--disable-gpu"])
+        two = ("small/rate-1e-3", "small/rate-3e-3")
+        take(browser, address, root, to, "watch-two-runs.png", two, viewport=WIDE)
+        take(browser, address, root, to, "watch-hung-dark.png", ("modern/muon",), viewport=TALL, color_scheme="dark")
+        browser.close()
+    served.stop()
+
+
+if __name__ == "__main__":
+    main()
