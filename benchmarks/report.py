@@ -8,6 +8,8 @@ from typing import Any
 
 from faults_table import table as faults_table
 
+from maskwright.core.console import several
+
 HERE = Path(__file__).parent
 NOT_ON_A_GPU = "no whole run on a GPU yet"
 MEMORY = "finetune-ag-news-mini-memory"
@@ -205,7 +207,7 @@ def main() -> None:
     shown = [HERE / "results" / f"{name}.json" for name in ("faults", *(row[0] for row in ROWS))]
     machines = sorted(
         {
-            f"{r['machine']['cpu']}, {r['machine']['cores']} cores, torch {r['versions']['torch']}"
+            f"{r['machine']['cpu']}, {several(r['machine']['cores'], 'core')}, torch {r['versions']['torch']}"
             for r in (json.loads(path.read_text()) for path in shown if path.exists())
         }
     )

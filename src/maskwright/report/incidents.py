@@ -6,10 +6,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from maskwright.core.console import human_seconds
+from maskwright.core.console import human_seconds, several
 from maskwright.report.curves import Tick
 from maskwright.report.run import Run
-from maskwright.report.words import several
 
 OVER = {"done": "The run ended", "stopped": "The run stopped", "failed": "The run failed"}
 MOST = 200

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from maskwright.core.console import human_count
+from maskwright.core.console import human_count, several
 from maskwright.report import frame, incidents, words
 from maskwright.report.curves import Level, Panel, Series, Tick, stack
 from maskwright.report.document import Block, Drawing, Facts, Strip, Words
@@ -25,7 +25,7 @@ LEGENDS = {
 
 def glance(run: Run, dollars_per_hour: float | None) -> Strip:
     status = run.look.status
-    share = f"{run.step / run.of:.0%} of {run.of:,} steps" if run.of else ""
+    share = f"{run.step / run.of:.0%} of {several(run.of, 'step')}" if run.of else ""
     cells: list[tuple[str, str, str]] = [("State", run.look.state, share)]
     loss, accuracy = run.last("valid_loss"), run.last("valid_accuracy")
     if loss is not None:
@@ -216,7 +216,7 @@ def results(run: Run) -> list[Block]:
         )
         for key in metrics
     )
-    examples = tuple((name, f"{run.results[name].get('examples', 0):,} examples") for name in splits)
+    examples = tuple((name, several(run.results[name].get("examples", 0), "example")) for name in splits)
     caption = f"Scores of the best checkpoint, that of step {run.results.get('step')}"
     return [Table(caption, ("metric", *splits), rows), Facts(examples)]
 

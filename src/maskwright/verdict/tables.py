@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from maskwright.core.console import several
 from maskwright.report import words
 from maskwright.report.tables import Table
 from maskwright.verdict import wording
@@ -126,7 +127,7 @@ def protocol(results: Results, report: Report) -> list[tuple[str, str]]:
     given = results.protocol
     rows = []
     for task in results.tasks:
-        seeds = words.several(report.seeds[task.name], "seed")
+        seeds = several(report.seeds[task.name], "seed")
         counts = (
             f"{task.train_examples:,} training, {task.validation_examples:,} validation and "
             f"{task.test_examples:,} test examples"

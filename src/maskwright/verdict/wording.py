@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 
-from maskwright.report.words import FIXED, NOTHING, number, rate, several
+from maskwright.core.console import several
+from maskwright.report.words import FIXED, NOTHING, number, rate
 from maskwright.verdict.judge import Comparison, Report
 from maskwright.verdict.results import Results, Task
 

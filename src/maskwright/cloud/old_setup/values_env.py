@@ -17,6 +17,7 @@ import yaml
 from maskwright.cloud import machines
 from maskwright.cloud.environment import Environment, build_environment, region_of
 from maskwright.cloud.old_setup.shell_file import Variable
+from maskwright.core.console import several
 from maskwright.core.errors import ConfigError
 from maskwright.core.settings import parse_yaml
 
@@ -352,7 +353,7 @@ def _topologies(kind: str) -> dict[int, str]:
 def _slice_yaml(kind: str, chips: int) -> str:
     topology = _topologies(kind)[chips]
     hosts = chips // machines.chips_per_host(kind, topology)
-    note = f"{chips} chips of {HBM_GIB[kind]} GiB in {hosts} host{'s' if hosts > 1 else ''}"
+    note = f"{chips} chips of {HBM_GIB[kind]} GiB in {several(hosts, 'host')}"
     note += "; its disks are pd-balanced" if kind in ("v2", "v3") else ""
     return f"slice: {{accelerator: {kind}, topology: {topology}}}  # {note}"
 
