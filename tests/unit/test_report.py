@@ -25,7 +25,8 @@ from maskwright.data.store import TokenStore
 from maskwright.engines.base import StepStats
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.report import background, curves, incidents
-from maskwright.report.curves import COLUMNS, Level, Panel, Series, stack, thinned
+from maskwright.report.curves import COLUMNS, Panel, Series, stack, thinned
+from maskwright.report.levels import Level
 from maskwright.report.page import NOTHING, contents, write
 from maskwright.report.run import Run, read, read_all
 from maskwright.tasks import data_card
@@ -116,7 +117,7 @@ def test_the_page_says_what_the_run_recorded(folder: Path, tmp_path: Path) -> No
         ),
         *(
             "ln V 5.99",
-            "clipped above 1.0",
+            "clipped above 1",
             f"Cost${3.0 * (run.seconds or 0) / 3600:.2f}",
             "The loss spiked at step 30",
             "in 2 starts",

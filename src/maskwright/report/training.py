@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 from maskwright.core.console import human_count, several
 from maskwright.report import frame, incidents, words
-from maskwright.report.curves import Level, Panel, Series, Tick, stack
+from maskwright.report.curves import Panel, Series, Tick, stack
 from maskwright.report.document import Block, Drawing, Facts, Strip, Words
+from maskwright.report.levels import Level
 from maskwright.report.run import Run
 from maskwright.report.tables import Table
 
@@ -78,9 +79,9 @@ def _loss(runs: Sequence[Run]) -> Panel:
     ]
     baselines = {round(found[0], 3) for run in runs if (found := run.baseline())}
     chances = {round(run.chance, 3) for run in runs if run.chance is not None}
-    levels = [Level("unigram baseline", value) for value in sorted(baselines)[:2]]
-    finetuned = runs[0].is_finetuning
-    levels += [Level("guessing" if finetuned else "ln V", value) for value in sorted(chances)[:2]]
+    levels = [Level(f"unigram baseline {value:.3g}", value) for value in sorted(baselines)[:2]]
+    guess = "guessing" if runs[0].is_finetuning else "ln V"
+    levels += [Level(f"{guess} {value:.3g}", value) for value in sorted(chances)[:2]]
     return Panel("loss, nats", series, levels, height=240)
 
 
@@ -115,7 +116,9 @@ def _rates(runs: Sequence[Run]) -> list[Panel]:
 
 def _health(runs: Sequence[Run]) -> list[Panel]:
     limits = {run.config.get("optimizer.max_grad_norm") for run in runs}
-    levels = [Level("clipped above", value) for value in sorted(one for one in limits if isinstance(one, float))[:2]]
+    levels = [
+        Level(f"clipped above {one:g}", one) for one in sorted(one for one in limits if isinstance(one, float))[:2]
+    ]
     ticks: list[Tick] = incidents.ticks(runs[0]) if len(runs) == 1 else []
 
     def lines(key: str) -> list[Series]:
