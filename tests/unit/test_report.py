@@ -24,7 +24,7 @@ from maskwright.data.loader import validation_batches
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import StepStats
 from maskwright.engines.torch.engine import TorchEngine
-from maskwright.report import background, curves, incidents
+from maskwright.report import background, curves, incidents, levels
 from maskwright.report.curves import COLUMNS, Panel, Series, stack, thinned
 from maskwright.report.levels import Level
 from maskwright.report.page import NOTHING, contents, write
@@ -154,6 +154,8 @@ def test_the_command_writes_both_forms_and_several_runs(
     steps = sorted(int(path.name[5:]) for path in (folder / "checkpoints").glob("step-*"))
     assert f"| text | step {steps[0]} | step {steps[1]} | step 40 |" in said
     assert said.count("By how often a token is in the training text") == 1
+    languages = said.split("Languages of ")[1].split("\n\n")[1].splitlines()[2:]
+    assert languages[0].startswith("| en | ")
 
 
 def test_runs_in_a_bucket_and_their_copies(folder: Path) -> None:
@@ -253,6 +255,36 @@ def test_scales_hold_their_values_between_few_marks(values: list[float]) -> None
         assert 2 <= len(scale.marks) <= height // curves.BETWEEN_MARKS + 3
         labels = [curves._label(10**mark if scale.log else mark, scale) for mark in scale.marks]
         assert len(set(labels)) == len(labels)
+
+
+FALLING = [(at / 50, 20.0 + 200.0 * (1 - math.exp(-at / 10))) for at in range(51)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "curve"),
+    [
+        ([("ln V 8.32", 24.0), ("unigram baseline 6.57", 200.0)], FALLING),
+        ([("unigram baseline 6.64", 90.0), ("unigram baseline 6.57", 93.0)], FALLING),
+        ([("clipped above 1", 120.0)], [(at / 100, 100.0 + 12.0 * math.sin(at)) for at in range(101)]),
+        ([("unigram baseline 6.57", 120.0)], [(0.5, 40.0)]),
+    ],
+)
+def test_a_name_of_a_line_stands_where_no_curve_runs(lines: list[tuple[str, float]], curve: list[Any]) -> None:
+    found = levels.names(lines, [curve], 14.0, 240.0)
+    for name in found:
+        left, right, top, bottom = name.box
+        for at in range(10_001):
+            x = at / 10_000
+            y = float(np.interp(x, *zip(*curve, strict=True))) if curve[0][0] <= x <= curve[-1][0] else math.inf
+            assert not (left < x < right and top < y < bottom)
+        assert 0.0 <= left < right <= 1.0 and bottom <= 243.0
+        assert not any(name.box.meets(other.box) for other in found if other is not name)
+
+
+def test_a_name_that_has_no_free_place_is_below_the_curve() -> None:
+    points = [(float(at), 6.5 + (at % 2)) for at in range(100)]
+    drawn = stack([Panel("loss", [Series("a", points)], [Level("unigram baseline 7", 7.0)])], 99.0, "x")
+    assert drawn.index("unigram baseline 7") < drawn.index("<path")
 
 
 def test_lengths_and_frequencies_are_those_of_a_slow_count(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
