@@ -39,14 +39,16 @@ def glance(run: Run, dollars_per_hour: float | None) -> Strip:
         note = "of the validation examples" if run.is_finetuning else "of masked tokens"
         cells.append(("Accuracy", f"{accuracy:.1%}", note))
     if loss is not None and not run.is_finetuning:
-        cells.append(("Perplexity", f"{math.exp(min(loss, 700.0)):,.1f}", "of masked tokens"))
+        perplexity = math.exp(min(loss, 700.0))
+        cells.append(("Perplexity", f"{perplexity:,.{1 if perplexity < 1000 else 0}f}", "of masked tokens"))
     if rate := speed(run):
         tokens = f"{human_count(status.tokens)} in all" if status and status.tokens else ""
         cells.append(("Tokens/s", human_count(rate), tokens))
     starts = len(run.spans)
     cells.append(("Time", words.duration(run.seconds), f"in {starts} starts" if starts > 1 else ""))
     if dollars_per_hour is not None and run.seconds is not None:
-        cells.append(("Cost", f"${run.seconds / 3600 * dollars_per_hour:,.2f}", f"at ${dollars_per_hour:g} an hour"))
+        hourly = f"{dollars_per_hour:,.2f}".removesuffix(".00")
+        cells.append(("Cost", f"${run.seconds / 3600 * dollars_per_hour:,.2f}", f"at ${hourly} an hour"))
     return Strip(tuple(cells))
 
 
