@@ -170,13 +170,17 @@ on disk. Dropout and dynamic masking are on. Both run in fp32, in one CPU proces
 
 
 def value(number: float, unit: str) -> str:
-    return f"{number:.1%} {unit}" if unit == "of it" else f"{number:.3g} {unit}"
+    """What was measured; ratios with three digits, also where the last is a zero."""
+    digits = "#.3g" if unit == "x" and number < 100 else ".3g"
+    return f"{number:.1%} {unit}" if unit == "of it" else f"{number:{digits}} {unit}"
 
 
 def line(row: tuple[str, str, str, str, str, float | None, bool]) -> str:
     name, where, against, key, unit, target, less = row
     path = HERE / "results" / f"{name}.json"
-    wanted = "-" if target is None else f"{'≤' if less else '≥'} {value(target, unit)}"
+    wanted = "-"
+    if target is not None:
+        wanted = f"{'≤' if less else '≥'} {f'{target:.1%}' if unit == 'of it' else f'{target:g}'} {unit}"
     if not path.exists():
         found = NOT_ON_A_GPU if "gpu-" in name else "not run yet"
         return f"| {where} | {against} | {wanted} | {found} | | |"

@@ -44,7 +44,7 @@ def known(value: Any) -> Iterator[str]:
     elif isinstance(value, str):
         yield from NUMBER.findall(value)
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield from (f"{value}", f"{value:g}", f"{value:.3g}", f"{value:.2g}")
+        yield from (f"{value}", f"{value:g}", f"{value:.3g}", f"{value:#.3g}", f"{value:.2g}")
 
 
 @pytest.mark.parametrize("name", DRAWN)

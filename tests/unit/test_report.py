@@ -19,16 +19,18 @@ from conftest import small_config
 from html_page import Page
 
 from maskwright.cli import main
+from maskwright.core.console import several
 from maskwright.core.errors import InputError, StoppedEarly
 from maskwright.data.loader import validation_batches
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import StepStats
 from maskwright.engines.torch.engine import TorchEngine
-from maskwright.report import background, curves, incidents, levels
+from maskwright.report import background, curves, incidents, levels, plots
 from maskwright.report.curves import COLUMNS, Panel, Series, stack, thinned
 from maskwright.report.levels import Level
 from maskwright.report.page import NOTHING, contents, write
 from maskwright.report.run import Run, read, read_all
+from maskwright.report.words import span
 from maskwright.tasks import data_card
 from maskwright.tasks.evaluate import unigram
 from maskwright.tasks.pretrain import pretrain
@@ -255,6 +257,15 @@ def test_scales_hold_their_values_between_few_marks(values: list[float]) -> None
         assert 2 <= len(scale.marks) <= height // curves.BETWEEN_MARKS + 3
         labels = [curves._label(10**mark if scale.log else mark, scale) for mark in scale.marks]
         assert len(set(labels)) == len(labels)
+
+
+def test_numbers_and_their_nouns_agree() -> None:
+    counts = [several(count, "process", "processes") for count in (0, 1, 2, 1_000)]
+    assert counts == ["0 processes", "1 process", "2 processes", "1,000 processes"]
+    assert [span(low, high, "token") for low, high in ((0, 0), (1, 1), (2, 3))] == [
+        "0 tokens", "1 token", "2 to 3 tokens"
+    ]  # fmt: skip
+    assert "<b>1 document</b>" in plots.bars({"en": 1, "de": 2}, "document")
 
 
 FALLING = [(at / 50, 20.0 + 200.0 * (1 - math.exp(-at / 10))) for at in range(51)]
