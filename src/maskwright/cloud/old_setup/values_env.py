@@ -265,11 +265,12 @@ class _Import:
         match = re.search(r"-(\d+)$", self.text("TPU_ACCELERATOR_TYPE"))
         size = max(1, int(match.group(1)) // 8) if match else 1
         group = {"machine_type": machine, "size": size}
+        cores = "cores / 8, as the instance group had"
         if machine and (self.with_group or not match):
-            self.mapped("MACHINE_TYPE", "group", group, f"{size} hosts: cores / 8, as the instance group had")
+            self.mapped("MACHINE_TYPE", "group", group, f"{several(size, 'host')}: {cores}")
         elif machine:
             self.group = _scalar(group)
-            reason = f"the slice's own hosts run the code; --with-group keeps the {size} machines (cores / 8) too"
+            reason = f"the slice's own hosts run the code; --with-group keeps {several(size, 'machine')} too ({cores})"
             self.refused("MACHINE_TYPE", reason)
         self.script("MIG_SETUP_SCRIPT")
 
