@@ -14,7 +14,7 @@ COLUMNS, LINE, TIMES = 64, 19, 3
 """Letters in a row, units between rows, and how often all of it is played."""
 BEFORE, AFTER = 2.0, 4.0
 """Seconds that the finished session stands, before and after it is played."""
-ROWS = (9, 20, 4)
+ROWS = (8, 21, 4)
 """Of each terminal."""
 SCREEN = """.screen{fill:#15191f;stroke:#3a444f}
 .session text.row{fill:#d7dde4;white-space:pre}.session text.typed{fill:#7ec8ff}
@@ -80,7 +80,7 @@ def session() -> str:
     )
     same = "the same" if ratios["digests_that_differ"] == 0 else "different"
     caption = (
-        f"Both terminals at the same time, one above the other. Recorded in {ratios['seconds']:g} s, and played in as "
+        f"Both terminals at the same time, one above the other. Recorded in {ratios['seconds']:.3g} s, and played in as "
         f"many. {measured_on([record])}"
     )
     told = (

@@ -213,4 +213,4 @@ def _label(value: float, scale: _Scale) -> str:
     size, suffix = next(((size, suffix) for least, size, suffix in UNITS_OF_MARKS if most >= least), (1.0, ""))
     step = (scale.marks[1] - scale.marks[0] if len(scale.marks) > 1 else 1.0) / size
     places = max(0, -math.floor(math.log10(step) + 1e-9))
-    return words.rate(value) if places > 4 else words.number(value / size, places) + suffix
+    return words.rate(value) if places > 3 else words.number(value / size, places) + suffix
