@@ -376,10 +376,9 @@ def _unusual_data(ready: Pretraining) -> list[str]:
     for name, store in ready.held_out.items():
         held_out, of = _documents_held_out(store), f" in {name}" if name else ""
         if 0 < held_out < LEAST_HELD_OUT_DOCUMENTS:
-            are = "is" if held_out == 1 else "are"
             found.append(
-                f"only {several(held_out, 'document')} {are} held out{of}, too few to compare runs by: "
-                "prepare into another folder with a larger --valid-fraction"
+                f"only {several(held_out, 'document')} {'is' if held_out == 1 else 'are'} held out{of}, too few to "
+                "compare runs by: prepare into another folder with a larger --valid-fraction"
             )
     return found
 
