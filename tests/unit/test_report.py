@@ -224,6 +224,17 @@ def test_kills_are_starts_without_a_last_word(folder: Path) -> None:
     killed = Run(**{**run.__dict__, "history": lines})
     assert incidents.kills(killed) == 1
     assert any("gone without a word" in line for line in incidents.in_words(killed))
+    assert ", 1 restart (after a kill), 1 spike, " in incidents.summary(killed)
+    start = next(line for line in lines if line["event"] == "started")
+    for events, said in (
+        ("sss", "2 restarts (each after a kill)"),
+        ("ssse", "2 restarts (each after a kill)"),
+        ("sess", "2 restarts (1 after a kill)"),
+        ("sesss", "3 restarts (2 after kills)"),
+        ("ses", "1 restart,"),
+    ):
+        history = [start if one == "s" else {**start, "event": "ended"} for one in events]
+        assert said in incidents.summary(Run(**{**run.__dict__, "history": history}))
 
 
 def test_thinned_curves_keep_the_ends_and_each_column_highest_and_lowest() -> None:
@@ -257,6 +268,12 @@ def test_scales_hold_their_values_between_few_marks(values: list[float]) -> None
         assert 2 <= len(scale.marks) <= height // curves.BETWEEN_MARKS + 3
         labels = [curves._label(10**mark if scale.log else mark, scale) for mark in scale.marks]
         assert len(set(labels)) == len(labels)
+
+
+def test_values_are_written_as_in_a_yaml() -> None:
+    phases = [{"until_step": 200, "seq_len": None, "masking_rate": 0.3}, {"until_share": 1.0, "lr_shape": "cosine"}]
+    assert background._value(phases) == "[{until_step: 200, masking_rate: 0.3}, {until_share: 1, lr_shape: cosine}]"
+    assert [background._value(one) for one in (None, True, 4e-5, ["wandb"])] == ["not set", "true", "4e-05", "[wandb]"]
 
 
 def test_numbers_and_their_nouns_agree() -> None:

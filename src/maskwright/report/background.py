@@ -169,7 +169,7 @@ def configuration(run: Run) -> list[Block]:
         if key in begun and not _equal(value, begun[key])
     )
     base = f"the recipe {recipe}" if recipe else "the defaults"
-    what = f"What differs from {base}. Every other key of {len(run.config)} is as there."
+    what = f"Of {len(run.config)} keys, these differ from {base}."
     found: list[Block] = [Words(what if rows else f"Every key is as in {base}.")]
     if rows:
         found.append(Table(f"Differences from {base}", ("key", "this run", "recipe" if recipe else "default"), rows, 3))
@@ -196,13 +196,18 @@ def _equal(mine: Any, other: Any) -> bool:
 
 
 def _value(value: Any) -> str:
+    """As YAML has it on a line, without what is not set."""
     if value is None:
         return "not set"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
         return f"{value:g}"
-    return str(value.model_dump(mode="json") if hasattr(value, "model_dump") else value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_value(one)}' for key, one in value.items() if one is not None)}}}"
+    return _value(value.model_dump(mode="json")) if hasattr(value, "model_dump") else str(value)
 
 
 # ---- where from, where, and how again ------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ dt { font-weight: 600; margin-top: .5rem; } dd { margin: 0; }
 .glance div { flex: 1 1 6rem; background: var(--box); border: 1px solid var(--line); border-radius: 6px;
   padding: .5rem .6rem; }
 @media (max-width: 30rem) { .glance div { flex-basis: 9rem; } }
-.glance dt { font-weight: 400; font-size: .85rem; color: var(--faint); margin: 0; }
+.glance dt { font-weight: 400; font-size: .85rem; color: var(--faint); margin: 0; white-space: nowrap; }
 .glance b { display: block; font-size: 1.25rem; font-variant-numeric: tabular-nums; line-height: 1.3; }
 .glance small { display: block; line-height: 1.3; }
 .curves { margin: .6rem 0; } .curves svg.area { overflow: hidden; }
