@@ -22,9 +22,8 @@ def differences(report: Report) -> Table:
         difference = wording.points(found.difference, places, sign=True)
         arms = f"{found.other} against {found.base}"
         rows.append((found.task, arms, found.verdict, difference, wording.interval(found), *p, wording.smallest(found)))
-    caption = (
-        "Differences in points; the last column is the smallest that would have been shown with a probability of 80 %"
-    )
+    likely = f"with a probability of 80{words.FIXED}%"
+    caption = f"Differences in points; the last column is the smallest that would have been shown {likely}"
     return Table(caption, (*header, "smallest"), tuple(rows), words=3)
 
 
