@@ -80,8 +80,8 @@ def session() -> str:
     )
     same = "the same" if ratios["digests_that_differ"] == 0 else "different"
     caption = (
-        f"Both terminals at the same time, one above the other. Recorded in {ratios['seconds']:.3g} s, and played in as "
-        f"many. {measured_on([record])}"
+        f"Both terminals at the same time, one above the other. Recorded in {ratios['seconds']:.3g} s, and played "
+        f"in as many. {measured_on([record])}"
     )
     told = (
         f"In one terminal a run is left alone. In the other the same run is killed by kill -9, and the same command "

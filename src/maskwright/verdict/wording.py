@@ -216,8 +216,8 @@ def method(results: Results, report: Report) -> list[tuple[str, str, str]]:
         ),
         (
             "The smallest difference is the true difference that the same experiment with new seeds and new test "
-            f"examples would call helped with a probability of 80{FIXED}%, given the spread seen here and how uncertain that "
-            "spread is.",
+            f"examples would call helped with a probability of 80{FIXED}%, given the spread seen here and how "
+            "uncertain that spread is.",
             "Bloom (1995), Minimum Detectable Effects, Evaluation Review",
             "https://doi.org/10.1177/0193841X9501900504",
         ),
