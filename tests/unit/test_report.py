@@ -150,12 +150,16 @@ def test_the_command_writes_both_forms_and_several_runs(
     differing = said.split("Keys in which the runs differ")[1].split("\n\n")[1].splitlines()
     assert differing[2:] == ["| optimizer.learning\\_rate | 0.003 | 0.5 |", "| seed | 0 | 3 |"]
     assert "optimizer.learning_rate" in Page(out.read_text()).text
+    by_step = said.split("Held-out loss by step")[1].split("\n\n")[1].splitlines()
+    losses = [f"| 40 | {run.last('valid_loss'):.4f} | {run.last('valid_loss'):.4f} |" for run in [read(str(folder))]]
+    assert by_step[-1:] == losses and len(by_step) == 2 + 5
     page = tmp_path / "one.md"
     assert call("report", folder, "--to", page, "--fill", "The <mask> saw a bridge.", "--evaluate")[0] == 0
     said = page.read_text()
     steps = sorted(int(path.name[5:]) for path in (folder / "checkpoints").glob("step-*"))
     assert f"| text | step {steps[0]} | step {steps[1]} | step 40 |" in said
     assert said.count("By how often a token is in the training text") == 1
+    assert said.count("| step | training loss | held-out loss | accuracy |") == 1
     languages = said.split("Languages of ")[1].split("\n\n")[1].splitlines()[2:]
     assert languages[0].startswith("| en | ")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import statistics
 from collections.abc import Sequence
@@ -11,9 +12,11 @@ from maskwright.report import frame, incidents, words
 from maskwright.report.curves import Panel, Series, Tick, stack
 from maskwright.report.document import Block, Drawing, Facts, Strip, Words
 from maskwright.report.levels import Level
-from maskwright.report.run import Run
+from maskwright.report.run import Points, Run
 from maskwright.report.tables import Table
 
+MOST_STEPS = 12
+"""In the table of Markdown."""
 COLOURS = 6
 """Kinds of lines that the page's style tells apart."""
 LEGENDS = {
@@ -68,8 +71,39 @@ def curves(runs: Sequence[Run]) -> list[Block]:
     panels = [_loss(runs), *_metrics(runs), *_rates(runs), *_health(runs)]
     what = f"Training and held-out loss of {words.listed([run.name for run in runs])}, with what belongs to it"
     steady = _steady(runs[0]) if len(runs) == 1 else ""
-    drawn = Drawing(stack(panels, last, what), _legend(runs, panels))
+    drawn = Drawing(stack(panels, last, what), _legend(runs, panels), _numbers(runs))
     return [drawn, *([Words(steady, faint=True)] if steady else [])]
+
+
+def _numbers(runs: Sequence[Run]) -> Table:
+    """Where curves cannot be drawn: the losses of a few steps."""
+    key, name = ("valid_loss", "held-out loss") if any(run.points("valid_loss") for run in runs) else ("loss", "loss")
+    columns = [(run.name, "loss", dict(run.points(key))) for run in runs]
+    steps = sorted({step for _, _, values in columns for step in values})
+    chosen = sorted({*steps[:: -(-len(steps) // MOST_STEPS)], steps[-1]})
+    if len(runs) == 1:
+        columns = [(name, "loss", columns[0][2])]
+        if key != "loss":
+            columns.insert(0, ("training loss", "loss", _latest(runs[0].points("loss"), chosen)))
+            accuracy = dict(runs[0].points("valid_accuracy"))
+            columns += [("accuracy", "share", accuracy)] if accuracy else []
+    rows = tuple((f"{step:,.0f}", *(_cell(values.get(step), what) for _, what, values in columns)) for step in chosen)
+    caption = f"{name.capitalize()} by step" if len(runs) > 1 else "Losses by step"
+    return Table(caption, ("step", *(column for column, _, _ in columns)), rows, words=0)
+
+
+def _latest(points: Points, steps: Sequence[float]) -> dict[float, float]:
+    """The value at each of the steps, or else the one before it."""
+    found = {}
+    for step in steps:
+        place = bisect.bisect_right(points, (step, math.inf))
+        if place:
+            found[step] = points[place - 1][1]
+    return found
+
+
+def _cell(value: float | None, what: str) -> str:
+    return words.NOTHING if value is None else f"{value:.2%}" if what == "share" else f"{value:.4f}"
 
 
 def _loss(runs: Sequence[Run]) -> Panel:
