@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from maskwright.core.console import several
+
 Record = dict[str, Any]
 SIDES = {"hf_trainer": "HF Trainer", "maskwright": "maskwright"}
 
@@ -44,7 +46,7 @@ def disk_full(seen: Record, setting: Record) -> str:
 
 def nan_weight(seen: Record, setting: Record) -> str:
     run = seen["run"]
-    logged = ", ".join(f"loss {value} in {count} log line{'s' * (count > 1)}" for value, count in _few(seen))
+    logged = ", ".join(f"loss {value} in {several(count, 'log line')}" for value, count in _few(seen))
     if seen["not_finite_grad_norms"]:
         logged += f", gradient norm not finite in {seen['not_finite_grad_norms']}"
     saved = "nothing saved"

@@ -8,6 +8,8 @@ from typing import Any
 
 from faults_table import table as faults_table
 
+from maskwright.core.console import several
+
 HERE = Path(__file__).parent
 NOT_ON_A_GPU = "no whole run on a GPU yet"
 MEMORY = "finetune-ag-news-mini-memory"
@@ -173,13 +175,17 @@ on disk. Dropout and dynamic masking are on. Both run in fp32, in one CPU proces
 
 
 def value(number: float, unit: str) -> str:
-    return f"{number:.1%} {unit}" if unit == "of it" else f"{number:.3g} {unit}"
+    """What was measured; ratios with three digits, also where the last is a zero."""
+    digits = "#.3g" if unit == "x" and number < 100 else ".3g"
+    return f"{number:.1%} {unit}" if unit == "of it" else f"{number:{digits}} {unit}"
 
 
 def line(row: tuple[str, str, str, str, str, float | None, bool]) -> str:
     name, where, against, key, unit, target, less = row
     path = HERE / "results" / f"{name}.json"
-    wanted = "-" if target is None else f"{'≤' if less else '≥'} {value(target, unit)}"
+    wanted = "-"
+    if target is not None:
+        wanted = f"{'≤' if less else '≥'} {f'{target:.1%}' if unit == 'of it' else f'{target:g}'} {unit}"
     if not path.exists():
         found = NOT_ON_A_GPU if "gpu-" in name else "not run yet"
         return f"| {where} | {against} | {wanted} | {found} | | |"
@@ -210,7 +216,7 @@ def main() -> None:
     shown = [HERE / "results" / f"{name}.json" for name in ("faults", *(row[0] for row in ROWS))]
     machines = sorted(
         {
-            f"{r['machine']['cpu']}, {r['machine']['cores']} cores, torch {r['versions']['torch']}"
+            f"{r['machine']['cpu']}, {several(r['machine']['cores'], 'core')}, torch {r['versions']['torch']}"
             for r in (json.loads(path.read_text()) for path in shown if path.exists())
         }
     )

@@ -44,7 +44,7 @@ def known(value: Any) -> Iterator[str]:
     elif isinstance(value, str):
         yield from NUMBER.findall(value)
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield from (f"{value}", f"{value:g}", f"{value:.3g}", f"{value:.2g}")
+        yield from (f"{value}", f"{value:g}", f"{value:.3g}", f"{value:#.3g}", f"{value:.2g}")
 
 
 @pytest.mark.parametrize("name", DRAWN)
@@ -70,7 +70,9 @@ def test_a_figure_can_be_read_by_everybody(name: str) -> None:
     assert float(figure.get("width", "inf")) <= 600
     assert min(int(size) for size in re.findall(r"font(?:-size)?:(\d+)px", text)) >= 13
     assert "prefers-color-scheme:dark" in text and "<script" not in text and "href" not in text
-    assert ("animation:" in text) == ("prefers-reduced-motion" in text)
+    still = re.sub(r"@media \(prefers-reduced-motion:no-preference\)\{[^{}]*\{[^{}]*\}\}", "", text)
+    assert "animation:" not in still, "who wants no motion, or has none, sees the end"
+    assert {*re.findall(r"@keyframes \w+\{0%\{transform:(\w+)", text)} <= {"none"}, "the first frame is the end"
     assert all(len(figure.find(f"{SVG}{tag}").text) > 10 for tag in ("title", "desc"))  # type: ignore[union-attr, arg-type]
     for tick in words(figure, ticks=True):
         assert re.fullmatch(r"loss|difference|step 0|[+-]?[\d.]+( x)?", tick)

@@ -526,7 +526,7 @@ def test_the_audit_shows_what_cleaning_leaves_out(messy: Path, tokenizer: str, t
     page = Page(audit_page.html(result))  # which has no links, scripts or pictures
     assert not {tag for tag, _ in page.elements} & {"a", "img", "link", "script", "iframe"}
     assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in page.all("meta")
-    for shown in ("near duplicates", "1,024 to 2,047 characters", "Latin", "tokens per word", "de 1 documents"):
+    for shown in ("near duplicates", "1,024 to 2,047 characters", "Latin", "tokens per word", "de 1 document"):
         assert shown in page.text
     assert "cleaning (near duplicates): 2  -> prepare leaves them out with the same options" in audit_report(result)
 

@@ -19,15 +19,18 @@ from conftest import small_config
 from html_page import Page
 
 from maskwright.cli import main
+from maskwright.core.console import several
 from maskwright.core.errors import InputError, StoppedEarly
 from maskwright.data.loader import validation_batches
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import StepStats
 from maskwright.engines.torch.engine import TorchEngine
-from maskwright.report import background, curves, incidents
-from maskwright.report.curves import COLUMNS, Level, Panel, Series, stack, thinned
+from maskwright.report import background, curves, incidents, levels, plots
+from maskwright.report.curves import COLUMNS, Panel, Series, stack, thinned
+from maskwright.report.levels import Level
 from maskwright.report.page import NOTHING, contents, write
 from maskwright.report.run import Run, read, read_all
+from maskwright.report.words import span
 from maskwright.tasks import data_card
 from maskwright.tasks.evaluate import unigram
 from maskwright.tasks.pretrain import pretrain
@@ -116,7 +119,7 @@ def test_the_page_says_what_the_run_recorded(folder: Path, tmp_path: Path) -> No
         ),
         *(
             "ln V 5.99",
-            "clipped above 1.0",
+            "clipped above 1",
             f"Cost${3.0 * (run.seconds or 0) / 3600:.2f}",
             "The loss spiked at step 30",
             "in 2 starts",
@@ -147,12 +150,18 @@ def test_the_command_writes_both_forms_and_several_runs(
     differing = said.split("Keys in which the runs differ")[1].split("\n\n")[1].splitlines()
     assert differing[2:] == ["| optimizer.learning\\_rate | 0.003 | 0.5 |", "| seed | 0 | 3 |"]
     assert "optimizer.learning_rate" in Page(out.read_text()).text
+    by_step = said.split("Held-out loss by step")[1].split("\n\n")[1].splitlines()
+    losses = [f"| 40 | {run.last('valid_loss'):.4f} | {run.last('valid_loss'):.4f} |" for run in [read(str(folder))]]
+    assert by_step[-1:] == losses and len(by_step) == 2 + 5
     page = tmp_path / "one.md"
     assert call("report", folder, "--to", page, "--fill", "The <mask> saw a bridge.", "--evaluate")[0] == 0
     said = page.read_text()
     steps = sorted(int(path.name[5:]) for path in (folder / "checkpoints").glob("step-*"))
     assert f"| text | step {steps[0]} | step {steps[1]} | step 40 |" in said
     assert said.count("By how often a token is in the training text") == 1
+    assert said.count("| step | training loss | held-out loss | accuracy |") == 1
+    languages = said.split("Languages of ")[1].split("\n\n")[1].splitlines()[2:]
+    assert languages[0].startswith("| en | ")
 
 
 def test_runs_in_a_bucket_and_their_copies(folder: Path) -> None:
@@ -219,6 +228,17 @@ def test_kills_are_starts_without_a_last_word(folder: Path) -> None:
     killed = Run(**{**run.__dict__, "history": lines})
     assert incidents.kills(killed) == 1
     assert any("gone without a word" in line for line in incidents.in_words(killed))
+    assert ", 1 restart (after a kill), 1 spike, " in incidents.summary(killed)
+    start = next(line for line in lines if line["event"] == "started")
+    for events, said in (
+        ("sss", "2 restarts (each after a kill)"),
+        ("ssse", "2 restarts (each after a kill)"),
+        ("sess", "2 restarts (1 after a kill)"),
+        ("sesss", "3 restarts (2 after kills)"),
+        ("ses", "1 restart,"),
+    ):
+        history = [start if one == "s" else {**start, "event": "ended"} for one in events]
+        assert said in incidents.summary(Run(**{**run.__dict__, "history": history}))
 
 
 def test_thinned_curves_keep_the_ends_and_each_column_highest_and_lowest() -> None:
@@ -252,6 +272,51 @@ def test_scales_hold_their_values_between_few_marks(values: list[float]) -> None
         assert 2 <= len(scale.marks) <= height // curves.BETWEEN_MARKS + 3
         labels = [curves._label(10**mark if scale.log else mark, scale) for mark in scale.marks]
         assert len(set(labels)) == len(labels)
+
+
+def test_values_are_written_as_in_a_yaml() -> None:
+    phases = [{"until_step": 200, "seq_len": None, "masking_rate": 0.3}, {"until_share": 1.0, "lr_shape": "cosine"}]
+    assert background._value(phases) == "[{until_step: 200, masking_rate: 0.3}, {until_share: 1, lr_shape: cosine}]"
+    assert [background._value(one) for one in (None, True, 4e-5, ["wandb"])] == ["not set", "true", "4e-05", "[wandb]"]
+
+
+def test_numbers_and_their_nouns_agree() -> None:
+    counts = [several(count, "process", "processes") for count in (0, 1, 2, 1_000)]
+    assert counts == ["0 processes", "1 process", "2 processes", "1,000 processes"]
+    assert [span(low, high, "token") for low, high in ((0, 0), (1, 1), (2, 3))] == [
+        "0 tokens", "1 token", "2 to 3 tokens"
+    ]  # fmt: skip
+    assert "<b>1 document</b>" in plots.bars({"en": 1, "de": 2}, "document")
+
+
+FALLING = [(at / 50, 20.0 + 200.0 * (1 - math.exp(-at / 10))) for at in range(51)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "curve"),
+    [
+        ([("ln V 8.32", 24.0), ("unigram baseline 6.57", 200.0)], FALLING),
+        ([("unigram baseline 6.64", 90.0), ("unigram baseline 6.57", 93.0)], FALLING),
+        ([("clipped above 1", 120.0)], [(at / 100, 100.0 + 12.0 * math.sin(at)) for at in range(101)]),
+        ([("unigram baseline 6.57", 120.0)], [(0.5, 40.0)]),
+    ],
+)
+def test_a_name_of_a_line_stands_where_no_curve_runs(lines: list[tuple[str, float]], curve: list[Any]) -> None:
+    found = levels.names(lines, [curve], 14.0, 240.0)
+    for name in found:
+        left, right, top, bottom = name.box
+        for at in range(10_001):
+            x = at / 10_000
+            y = float(np.interp(x, *zip(*curve, strict=True))) if curve[0][0] <= x <= curve[-1][0] else math.inf
+            assert not (left < x < right and top < y < bottom)
+        assert 0.0 <= left < right <= 1.0 and bottom <= 243.0
+        assert not any(name.box.meets(other.box) for other in found if other is not name)
+
+
+def test_a_name_that_has_no_free_place_is_below_the_curve() -> None:
+    points = [(float(at), 6.5 + (at % 2)) for at in range(100)]
+    drawn = stack([Panel("loss", [Series("a", points)], [Level("unigram baseline 7", 7.0)])], 99.0, "x")
+    assert drawn.index("unigram baseline 7") < drawn.index("<path")
 
 
 def test_lengths_and_frequencies_are_those_of_a_slow_count(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:

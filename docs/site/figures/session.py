@@ -1,5 +1,6 @@
 """The moving picture of two terminals, as `benchmarks/kill_session.py` recorded them: each line comes when it came. A
-pane ends where its last line stands, so one animation of its height shows all. Without motion, the end is shown."""
+pane ends where its last line stands, so one animation of its height shows all. The finished session is what is seen
+first, for a moment, and what is seen without motion."""
 
 from __future__ import annotations
 
@@ -9,9 +10,11 @@ from typing import Any
 from drawing import MARGIN, WIDTH, paragraph, rectangle, svg, text
 from results import measured_on, read
 
-COLUMNS, LINE, HELD, TIMES = 64, 19, 6.0, 3
-"""Letters in a row, units between rows, seconds that the end stands, and how often all of it is played."""
-ROWS = (9, 20, 4)
+COLUMNS, LINE, TIMES = 64, 19, 3
+"""Letters in a row, units between rows, and how often all of it is played."""
+BEFORE, AFTER = 2.0, 4.0
+"""Seconds that the finished session stands, before and after it is played."""
+ROWS = (8, 21, 4)
 """Of each terminal."""
 SCREEN = """.screen{fill:#15191f;stroke:#3a444f}
 .session text.row{fill:#d7dde4;white-space:pre}.session text.typed{fill:#7ec8ff}
@@ -37,16 +40,22 @@ def scroll(name: str, lines: list[dict[str, Any]], seconds: float) -> tuple[list
         for number, (_, words, kind_) in enumerate(rows)
     ]
     left = {at: len(rows) - number for number, (at, _, _) in enumerate(rows, 1)}
-    stops = [f"0%{{transform:translateY({LINE * (len(rows) + 1)}px)}}"]
-    stops += [f"{at / seconds:.2%}{{transform:translateY({LINE * rest}px)}}" for at, rest in left.items()]
+    stops = ["0%{transform:none}", f"{BEFORE / seconds:.2%}{{transform:translateY({LINE * (len(rows) + 1)}px)}}"]
+    stops += [f"{(BEFORE + at) / seconds:.2%}{{transform:translateY({LINE * rest}px)}}" for at, rest in left.items()]
     stops.append("100%{transform:none}")
-    return parts, f"@keyframes {name}{{{''.join(stops)}}}.{name}{{animation:{name} {seconds:g}s step-end {TIMES}}}"
+    return parts, moving(name, "".join(stops), f"{seconds:g}s step-end {TIMES}")
+
+
+def moving(name: str, stops: str, how: str) -> str:
+    """For those whom motion does not make ill."""
+    animation = f"@media (prefers-reduced-motion:no-preference){{.{name}{{animation:{name} {how}}}}}"
+    return f"@keyframes {name}{{{stops}}}{animation}"
 
 
 def session() -> str:
     record = read("kill-session")
     ratios = record["ratios"]
-    seconds = round(ratios["seconds"] + HELD, 1)
+    seconds = round(BEFORE + ratios["seconds"] + AFTER, 1)
     parts, style, y = [text(MARGIN, 34, "kill -9, and the same command again", "head")], SCREEN, 50.0
     for number, (terminal, rows) in enumerate(zip(record["terminals"], ROWS, strict=True)):
         height = LINE * rows
@@ -62,13 +71,18 @@ def session() -> str:
         ]
         y += 24 + height + 16 + 12
     parts.append(rectangle(MARGIN, y - 4, WIDTH - 2 * MARGIN, 3, "clock", round_=0))
-    style += (
-        f"@keyframes clock{{from{{transform:scaleX(0)}}{ratios['seconds'] / seconds:.2%}{{transform:none}}}}"
-        f".clock{{transform-origin:{MARGIN}px 0;animation:clock {seconds:g}s linear {TIMES}}}"
-        "@media (prefers-reduced-motion:reduce){.session g,.clock{animation:none}}"
+    begin, end = (f"{at / seconds:.2%}" for at in (BEFORE, BEFORE + ratios["seconds"]))
+    style += f".clock{{transform-origin:{MARGIN}px 0}}"
+    style += moving(
+        "clock",
+        f"0%{{transform:none;animation-timing-function:step-end}}{begin}{{transform:scaleX(0)}}{end}{{transform:none}}",
+        f"{seconds:g}s linear {TIMES}",
     )
     same = "the same" if ratios["digests_that_differ"] == 0 else "different"
-    caption = f"Recorded in {ratios['seconds']:g} s and shown in the same time. {measured_on([record])}"
+    caption = (
+        f"Both terminals at the same time, one above the other. Recorded in {ratios['seconds']:.3g} s, and played "
+        f"in as many. {measured_on([record])}"
+    )
     told = (
         f"In one terminal a run is left alone. In the other the same run is killed by kill -9, and the same command "
         f"continues it at step {ratios['continued_at_step']:g}. The digests of both runs' weights are {same}."

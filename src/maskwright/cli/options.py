@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperArgument, TyperGroup
 
 from maskwright.core import storage
-from maskwright.core.console import say, warn
+from maskwright.core.console import say, several, warn
 
 PANELS = {
     "Start": ["quickstart", "doctor", "schema", "import"],
@@ -163,7 +163,8 @@ def open_sources(
         files, layout=layout, text_column=text_column, on_bad_input=on_bad_input, on_fault=on_fault, letters=letters
     )
     if sources.ignored_files:
-        say(f"leaving out {len(sources.ignored_files)} files of other kinds, such as {sources.ignored_files[0]}")
+        count = several(len(sources.ignored_files), "file")
+        say(f"leaving out {count} of another kind, such as {sources.ignored_files[0]}")
     if sources.guess is not None:
         say(str(sources.guess))
     return sources

@@ -32,7 +32,11 @@ def report(
     ] = None,
     evaluate: Annotated[
         bool,
-        typer.Option("--evaluate", help="Also measure held-out loss by how frequent a token is, and by source."),
+        typer.Option(
+            "--evaluate",
+            help="Also measure held-out loss by how frequent a token is and by source, and look for the text's "
+            "languages.",
+        ),
     ] = False,
     dollars_per_hour: Annotated[
         float | None,
@@ -53,13 +57,14 @@ def report(
     if ending not in (".html", ".md"):
         raise InputError(f"ends with {ending or 'nothing'}", where=f"--to {to}", fix="name a file .html or .md")
     runs = read_all(run)
-    asked = Asked({}, {})
+    asked = Asked({}, {}, {})
     if fill or evaluate:
-        from maskwright.tasks.report import guesses, in_parts
+        from maskwright.tasks.report import guesses, in_parts, languages
 
         for one in runs:
             asked.fill[one.name] = guesses(one, fill) if fill else []
             asked.held_out[one.name] = in_parts(one) if evaluate else []
+            asked.data[one.name] = languages(one) if evaluate else []
     pages = [*dict.fromkeys([to, *([f"{base}.md"] if markdown else [])])]
     for path in pages:
         write(path, runs, asked=asked, dollars_per_hour=dollars_per_hour)

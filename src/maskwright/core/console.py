@@ -67,6 +67,11 @@ def human_count(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 or number == int(number) else f"{number:.1f}"
 
 
+def several(count: int, noun: str, plural: str = "") -> str:
+    """1 save, 2 saves; with `plural`, where an s does not make it."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
 def human_bytes(size: float) -> str:
     for limit, suffix in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if size >= limit:

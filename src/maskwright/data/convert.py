@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core import storage
-from maskwright.core.console import progress, say
+from maskwright.core.console import progress, say, several
 from maskwright.core.errors import InputError, StoreError
 from maskwright.data import manifest as manifests
 from maskwright.data import store
@@ -309,7 +309,7 @@ class Conversion:
         return store.TokenStore(self.writer.folder)
 
     def tell(self) -> None:
-        say(f"reading {len(self.source.files):,} files of the format {self.kind}")
+        say(f"reading {several(len(self.source.files), 'file')} of the format {self.kind}")
         for line in self.source.said:
             say(line)
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core import storage
-from maskwright.core.console import progress
+from maskwright.core.console import progress, several
 from maskwright.core.errors import InputError, StoreError, TokenizerError
 from maskwright.data import manifest as manifests
 from maskwright.data import store
@@ -376,13 +376,13 @@ def report(location: str, manifest: dict[str, Any]) -> str:
         + ", ".join(f"{counts[name]:,} {said}" for name, said in LEFT_OUT.items() if name in counts),
     ]
     for name, count in together(counts.get("left_out", {})).items():
-        lines.append(f"cleaning left out {count:,} document{'s'[: count != 1]} ({name})")
+        lines.append(f"cleaning left out {several(count, 'document')} ({name})")
     for name, count in counts.get("changed", {}).items():
-        done, one, several = CHANGES[name]
-        lines.append(f"cleaning {done} {count:,} {one if count == 1 else several}")
+        done, one, more = CHANGES[name]
+        lines.append(f"cleaning {done} {several(count, one, more)}")
     for name, split in manifest["splits"].items():
         sentences = f", {split['sentences']:,} sentences" if split["sentences"] else ""
-        lines.append(f"{name}: {split['documents']:,} documents, {split['tokens']:,} tokens{sentences}")
+        lines.append(f"{name}: {several(split['documents'], 'document')}, {split['tokens']:,} tokens{sentences}")
     shards = manifest["shards"]
     size = sum(file["bytes"] for shard in shards for file in shard["files"].values())
     lines.append(f"shards: {len(shards)}, {size:,} bytes")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
+from maskwright.core.console import several
 from maskwright.core.finetuning import Task
 from maskwright.labels.example import Example, Skipped
 from maskwright.labels.names import shortened
@@ -32,7 +33,7 @@ class Finding:
     """The first few, as `a.csv:9 'yes' as line 3 'no'`."""
 
     def __str__(self) -> str:
-        split, number = self.splits[-1], f"{self.count:,} example{'s' * (self.count != 1)}"
+        split, number = self.splits[-1], several(self.count, "example")
         verb = "repeat" if self.count != 1 else "repeats"
         sentence = {
             "duplicate": f"{split}: {number} {verb} an earlier one with its label",

@@ -8,11 +8,11 @@ from typing import Any
 
 from maskwright.core import recipes
 from maskwright.core.config import RunConfig
-from maskwright.core.console import human_bytes, human_count
+from maskwright.core.console import human_bytes, human_count, several
 from maskwright.core.errors import ConfigError
 from maskwright.core.finetuning import FinetuneConfig
 from maskwright.core.settings import keys_of, parse_yaml
-from maskwright.report import plots
+from maskwright.report import plots, words
 from maskwright.report.document import Block, Code, Drawing, Facts, Folded, Listing, Words
 from maskwright.report.run import Run
 from maskwright.report.tables import Table
@@ -55,10 +55,10 @@ def in_short(card: Mapping[str, Any]) -> list[str]:
         train, valid = (source["splits"][side] for side in ("train", "valid"))
         of = f" of {source['name']}" if source.get("name") else ""
         repeats = (source.get("counts") or {}).get("duplicates")
-        left_out = f"; {repeats:,} repeats were left out" if repeats else ""
+        left_out = f"; {several(repeats, 'repeat')} left out" if repeats else ""
         found.append(
-            f"text{of}: {train['documents']:,} documents, {human_count(train['tokens'])} tokens, and "
-            f"{valid['documents']:,} documents held out{left_out}"
+            f"text{of}: {several(train['documents'], 'document')}, {human_count(train['tokens'])} tokens, and "
+            f"{several(valid['documents'], 'document')} held out{left_out}"
         )
     for name, baseline in (card.get("unigram") or {}).items():
         of = f" of {name}" if name else ""
@@ -72,7 +72,9 @@ def _source(source: Mapping[str, Any]) -> list[Block]:
     rows = [("Where", str(source.get("location")))]
     for split, said in (("train", "Training text"), ("valid", "Held out")):
         totals = splits.get(split) or {}
-        rows.append((said, f"{totals.get('documents', 0):,} documents, {human_count(totals.get('tokens', 0))} tokens"))
+        rows.append(
+            (said, f"{several(totals.get('documents', 0), 'document')}, {human_count(totals.get('tokens', 0))} tokens")
+        )
     counts = source.get("counts") or {}
     rows += [(said.capitalize(), f"{counts[key]:,}") for key, said in COUNTED.items() if counts.get(key)]
     options = {key: value for key, value in (source.get("options") or {}).items() if value not in (None, False, {})}
@@ -90,21 +92,23 @@ def _source(source: Mapping[str, Any]) -> list[Block]:
         if counts.get(key):
             listed = tuple((str(rule), f"{number:,}") for rule, number in counts[key].items())
             found.append(Table(heading, ("rule", "documents" if key == "left_out" else "times"), listed))
-    return [*found, *_lengths(source.get("documents_by_tokens") or {}, "documents")]
+    return [*found, *_lengths(source.get("documents_by_tokens") or {}, "document")]
 
 
 def _lengths(counts: Mapping[str, int], of: str) -> list[Block]:
     if not counts:
         return []
-    named = {f"{int(size) // 2:,} to {int(size) - 1:,} tokens": count for size, count in counts.items()}
+    named = {words.span(int(size) // 2, int(size) - 1, "token"): count for size, count in counts.items()}
     rows = tuple((name, f"{count:,}") for name, count in named.items())
-    table = Table(f"Lengths of {of}", ("length", of), rows)
-    return [Drawing(f"<h3>Lengths of {of}</h3>{plots.bars(named, of)}", numbers=table)]
+    table = Table(f"Lengths of {of}s", ("length", f"{of}s"), rows)
+    return [Drawing(f"<h3>Lengths of {of}s</h3>{plots.bars(named, of)}", numbers=table)]
 
 
 def _labelled(card: Mapping[str, Any]) -> list[Block]:
     sizes = card.get("examples") or {}
-    found: list[Block] = [Facts(tuple((split.capitalize(), f"{count:,} examples") for split, count in sizes.items()))]
+    found: list[Block] = [
+        Facts(tuple((split.capitalize(), several(count, "example")) for split, count in sizes.items()))
+    ]
     labels: Mapping[str, Mapping[str, int]] = card.get("labels") or {}
     if train := labels.get("train"):
         rows = tuple(
@@ -114,7 +118,7 @@ def _labelled(card: Mapping[str, Any]) -> list[Block]:
         found.append(Table(f"Examples of each label{more}", ("label", *labels), rows))
     notes = [str(one) for one in [*(card.get("findings") or []), *(card.get("notes") or [])]]
     found += [Listing(tuple(notes))] if notes else []
-    return [*found, *_lengths(card.get("examples_by_tokens") or {}, "training examples")]
+    return [*found, *_lengths(card.get("examples_by_tokens") or {}, "training example")]
 
 
 # ---- configuration -------------------------------------------------------------------------------------------------
@@ -165,7 +169,7 @@ def configuration(run: Run) -> list[Block]:
         if key in begun and not _equal(value, begun[key])
     )
     base = f"the recipe {recipe}" if recipe else "the defaults"
-    what = f"What differs from {base}. Every other key of {len(run.config)} is as there."
+    what = f"Of {len(run.config)} keys, these differ from {base}."
     found: list[Block] = [Words(what if rows else f"Every key is as in {base}.")]
     if rows:
         found.append(Table(f"Differences from {base}", ("key", "this run", "recipe" if recipe else "default"), rows, 3))
@@ -192,13 +196,18 @@ def _equal(mine: Any, other: Any) -> bool:
 
 
 def _value(value: Any) -> str:
+    """As YAML has it on a line, without what is not set."""
     if value is None:
         return "not set"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
         return f"{value:g}"
-    return str(value.model_dump(mode="json") if hasattr(value, "model_dump") else value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_value(one)}' for key, one in value.items() if one is not None)}}}"
+    return _value(value.model_dump(mode="json")) if hasattr(value, "model_dump") else str(value)
 
 
 # ---- where from, where, and how again ------------------------------------------------------------------------------
@@ -229,11 +238,15 @@ def environment(run: Run) -> list[Block]:
         ("maskwright", f"{found.get('maskwright')}, revision {found.get('revision') or 'not known'}"),
         ("Packages", packages),
         ("Engine", "; ".join(engines)),
-        ("Machine", f"{hardware.get('cpu')}, {hardware.get('cores')} cores" if hardware else ""),
+        ("Machine", f"{hardware.get('cpu')}, {_cores(hardware.get('cores'))}" if hardware else ""),
         ("Memory", human_bytes(memory) if isinstance(memory, int | float) else ""),
         ("System", f"{hardware.get('platform')}, Python {hardware.get('python')}" if hardware else ""),
     ]
     return [Facts(tuple((term, said) for term, said in rows if said))]
+
+
+def _cores(count: object) -> str:
+    return several(count, "core") if isinstance(count, int) else "cores not known"
 
 
 def again(run: Run) -> list[Block]:

@@ -12,7 +12,8 @@ from html import escape
 from typing import Literal
 
 from maskwright.core.console import human_count
-from maskwright.report import words
+from maskwright.report import levels, words
+from maskwright.report.levels import Level
 from maskwright.report.run import Points
 
 LEFT, WIDTH = 8.0, 91.0
@@ -25,6 +26,8 @@ TOP, BETWEEN_MARKS, FOOT = 22, 26, 38
 FAR, TOO_FAR = 20.0, 3.0
 """A scale is logarithmic where its highest value is so many times the median; otherwise what is this many times higher
 than all but the highest hundredth is cut off."""
+UNITS_OF_MARKS = ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
+"""From which highest mark on a scale counts in what, and how that is written."""
 TickKind = Literal["saved", "started", "spiked", "rolled-back"]
 
 
@@ -36,14 +39,6 @@ class Series:
     """Class of its colour."""
     dots: bool = False
     """A dot for each point, as there are few."""
-
-
-@dataclass(frozen=True)
-class Level:
-    """A line across."""
-
-    name: str
-    value: float
 
 
 @dataclass(frozen=True)
@@ -124,6 +119,7 @@ def _panel(panel: Panel, last: float, with_steps: bool) -> str:
         value = 10**mark if scale.log else mark
         parts.append(f'<line class="axis" x1="{LEFT}%" x2="{LEFT + WIDTH}%" y1="{y(value)}" y2="{y(value)}"/>')
         parts.append(f'<text x="{LEFT - 1}%" y="{y(value) + 4}" text-anchor="end">{_label(value, scale)}</text>')
+    parts.append(_levels(panel, last, y))
     parts += [_tick(tick, x(tick.step), bottom, panel.height) for tick in _apart(panel.ticks, last)]
     parts.append(
         f'<svg class="area" x="{LEFT}%" y="0" width="{WIDTH}%" height="{bottom}" viewBox="0 0 {UNITS} {bottom}" '
@@ -135,7 +131,6 @@ def _panel(panel: Panel, last: float, with_steps: bool) -> str:
         if one.dots or len(one.points) == 1:
             dots = thinned(one.points, last)
             parts += [f'<circle class="{one.kind}" cx="{x(at)}" cy="{y(value)}" r="2.5"/>' for at, value in dots]
-    parts.append(_levels(panel, scale, y))
     if with_steps:
         parts.append(_steps(last, bottom, x))
     return "".join([*parts, "</svg>"])
@@ -147,18 +142,12 @@ def _line(one: Series, last: float, y: Callable[[float], float]) -> str:
     return f'<path class="line {kind}" vector-effect="non-scaling-stroke" d="M{"L".join(places)}"/>'
 
 
-def _levels(panel: Panel, scale: _Scale, y: Callable[[float], float]) -> str:
-    parts, before = [], -math.inf
-    for number, level in enumerate(sorted(panel.levels, key=lambda one: -one.value)):
-        at = y(level.value)
-        label = at + 13 if at - before < 15 else at - 4  # its line may lie close below another one's
-        before = at
-        parts.append(f'<line class="zero" x1="{LEFT}%" x2="{LEFT + WIDTH}%" y1="{at}" y2="{at}"/>')
-        name = f"{level.name} {_label(level.value, scale, more=1)}"
-        # A curve that falls is below the highest line at its end, and above the others at its beginning.
-        place = f'x="{LEFT + 1}%"' if number else f'x="{LEFT + WIDTH}%" text-anchor="end"'
-        parts.append(f'<text {place} y="{label}">{escape(name)}</text>')
-    return "".join(parts)
+def _levels(panel: Panel, last: float, y: Callable[[float], float]) -> str:
+    if not panel.levels:
+        return ""
+    texts = [(level.name, y(level.value)) for level in sorted(panel.levels, key=lambda one: -one.value)]
+    curves = [[(at / max(last, 1.0), y(value)) for at, value in thinned(one.points, last)] for one in panel.series]
+    return levels.drawn(texts, curves, (LEFT, LEFT + WIDTH), TOP - 8, TOP + panel.height)
 
 
 def _tick(tick: Tick, x: str, bottom: int, height: int) -> str:
@@ -214,11 +203,14 @@ def _round_step(width: float, most: int) -> float:
     return next((part * power for part in (1, 2, 5, 10) if width / (part * power) <= most), 20 * power)
 
 
-def _label(value: float, scale: _Scale, more: int = 0) -> str:
-    if abs(value) >= 10_000:
-        return human_count(value)
+def _label(value: float, scale: _Scale) -> str:
+    """In thousands or millions where the highest mark is."""
     if scale.log:
-        return words.rate(value)
-    step = scale.marks[1] - scale.marks[0] if len(scale.marks) > 1 else 1.0
+        return human_count(value) if value >= 10_000 else words.rate(value)
+    if not value:
+        return "0"
+    most = max(map(abs, scale.marks))
+    size, suffix = next(((size, suffix) for least, size, suffix in UNITS_OF_MARKS if most >= least), (1.0, ""))
+    step = (scale.marks[1] - scale.marks[0] if len(scale.marks) > 1 else 1.0) / size
     places = max(0, -math.floor(math.log10(step) + 1e-9))
-    return words.rate(value) if value and places > 4 else words.number(value, min(places, 4) + more)
+    return words.rate(value) if places > 3 else words.number(value / size, places) + suffix

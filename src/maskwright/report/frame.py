@@ -51,9 +51,11 @@ thead th, td.number { white-space: nowrap; }
 dt { font-weight: 600; margin-top: .5rem; } dd { margin: 0; }
 @media (min-width: 40rem), print { .facts { display: grid; grid-template-columns: 10rem 1fr; gap: .3rem 1rem; }
   .facts dt { margin: 0; } .facts dd { min-width: 0; } }
-.glance { display: grid; grid-template-columns: repeat(auto-fit, minmax(7.2rem, 1fr)); gap: .6rem; margin: 1rem 0; }
-.glance div { background: var(--box); border: 1px solid var(--line); border-radius: 6px; padding: .5rem .7rem; }
-.glance dt { font-weight: 400; font-size: .85rem; color: var(--faint); margin: 0; }
+.glance { display: flex; flex-wrap: wrap; gap: .5rem; margin: 1rem 0; }
+.glance div { flex: 1 1 6rem; background: var(--box); border: 1px solid var(--line); border-radius: 6px;
+  padding: .5rem .6rem; }
+@media (max-width: 30rem) { .glance div { flex-basis: 9rem; } }
+.glance dt { font-weight: 400; font-size: .85rem; color: var(--faint); margin: 0; white-space: nowrap; }
 .glance b { display: block; font-size: 1.25rem; font-variant-numeric: tabular-nums; line-height: 1.3; }
 .glance small { display: block; line-height: 1.3; }
 .curves { margin: .6rem 0; } .curves svg.area { overflow: hidden; }

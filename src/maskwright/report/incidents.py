@@ -6,10 +6,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from maskwright.core.console import human_seconds
+from maskwright.core.console import human_seconds, several
 from maskwright.report.curves import Tick
 from maskwright.report.run import Run
-from maskwright.report.words import several
 
 OVER = {"done": "The run ended", "stopped": "The run stopped", "failed": "The run failed"}
 MOST = 200
@@ -60,18 +59,17 @@ def _sentence(line: Mapping[str, Any], *, first: bool, again: bool) -> str:
     """`again`: whether a start was where the one before was."""
     step, event = f"{line['step']:,}", line.get("event")
     if event == "started":
-        where = "there too" if again else _place(line)
-        return f"Started {where}." if first else f"Attempt {line.get('attempt')} went on from step {step} {where}."
+        where = "on the same machine" if again else _place(line)
+        return f"Started {where}." if first else f"Attempt {line.get('attempt')} went on from step {step}, {where}."
     if event == "spiked":
         return f"The loss spiked at step {step}, to {_loss(line)}."
     if event == "rolled back":
         return f"At step {step} the run went back to step {line.get('to')}, and left out the data since then."
     if event == "ended":
         code = f" (exit {line.get('exit')})" if line.get("exit") else ""
-        message = str(line.get("message") or "")
-        return f"{OVER.get(str(line.get('phase')), 'It ended')} at step {step}{code}" + (
-            f": {message}" if message else "."
-        )
+        message = str(line.get("message") or "").rstrip(".")
+        why = f": {message}" if message else ""
+        return f"{OVER.get(str(line.get('phase')), 'It ended')} at step {step}{code}{why}."
     return ""
 
 
@@ -101,11 +99,13 @@ def summary(run: Run) -> str:
     """In one line: how often what happened."""
     if not run.history:
         return "This run has no history.jsonl: its saves, restarts and spikes are not known."
+    restarts, killed = max(0, len(run.at("started")) - 1), kills(run)
+    whose = "" if restarts == 1 else "each " if killed == restarts else f"{killed} "
+    after = f" ({whose}after {'kills' if 1 < killed < restarts else 'a kill'})" if killed else ""
     counts = [
         several(len(run.at("saved")), "save"),
-        several(max(0, len(run.at("started")) - 1), "restart"),
-        f"{kills(run)} of them after a process that was killed" if kills(run) else "",
+        several(restarts, "restart") + after,
         several(len(run.at("spiked")), "spike"),
         several(len(run.at("rolled back")), "rollback"),
     ]
-    return ", ".join(filter(None, counts)) + "."
+    return ", ".join(counts) + "."

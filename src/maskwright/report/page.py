@@ -18,9 +18,10 @@ class Asked:
 
     fill: dict[str, list[Block]]
     held_out: dict[str, list[Block]]
+    data: dict[str, list[Block]]
 
 
-NOTHING = Asked({}, {})
+NOTHING = Asked({}, {}, {})
 MOST_NAMED = 3
 """Runs in a title."""
 
@@ -54,7 +55,7 @@ def _one(run: Run, asked: Asked, dollars_per_hour: float | None) -> list[Section
         ("Held-out text", [*training.by_source([run]), *asked.held_out.get(run.name, [])]),
         ("What it would write", asked.fill.get(run.name, [])),
         ("What happened", _happened(run)),
-        ("Data", background.data(run)),
+        ("Data", [*background.data(run), *asked.data.get(run.name, [])]),
         ("Configuration", background.configuration(run)),
         ("Where it comes from", background.lineage(run)),
         ("Where it ran", background.environment(run)),
@@ -81,7 +82,7 @@ def _several(runs: Sequence[Run], asked: Asked, dollars_per_hour: float | None) 
         blocks += [*training.results(run), *asked.held_out.get(run.name, []), *asked.fill.get(run.name, [])]
         blocks += _happened(run)
         for heading, more in (
-            ("Data", background.data(run)),
+            ("Data", [*background.data(run), *asked.data.get(run.name, [])]),
             ("Configuration", background.configuration(run)),
             ("Where it comes from and ran", [*background.lineage(run), *background.environment(run)]),
             ("How to make it again", background.again(run)),

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from maskwright.core.console import several
 from maskwright.report import words
 
 LEFT, RIGHT = 3.0, 97.0
@@ -68,13 +69,14 @@ def reliability(bins: Sequence[tuple[float, float, float, float, float]], error:
 
 
 def bars(values: Mapping[str, float], unit: str) -> str:
-    """A row for each value: its name and the number in words, and a bar below them."""
+    """A row for each value: its name and the number in words, and a bar below them. `unit`: of counts, the noun for
+    one."""
     most = max(values.values(), default=0) or 1
     rows = []
     for name, value in values.items():
-        number = f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
+        number = f"{value:,.1f} {unit}" if isinstance(value, float) else several(value, unit)
         rows.append(
-            f'<div class="row"><p>{escape(name)} <b>{number} {escape(unit)}</b></p><svg aria-hidden="true" height="10">'
+            f'<div class="row"><p>{escape(name)} <b>{escape(number)}</b></p><svg aria-hidden="true" height="10">'
             f'<rect class="share-right" x="0" y="1" height="8" width="{100 * value / most:.2f}%"/></svg></div>'
         )
     return f'<div class="forest">{"".join(rows)}</div>'

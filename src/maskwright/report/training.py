@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import statistics
 from collections.abc import Sequence
 
-from maskwright.core.console import human_count
+from maskwright.core.console import human_count, several
 from maskwright.report import frame, incidents, words
-from maskwright.report.curves import Level, Panel, Series, Tick, stack
+from maskwright.report.curves import Panel, Series, Tick, stack
 from maskwright.report.document import Block, Drawing, Facts, Strip, Words
-from maskwright.report.run import Run
+from maskwright.report.levels import Level
+from maskwright.report.run import Points, Run
 from maskwright.report.tables import Table
 
+MOST_STEPS = 12
+"""In the table of Markdown."""
 COLOURS = 6
 """Kinds of lines that the page's style tells apart."""
 LEGENDS = {
@@ -25,7 +29,7 @@ LEGENDS = {
 
 def glance(run: Run, dollars_per_hour: float | None) -> Strip:
     status = run.look.status
-    share = f"{run.step / run.of:.0%} of {run.of:,} steps" if run.of else ""
+    share = f"{run.step / run.of:.0%} of {several(run.of, 'step')}" if run.of else ""
     cells: list[tuple[str, str, str]] = [("State", run.look.state, share)]
     loss, accuracy = run.last("valid_loss"), run.last("valid_accuracy")
     if loss is not None:
@@ -38,14 +42,16 @@ def glance(run: Run, dollars_per_hour: float | None) -> Strip:
         note = "of the validation examples" if run.is_finetuning else "of masked tokens"
         cells.append(("Accuracy", f"{accuracy:.1%}", note))
     if loss is not None and not run.is_finetuning:
-        cells.append(("Perplexity", f"{math.exp(min(loss, 700.0)):,.1f}", "of masked tokens"))
+        perplexity = math.exp(min(loss, 700.0))
+        cells.append(("Perplexity", f"{perplexity:,.{1 if perplexity < 1000 else 0}f}", "of masked tokens"))
     if rate := speed(run):
         tokens = f"{human_count(status.tokens)} in all" if status and status.tokens else ""
         cells.append(("Tokens/s", human_count(rate), tokens))
     starts = len(run.spans)
     cells.append(("Time", words.duration(run.seconds), f"in {starts} starts" if starts > 1 else ""))
     if dollars_per_hour is not None and run.seconds is not None:
-        cells.append(("Cost", f"${run.seconds / 3600 * dollars_per_hour:,.2f}", f"at ${dollars_per_hour:g} an hour"))
+        hourly = f"{dollars_per_hour:,.2f}".removesuffix(".00")
+        cells.append(("Cost", f"${run.seconds / 3600 * dollars_per_hour:,.2f}", f"at ${hourly} an hour"))
     return Strip(tuple(cells))
 
 
@@ -65,8 +71,39 @@ def curves(runs: Sequence[Run]) -> list[Block]:
     panels = [_loss(runs), *_metrics(runs), *_rates(runs), *_health(runs)]
     what = f"Training and held-out loss of {words.listed([run.name for run in runs])}, with what belongs to it"
     steady = _steady(runs[0]) if len(runs) == 1 else ""
-    drawn = Drawing(stack(panels, last, what), _legend(runs, panels))
+    drawn = Drawing(stack(panels, last, what), _legend(runs, panels), _numbers(runs))
     return [drawn, *([Words(steady, faint=True)] if steady else [])]
+
+
+def _numbers(runs: Sequence[Run]) -> Table:
+    """Where curves cannot be drawn: the losses of a few steps."""
+    key, name = ("valid_loss", "held-out loss") if any(run.points("valid_loss") for run in runs) else ("loss", "loss")
+    columns = [(run.name, "loss", dict(run.points(key))) for run in runs]
+    steps = sorted({step for _, _, values in columns for step in values})
+    chosen = sorted({*steps[:: -(-len(steps) // MOST_STEPS)], steps[-1]})
+    if len(runs) == 1:
+        columns = [(name, "loss", columns[0][2])]
+        if key != "loss":
+            columns.insert(0, ("training loss", "loss", _latest(runs[0].points("loss"), chosen)))
+            accuracy = dict(runs[0].points("valid_accuracy"))
+            columns += [("accuracy", "share", accuracy)] if accuracy else []
+    rows = tuple((f"{step:,.0f}", *(_cell(values.get(step), what) for _, what, values in columns)) for step in chosen)
+    caption = f"{name.capitalize()} by step" if len(runs) > 1 else "Losses by step"
+    return Table(caption, ("step", *(column for column, _, _ in columns)), rows, words=0)
+
+
+def _latest(points: Points, steps: Sequence[float]) -> dict[float, float]:
+    """The value at each of the steps, or else the one before it."""
+    found = {}
+    for step in steps:
+        place = bisect.bisect_right(points, (step, math.inf))
+        if place:
+            found[step] = points[place - 1][1]
+    return found
+
+
+def _cell(value: float | None, what: str) -> str:
+    return words.NOTHING if value is None else f"{value:.2%}" if what == "share" else f"{value:.4f}"
 
 
 def _loss(runs: Sequence[Run]) -> Panel:
@@ -78,9 +115,9 @@ def _loss(runs: Sequence[Run]) -> Panel:
     ]
     baselines = {round(found[0], 3) for run in runs if (found := run.baseline())}
     chances = {round(run.chance, 3) for run in runs if run.chance is not None}
-    levels = [Level("unigram baseline", value) for value in sorted(baselines)[:2]]
-    finetuned = runs[0].is_finetuning
-    levels += [Level("guessing" if finetuned else "ln V", value) for value in sorted(chances)[:2]]
+    levels = [Level(f"unigram baseline {value:.3g}", value) for value in sorted(baselines)[:2]]
+    guess = "guessing" if runs[0].is_finetuning else "ln V"
+    levels += [Level(f"{guess} {value:.3g}", value) for value in sorted(chances)[:2]]
     return Panel("loss, nats", series, levels, height=240)
 
 
@@ -115,7 +152,9 @@ def _rates(runs: Sequence[Run]) -> list[Panel]:
 
 def _health(runs: Sequence[Run]) -> list[Panel]:
     limits = {run.config.get("optimizer.max_grad_norm") for run in runs}
-    levels = [Level("clipped above", value) for value in sorted(one for one in limits if isinstance(one, float))[:2]]
+    levels = [
+        Level(f"clipped above {one:g}", one) for one in sorted(one for one in limits if isinstance(one, float))[:2]
+    ]
     ticks: list[Tick] = incidents.ticks(runs[0]) if len(runs) == 1 else []
 
     def lines(key: str) -> list[Series]:
@@ -216,7 +255,7 @@ def results(run: Run) -> list[Block]:
         )
         for key in metrics
     )
-    examples = tuple((name, f"{run.results[name].get('examples', 0):,} examples") for name in splits)
+    examples = tuple((name, several(run.results[name].get("examples", 0), "example")) for name in splits)
     caption = f"Scores of the best checkpoint, that of step {run.results.get('step')}"
     return [Table(caption, ("metric", *splits), rows), Facts(examples)]
 

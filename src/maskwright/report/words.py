@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from maskwright.core.console import human_count
+from maskwright.core.console import human_count, several
 
 MINUS = "\N{MINUS SIGN}"
 FIXED = "\N{NO-BREAK SPACE}"
@@ -42,8 +42,9 @@ def rate(value: float) -> str:
     return f"{float(mantissa):g}e{int(exponent)}" if exponent else text
 
 
-def several(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def span(low: int, high: int, noun: str) -> str:
+    """Both ends are in it."""
+    return f"{low:,} to {high:,} {noun}s" if low < high else several(low, noun)
 
 
 def listed(names: Sequence[str]) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from maskwright.core import storage
-from maskwright.core.console import human_bytes
-from maskwright.report import plots
+from maskwright.core.console import human_bytes, several
+from maskwright.report import plots, words
 from maskwright.report.frame import escaped, page, section, table
 from maskwright.report.tables import Table
 from maskwright.text.audit import Audit, Finding
@@ -22,11 +22,11 @@ def write_page(path: str, result: Audit) -> None:
 
 def html(result: Audit) -> str:
     parts = [
-        f"<p>{result.documents:,} documents in {result.files:,} files ("
+        f"<p>{several(result.documents, 'document')} in {several(result.files, 'file')} ("
         f"{escaped(LAYOUTS.get(result.layout, 'records'))}): {escaped(human_bytes(result.bytes))} of text.</p>",
         _left_out(result),
         _changed(result),
-        section("Lengths", plots.bars(_lengths(result.lengths), "documents")),
+        section("Lengths", plots.bars(_lengths(result.lengths), "document")),
         _shares("Scripts", result.scripts, "Share of the letters at the documents' beginnings."),
         _languages(result.languages),
         _fertility(result.tokens_per_word),
@@ -45,7 +45,7 @@ def _left_out(result: Audit) -> str:
         "What cleaning leaves out",
         f"<p><b>{total:,} of {result.documents:,} documents ({share:.1%}).</b> Each is counted under the first rule "
         "that it breaks. <code>data prepare</code> with the same options leaves out the same.</p>",
-        plots.bars(dict([*counts.items()][:MOST_BARS]), "documents"),
+        plots.bars(dict([*counts.items()][:MOST_BARS]), "document"),
         *(_finding(name, one) for name, one in result.left_out_together().items()),
     )
 
@@ -62,7 +62,7 @@ def _lengths(lengths: Mapping[int, int]) -> dict[str, int]:
         return {}
     found, size = {}, min(lengths)
     while size <= max(lengths):
-        found[f"{size // 2:,} to {size - 1:,} characters"] = lengths.get(size, 0)
+        found[words.span(size // 2, size - 1, "character")] = lengths.get(size, 0)
         size *= 2
     return found
 
@@ -77,9 +77,9 @@ def _shares(heading: str, shares: Mapping[str, float], note: str) -> str:
 def _languages(languages: Mapping[str, int]) -> str:
     if not languages:
         return ""
-    note = f"The first {sum(languages.values()):,} documents, as py3langid judges them."
+    note = f"The first {several(sum(languages.values()), 'document')}, as py3langid judges them."
     shown = dict([*languages.items()][:MOST_BARS])
-    return section("Languages", plots.bars(shown, "documents"), f'<p class="faint">{escaped(note)}</p>')
+    return section("Languages", plots.bars(shown, "document"), f'<p class="faint">{escaped(note)}</p>')
 
 
 def _fertility(tokens_per_word: Mapping[float, int]) -> str:
@@ -92,7 +92,7 @@ def _fertility(tokens_per_word: Mapping[float, int]) -> str:
             name = f"{int(value)} to {int(value) + 1} tokens per word" if value < MOST_BARS else f"{MOST_BARS} and more"
             whole[name] = whole.get(name, 0) + count
         shown = whole
-    return section("Fertility of the tokenizer", plots.bars(shown, "documents"))
+    return section("Fertility of the tokenizer", plots.bars(shown, "document"))
 
 
 def _finding(name: str, finding: Finding) -> str:

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from maskwright.core import config as run
 from maskwright.core import storage
+from maskwright.core.console import several
 from maskwright.core.errors import InputError, SourceError
 from maskwright.labels.tables import ending, lines_of
-from maskwright.report.words import several
 from maskwright.tasks.models import TrainedModel
 from maskwright.tasks.pseudo_likelihood import TokenScores, open_scorer, score_texts, speed
 from maskwright.text.dedup import is_held_out, text_key

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core import storage
-from maskwright.core.console import progress, say, warn
+from maskwright.core.console import progress, say, several, warn
 from maskwright.core.errors import InputError
 from maskwright.core.finetuning import Task
 from maskwright.labels.encode import encode
@@ -34,7 +34,7 @@ def embed(model: TrainedModel, source: str, output: str, *, given: Given, device
     length = row_length(model, TEXTS, data)
     found, cut = vectors(model, examples, length, device)
     if cut:
-        warn(f"the ends of {cut:,} texts lie beyond {length} tokens, so the model has not read them")
+        warn(f"the model has not read the rest of {several(cut, 'text')}, beyond {length} tokens")
     write_vectors(output, found, [{"line": one.line, "text": one.text} for one in examples])
     say(f"{output}: {found.shape[0]:,} vectors of {found.shape[1]} numbers")
     return found.shape[0], found.shape[1]

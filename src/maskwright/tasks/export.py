@@ -15,7 +15,7 @@ import numpy as np
 
 from maskwright.core import hub, storage
 from maskwright.core.config import Model
-from maskwright.core.console import human_count, say, warn
+from maskwright.core.console import human_count, say, several, warn
 from maskwright.core.errors import InputError, VerificationError
 from maskwright.engines.muon import INITIAL_RMS, LARGE_RMS
 from maskwright.labels.encode import open_tokenizer
@@ -298,7 +298,7 @@ def _scores(model: TrainedModel) -> list[str]:
     path = os.path.join(model.folder, RESULTS)
     results = storage.read_json(path) if os.path.exists(path) else {}
     return [
-        f"- {split}, {results[split]['examples']:,} examples: "
+        f"- {split}, {several(results[split]['examples'], 'example')}: "
         + ", ".join(f"{name} {value:.4f}" for name, value in results[split].items() if name != "examples")
         for split in ("validation", "test")
         if split in results

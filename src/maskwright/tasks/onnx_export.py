@@ -15,7 +15,7 @@ from onnxruntime import quantization
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from maskwright.core import storage
-from maskwright.core.console import progress, warn
+from maskwright.core.console import progress, several, warn
 from maskwright.core.errors import InputError
 from maskwright.core.finetuning import LabelledData
 from maskwright.core.hardware import cpu_name
@@ -220,8 +220,8 @@ def measure(model: TrainedModel, folder: str, expected: Sequence[Reference], dif
         f"from those of transformers. `{INT8_FILE}` has its matrices and embeddings in int8 and quantizes activations "
         "as they come.",
         "",
-        f"Measured on {sample.name}: up to {TEXTS_AT_ONCE} texts at once, sorted by length, {threads()} "
-        f"thread{'s' * (threads() > 1)}, {cpu_name()}. transformers reads `model.safetensors`.",
+        f"Measured on {sample.name}: up to {TEXTS_AT_ONCE} texts at once, sorted by length, "
+        f"{several(threads(), 'thread')}, {cpu_name()}. transformers reads `model.safetensors`.",
         "",
         "| | MB | " + " | ".join(scores[0]) + " | texts/s |",
         "|---" * (len(scores[0]) + 3) + "|",

@@ -19,7 +19,7 @@ from pathlib import Path
 import maskwright
 from maskwright.core import storage
 from maskwright.core.config import RunConfig, shared_out
-from maskwright.core.console import say
+from maskwright.core.console import say, several
 from maskwright.core.errors import ConfigError, InputError, MaskwrightError
 from maskwright.core.extras import require
 from maskwright.core.phases import configs
@@ -64,7 +64,7 @@ class Plan:
 
     def report(self) -> str:
         found = self.asked
-        chips = f"{found.devices} devices ({found.device_kind})"
+        chips = f"{several(found.devices, 'device')} ({found.device_kind})"
         versions = ", ".join(f"{name} {version}" for name, version in found.versions.items())
         lines = [
             f"{self.slice}: {chips}; compiled by {versions}, nothing was run",

@@ -11,7 +11,7 @@ import numpy as np
 
 from maskwright.core import config as run
 from maskwright.core import storage
-from maskwright.core.console import progress, say, warn
+from maskwright.core.console import progress, say, several, warn
 from maskwright.core.errors import InputError
 from maskwright.core.finetuning import LabelledData, Task, default_row
 from maskwright.engines.base import Engine, TrainState
@@ -174,8 +174,8 @@ def predict(
     none = model.may_be_none or False if may_be_none is None else may_be_none
     said, cut = ask(engine, model, examples, length, may_be_none=none)
     if cut:
-        lost = f"{cut:,} words lie" if words else f"the ends of {cut:,} texts lie"
-        warn(f"{lost} beyond {length} tokens, so the model has not read them")
+        lost = several(cut, "word") if words else f"the rest of {several(cut, 'text')}"
+        warn(f"the model has not read {lost}, beyond {length} tokens")
     if words and os.path.splitext(output)[1].lower() in COLUMNS:
         tags = [[_name(model, tag) for tag in outcome] for outcome in said.outcomes]
         write_conll(output, [[*zip(one.words, of, strict=True)] for one, of in zip(examples, tags, strict=True)])

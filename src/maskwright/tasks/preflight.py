@@ -12,7 +12,7 @@ from typing import Any
 from maskwright.core import storage
 from maskwright.core.changes import refuse_changes
 from maskwright.core.config import RunConfig
-from maskwright.core.console import human_bytes, human_count, say, warn
+from maskwright.core.console import human_bytes, human_count, say, several, warn
 from maskwright.core.errors import ConfigError, InputError, ModelError, StoreError
 from maskwright.core.hub import is_hub
 from maskwright.core.settings import flat
@@ -377,8 +377,8 @@ def _unusual_data(ready: Pretraining) -> list[str]:
         held_out, of = _documents_held_out(store), f" in {name}" if name else ""
         if 0 < held_out < LEAST_HELD_OUT_DOCUMENTS:
             found.append(
-                f"only {held_out} documents are held out{of}, too few to compare runs by: "
-                "prepare into another folder with a larger --valid-fraction"
+                f"only {several(held_out, 'document')} {'is' if held_out == 1 else 'are'} held out{of}, too few to "
+                "compare runs by: prepare into another folder with a larger --valid-fraction"
             )
     return found
 

@@ -8,7 +8,7 @@ from typing import Any
 from maskwright.core import config as run
 from maskwright.core import hardware
 from maskwright.core.config import RunConfig
-from maskwright.core.console import human_bytes, human_count, note
+from maskwright.core.console import human_bytes, human_count, note, several
 from maskwright.core.errors import MaskwrightError
 from maskwright.core.finetuning import FinetuneConfig
 from maskwright.engines.base import is_out_of_memory
@@ -53,8 +53,8 @@ def exact_threads(config: RunConfig | FinetuneConfig, before: dict[str, Any] | N
     kept = config.engine.threads or (before or {}).get("threads") or here
     if kept != here and not config.engine.threads:
         note(
-            f"computing with {kept} threads in each process, as this run began, instead of {here}: another number "
-            f"changes the last bits. Set engine.threads: {here} to take {here} all the same"
+            f"computing with {several(kept, 'thread')} in each process, as this run began, instead of {here}: another "
+            f"number changes the last bits. Set engine.threads: {here} to take {here} all the same"
         )
     return int(kept)
 

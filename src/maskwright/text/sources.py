@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Literal
 
 from maskwright.core import storage
+from maskwright.core.console import several
 from maskwright.core.errors import SourceError
 from maskwright.text.compression import (
     COMPRESSIONS,
@@ -323,7 +324,7 @@ class Sources:
                     self._fault(
                         "record",
                         f"{name}:{line}",
-                        f"has {len(row)} column{'s'[: len(row) != 1]}, the first row has {width}",
+                        f"has {several(len(row), 'column')}, the first row has {width}",
                         "repair the row; in .tsv a quote is an ordinary character, in .csv it is not",
                     )
                 elif column is None:

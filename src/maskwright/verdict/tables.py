@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from maskwright.core.console import several
 from maskwright.report import words
 from maskwright.report.tables import Table
 from maskwright.verdict import wording
@@ -21,9 +22,8 @@ def differences(report: Report) -> Table:
         difference = wording.points(found.difference, places, sign=True)
         arms = f"{found.other} against {found.base}"
         rows.append((found.task, arms, found.verdict, difference, wording.interval(found), *p, wording.smallest(found)))
-    caption = (
-        "Differences in points; the last column is the smallest that would have been shown with a probability of 80 %"
-    )
+    likely = f"with a probability of 80{words.FIXED}%"
+    caption = f"Differences in points; the last column is the smallest that would have been shown {likely}"
     return Table(caption, (*header, "smallest"), tuple(rows), words=3)
 
 
@@ -126,7 +126,7 @@ def protocol(results: Results, report: Report) -> list[tuple[str, str]]:
     given = results.protocol
     rows = []
     for task in results.tasks:
-        seeds = words.several(report.seeds[task.name], "seed")
+        seeds = several(report.seeds[task.name], "seed")
         counts = (
             f"{task.train_examples:,} training, {task.validation_examples:,} validation and "
             f"{task.test_examples:,} test examples"

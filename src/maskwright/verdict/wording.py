@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 
-from maskwright.report.words import FIXED, NOTHING, number, rate, several
+from maskwright.core.console import several
+from maskwright.report.words import FIXED, NOTHING, number, rate
 from maskwright.verdict.judge import Comparison, Report
 from maskwright.verdict.results import Results, Task
 
@@ -215,8 +216,8 @@ def method(results: Results, report: Report) -> list[tuple[str, str, str]]:
         ),
         (
             "The smallest difference is the true difference that the same experiment with new seeds and new test "
-            "examples would call helped with a probability of 80 %, given the spread seen here and how uncertain that "
-            "spread is.",
+            f"examples would call helped with a probability of 80{FIXED}%, given the spread seen here and how "
+            "uncertain that spread is.",
             "Bloom (1995), Minimum Detectable Effects, Evaluation Review",
             "https://doi.org/10.1177/0193841X9501900504",
         ),

@@ -8,6 +8,7 @@ from typing import Any
 from maskwright.cloud.environment import Environment
 from maskwright.cloud.google.inventory import Body, Inventory, Part
 from maskwright.cloud.provision.variables import PARTS
+from maskwright.core.console import several
 
 Values = Mapping[str, Any]
 Line = tuple[str, str]
@@ -86,7 +87,7 @@ def _hosts(environment: Environment, kind: str, asked: Values, found: Inventory)
             yield f"{kind}: {other.name} is in {other.place}, asked for in {asked['zone']}", "instance group"
     body = named[0].body
     if (hosts := int(body.get("targetSize", 0))) != asked["hosts"]:
-        yield f"{kind}: {hosts} hosts in the cloud, {asked['hosts']} asked for", "instance group"
+        yield f"{kind}: {several(hosts, 'host')} in the cloud, {asked['hosts']} asked for", "instance group"
     template = next((one for one in found.of("instance template") if one.name == _last(body, "instanceTemplate")), None)
     if template is not None:
         made = template.body.get("properties") or {}

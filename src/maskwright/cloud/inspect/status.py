@@ -18,7 +18,7 @@ from maskwright.cloud.jobs.status import EnvironmentJobs, Report
 from maskwright.cloud.prices import HOURS_A_MONTH
 from maskwright.cloud.provision import variables
 from maskwright.cloud.record import Record
-from maskwright.core.console import human_bytes, human_count
+from maskwright.core.console import human_bytes, human_count, several
 from maskwright.core.errors import CloudError
 
 
@@ -38,7 +38,7 @@ class Hosts:
         if self.trouble:
             return [f"{self.kind}: {self.what}: cannot be looked at: {self.trouble}"]
         well = sum(host.well for host in self.hosts)
-        head = f"{self.kind}: {self.what}: {len(self.hosts)} of {self.wanted} hosts, {well} well"
+        head = f"{self.kind}: {self.what}: {len(self.hosts)} of {several(self.wanted, 'host')}, {well} well"
         return [head, *(f"  {host.line()}" for host in self.hosts)]
 
     def to_json(self) -> dict[str, Any]:

@@ -23,6 +23,8 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
+from maskwright.core.console import several
+
 FORMAT = 1
 EARLY = 75
 Kind = Literal["nothing", "wait", "make", "ask", "down", "conclude", "end", "give up"]
@@ -277,7 +279,7 @@ def _not_whole(rules: Rules, seen: Seen, history: History, now: float) -> tuple[
 
 
 def _gone(seen: Seen) -> str:
-    return f"preempted, or lost: {seen.wanted - seen.running} of {seen.wanted} hosts"
+    return f"preempted, or lost: {seen.wanted - seen.running} of {several(seen.wanted, 'host')}"
 
 
 def _make(history: History, why: str, now: float) -> tuple[Action, History]:

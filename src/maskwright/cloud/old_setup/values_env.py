@@ -17,6 +17,7 @@ import yaml
 from maskwright.cloud import machines
 from maskwright.cloud.environment import Environment, build_environment, region_of
 from maskwright.cloud.old_setup.shell_file import Variable
+from maskwright.core.console import several
 from maskwright.core.errors import ConfigError
 from maskwright.core.settings import parse_yaml
 
@@ -264,11 +265,12 @@ class _Import:
         match = re.search(r"-(\d+)$", self.text("TPU_ACCELERATOR_TYPE"))
         size = max(1, int(match.group(1)) // 8) if match else 1
         group = {"machine_type": machine, "size": size}
+        cores = "cores / 8, as the instance group had"
         if machine and (self.with_group or not match):
-            self.mapped("MACHINE_TYPE", "group", group, f"{size} hosts: cores / 8, as the instance group had")
+            self.mapped("MACHINE_TYPE", "group", group, f"{several(size, 'host')}: {cores}")
         elif machine:
             self.group = _scalar(group)
-            reason = f"the slice's own hosts run the code; --with-group keeps the {size} machines (cores / 8) too"
+            reason = f"the slice's own hosts run the code; --with-group keeps {several(size, 'machine')} too ({cores})"
             self.refused("MACHINE_TYPE", reason)
         self.script("MIG_SETUP_SCRIPT")
 
@@ -352,7 +354,7 @@ def _topologies(kind: str) -> dict[int, str]:
 def _slice_yaml(kind: str, chips: int) -> str:
     topology = _topologies(kind)[chips]
     hosts = chips // machines.chips_per_host(kind, topology)
-    note = f"{chips} chips of {HBM_GIB[kind]} GiB in {hosts} host{'s' if hosts > 1 else ''}"
+    note = f"{chips} chips of {HBM_GIB[kind]} GiB in {several(hosts, 'host')}"
     note += "; its disks are pd-balanced" if kind in ("v2", "v3") else ""
     return f"slice: {{accelerator: {kind}, topology: {topology}}}  # {note}"
 

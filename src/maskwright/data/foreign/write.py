@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from maskwright.core import storage
-from maskwright.core.console import progress, say
+from maskwright.core.console import progress, say, several
 from maskwright.core.errors import InputError
 from maskwright.core.extras import require
 from maskwright.data.foreign.blocks import BLOCK_TOKENS, Ids, Int64
@@ -57,7 +57,7 @@ def write_out(store: TokenStore, folder: str, kind: WrittenFormat) -> dict[str, 
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
     for side, count in written.items():
-        say(f"{side}: {count:,} documents")
+        say(f"{side}: {several(count, 'document')}")
     return written
 
 

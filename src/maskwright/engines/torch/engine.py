@@ -22,7 +22,7 @@ from torch import Tensor
 
 from maskwright.core import config as run
 from maskwright.core.config import shared_out
-from maskwright.core.console import warn
+from maskwright.core.console import several, warn
 from maskwright.core.errors import MaskwrightError
 from maskwright.data import bits
 from maskwright.data.batch import Batch
@@ -118,12 +118,13 @@ class TorchEngine:
         self.description = self._describe(engine, compiled)
 
     def _describe(self, engine: run.Engine, compiled: bool) -> str:
-        name = torch.cuda.get_device_name() if self.device == "cuda" else f"{self.device}, {self.threads} threads"
+        place = f"{self.device}, {several(self.threads, 'thread')}"
+        name = torch.cuda.get_device_name() if self.device == "cuda" else place
         how = "fully sharded" if engine.sharding == "fsdp" else f"{engine.reproducibility} sums"
         costs = what_dtype_costs(self.dtype, self.device)
-        several = f", {self.dp_degree} processes, {how}" if self.dp_degree > 1 else ""
+        together = f", {self.dp_degree} processes, {how}" if self.dp_degree > 1 else ""
         layers = "compiled" if compiled else "not compiled"
-        return f"torch {torch.__version__} on {name}, {self.dtype_name}{costs}, layers {layers}{several}"
+        return f"torch {torch.__version__} on {name}, {self.dtype_name}{costs}, layers {layers}{together}"
 
     def use_rope_theta(self, theta: float) -> None:
         if theta != self.model.config.rope_theta:  # asked for at each step

@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 from maskwright.core import storage
-from maskwright.core.console import say
+from maskwright.core.console import say, several
 from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder
 from maskwright.core.parent import as_reason
@@ -118,7 +118,7 @@ def _news(folder: Folder, submission: int, begun: dict[int, list[int]]) -> dict[
     for number in range(len(begun) + 1, last_attempt(folder, submission) + 1):
         start = folder.get_json(f"{attempt_folder(submission, number)}/start.json") or {"hosts": 0}
         begun[number] = [0] * int(start["hosts"])
-        say(f"attempt {number} begins on {start['hosts']} hosts")
+        say(f"attempt {number} begins on {several(start['hosts'], 'host')}")
     for number in sorted(begun)[-2:]:
         _show_logs(folder, attempt_folder(submission, number), begun[number])
     return result

@@ -20,7 +20,7 @@ from typing import Any
 
 from maskwright.core import storage
 from maskwright.core.config import RunConfig
-from maskwright.core.console import say, warn
+from maskwright.core.console import say, several, warn
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly, StopReason
 from maskwright.core.finetuning import FinetuneConfig
 from maskwright.core.secrets import redact
@@ -84,8 +84,8 @@ class Gang:
         return sum(room) >= self.num_nodes
 
     def __str__(self) -> str:
-        what = f"{self.gpus} GPU{'s' * (self.gpus > 1)}" if self.gpus else "the CPU"
-        return f"{self.num_nodes} node{'s' * (self.num_nodes > 1)} with {what}{' each' * (self.num_nodes > 1)}"
+        what = several(self.gpus, "GPU") if self.gpus else "the CPU"
+        return f"{several(self.num_nodes, 'node')} with {what}{' each' * (self.num_nodes > 1)}"
 
 
 def choose(

@@ -25,11 +25,11 @@ from typing import Any, TypeVar
 from maskwright import __version__
 from maskwright.core import storage
 from maskwright.core.child import signals_wait
-from maskwright.core.console import human_bytes, only_warnings, progress, say, warn
+from maskwright.core.console import human_bytes, only_warnings, progress, say, several, warn
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.extras import explain_import, missing
 from maskwright.core.hardware import usable_cores
-from maskwright.launch.ray.watch import Answer, Watch, counted
+from maskwright.launch.ray.watch import Answer, Watch
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
@@ -73,7 +73,7 @@ def connected(address: str | None, worker_memory_bytes: int | None = None) -> It
                     "object_store_memory": STORE_BYTES,
                 }
                 ray.init(address="local", _node_ip_address="127.0.0.1", **own, **quiet)
-                say(f"there is no Ray cluster here: one is started on this machine, with {cores} CPUs")
+                say(f"there is no Ray cluster here: one is started on this machine, with {several(cores, 'CPU')}")
     except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
         reason = " ".join(str(error).split())[:300]
         fix = "give --on ray:ray://HOST:10001, or on a machine of the cluster --on ray:HOST:6379, with its versions of "
@@ -155,7 +155,7 @@ class Tasks:
             what = f"is more than the largest machine of the cluster has, {human_bytes(most)}"
             raise InputError(what, where=f"--worker-memory {human_bytes(worker_memory_bytes)}", fix="lower it")
         self._require_same(nodes)
-        say(f"Ray cluster: {counted(len(nodes), 'machine')}, {counted(self._slots(), 'part')} at once")
+        say(f"Ray cluster: {several(len(nodes), 'machine')}, {several(self._slots(), 'part')} at once")
 
     def _nodes(self) -> list[dict[str, Any]]:
         """Those that can compute a part."""

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from maskwright.core.console import Progress, human_bytes, human_seconds, say
+from maskwright.core.console import Progress, human_bytes, human_seconds, say, several
 
 LOOK_SECONDS, WAIT_SECONDS = 2.0, 30.0
 SLOW, SLOW_SECONDS = 3.0, 10.0
@@ -100,14 +100,10 @@ class Watch:
         seconds = time.monotonic() - self._began
         again = sum(self.losses.values())
         told = [
-            f"{self.title}: {counted(self.parts, 'part')} on {counted(len(self._nodes), 'machine')}",
+            f"{self.title}: {several(self.parts, 'part')} on {several(len(self._nodes), 'machine')}",
             f"{human_bytes(size)} in {human_seconds(seconds)} ({human_bytes(size / max(seconds, 1e-9))}/s)",
             f"at most {human_bytes(self.peak_bytes)} a worker",
             *([f"{again} computed again because a worker was lost"] if again else []),
         ]
         if self.parts:
             say(", ".join(told))
-
-
-def counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"

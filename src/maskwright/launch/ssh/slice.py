@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from maskwright.core.console import say
+from maskwright.core.console import say, several
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.recipes import find_config
 from maskwright.core.storage import is_url
@@ -150,7 +150,7 @@ def describe(place: Slice, spec: JobSpec) -> str:
     state, kind, num_hosts = place.look()
     mark = "maskwright-MARK"
     values = dict.fromkeys(spec.environment, "***")
-    lines = [f"# slice {place.name}: {kind}, {state}, {num_hosts} hosts"]
+    lines = [f"# slice {place.name}: {kind}, {state}, {several(num_hosts, 'host')}"]
     lines += [shlex.join(place.ssh_words(index, first_command(mark))) for index in range(num_hosts)]
     script = script_for(spec, values, mark=mark, job="JOB", setup=True)
     return "\n".join([*lines, "", "# on the input of each:", script.rstrip()])
@@ -165,8 +165,7 @@ def attempts(place: Slice, spec: JobSpec, values: Mapping[str, str]) -> None:
 
         def begin(number: int) -> Attempt:
             num_hosts = _wait_until_ready(place, stop, again=number > 1)
-            hosts = "1 host" if num_hosts == 1 else f"{num_hosts} hosts"
-            say(f"{where}: attempt {number} on {hosts}: {spec.command}")
+            say(f"{where}: attempt {number} on {several(num_hosts, 'host')}: {spec.command}")
             return Attempt(
                 spec,
                 range(num_hosts),

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from maskwright import __version__
 from maskwright.core import hardware
-from maskwright.core.console import human_bytes
+from maskwright.core.console import human_bytes, several
 from maskwright.core.extras import EXTRAS, installed, missing
 from maskwright.monitor.doctor.finding import Finding
 
@@ -195,7 +195,8 @@ def _kernels(found: dict[str, Any]) -> Finding:
         units = [word for flag, word in UNITS.items() if flag in hardware.cpu_flags()]
         values["units"] = units
         detail += f"; this CPU has {', '.join(units) or 'none of AVX2, AVX-512, AMX'}, and torch computes by its "
-        detail += f"{found['cpu_kernels']} kernels{' and AMX' if found['amx'] else ''} with {found['threads']} threads"
+        kernels = f"{found['cpu_kernels']} kernels{' and AMX' if found['amx'] else ''}"
+        detail += f"{kernels} with {several(found['threads'], 'thread')}"
         if "AVX-512" in units and found["cpu_kernels"] == "AVX2" and (forced := os.environ.get("ATEN_CPU_CAPABILITY")):
             fix = f"unset ATEN_CPU_CAPABILITY, which is {forced}"
             return Finding("hardware", "kernels", "warn", detail, fix, values)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from maskwright.core import hardware
 from maskwright.core.cgroups import Cgroups
-from maskwright.core.console import human_bytes
+from maskwright.core.console import human_bytes, several
 from maskwright.monitor.doctor.finding import Finding
 
 LOOK_SECONDS = 0.4
@@ -57,7 +57,9 @@ def cores(cgroups: Cgroups, proc: str = "/proc") -> Finding:
         "throttled_periods": cgroups.throttled(),
         "name": hardware.cpu_name(),
     }
-    detail = f"{physical} of {there} CPUs" if physical == len(allowed) else f"{physical} cores ({len(allowed)} CPUs)"
+    detail = f"{physical} of {several(there, 'CPU')}"
+    if physical != len(allowed):
+        detail = f"{several(physical, 'core')} ({several(len(allowed), 'CPU')})"
     detail = f"{hardware.cpu_name()}, {detail} may be used" if physical < there else f"{hardware.cpu_name()}, {detail}"
     if quota is not None:
         detail += f", and the time of {quota:g} by the container's quota"

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from maskwright.core.console import several
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
@@ -40,6 +41,7 @@ ADVANCING = frozenset({"running", "starting"})
 """States in which a run has a speed."""
 GOING = ADVANCING | {"hung", "lost", "silent"}
 """States of a run that has not said that it ended."""
+COUNTED = {"spiked": "spike", "rolled back": "rollback"}
 RANKS = ("fine", "slow", "hung", "lost", "silent", "ended")
 
 
@@ -117,15 +119,10 @@ class Watched:
         skipped = report.status.skipped_updates if report.status else 0
         told = [
             f"rank {', '.join(slow[:4])} slow" if slow else "",
-            _several(self.counts["spiked"], "spike"),
-            _several(self.counts["rolled back"], "rollback"),
-            f"{_several(skipped, 'update')} skipped" if skipped else "",
+            *(several(count, noun) for event, noun in COUNTED.items() if (count := self.counts[event])),
+            f"{several(skipped, 'update')} skipped" if skipped else "",
         ]
         return ", ".join(filter(None, told)) or ("fine" if report.state in ("running", "starting", "done") else "")
-
-
-def _several(count: int, word: str) -> str:
-    return f"{count:,} {word}{'s' if count > 1 else ''}" if count else ""
 
 
 def known(value: float | None) -> float | None:

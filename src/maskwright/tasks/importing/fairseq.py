@@ -6,6 +6,7 @@ import ast
 import shlex
 from typing import Any
 
+from maskwright.core.console import several
 from maskwright.core.errors import InputError
 from maskwright.tasks.importing.taken import Row, Taken, number_of
 from maskwright.tasks.importing.typed import Script, Typed
@@ -223,7 +224,7 @@ def _batch(taken: Taken, devices: int | None) -> None:
     first, *later = (taken.text("update_freq") or "1").split(",")
     frequency = int(number_of(first, "--update-freq"))
     rows_a_step = taken.values["batch.micro_batch_rows"] * frequency * cores
-    note = f"{frequency} x {cores} devices, by {whose}: {rows_a_step:,} rows of {length} tokens in an update"
+    note = f"{frequency} x {several(cores, 'device')}, by {whose}: {rows_a_step:,} rows of {length} tokens in an update"
     note += "; that of later epochs is left out" if later else ""
     taken.set("update_freq", {"batch.virtual_workers": frequency * cores}, note)
     taken.note("distributed_world_size", "batch.virtual_workers", "mapped")

@@ -8,6 +8,7 @@ import shlex
 from typing import Any
 
 from maskwright.core import recipes
+from maskwright.core.console import several
 from maskwright.core.errors import InputError
 from maskwright.core.settings import parse_yaml
 from maskwright.tasks.importing.run_mlm import fetched
@@ -129,7 +130,7 @@ def _fraction(label: str) -> bool:
 def _batch(taken: Taken) -> None:
     rows, steps = taken.whole("per_device_train_batch_size", 8), taken.whole("gradient_accumulation_steps", 1)
     processes = taken.typed.world_size
-    note = f"{rows} x {steps} accumulated x {processes} processes"
+    note = f"{rows} x {steps} accumulated x {several(processes, 'process', 'processes')}"
     taken.set("per_device_train_batch_size", {"batch.examples": rows * steps * processes}, note)
     taken.note("gradient_accumulation_steps", "see --per_device_train_batch_size", "mapped")
     if processes > 1:

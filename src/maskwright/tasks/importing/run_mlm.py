@@ -6,6 +6,7 @@ import os
 import shlex
 from typing import Any
 
+from maskwright.core.console import several
 from maskwright.core.errors import ModelError
 from maskwright.model.hf.config import read_hf_config
 from maskwright.model.hf.families import FAMILIES
@@ -181,5 +182,5 @@ def _rows(taken: Taken, architecture: str) -> None:
 def _batch(taken: Taken) -> None:
     taken.set("per_device_train_batch_size", {"batch.micro_batch_rows": taken.whole("per_device_train_batch_size", 8)})
     steps, processes = taken.whole("gradient_accumulation_steps", 1), taken.typed.world_size
-    note = f"{steps} accumulated x {processes} processes"
+    note = f"{steps} accumulated x {several(processes, 'process', 'processes')}"
     taken.set("gradient_accumulation_steps", {"batch.virtual_workers": steps * processes}, note)

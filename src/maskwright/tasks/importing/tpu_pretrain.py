@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from maskwright.core.console import several
 from maskwright.tasks.importing.run_mlm import fetched
 from maskwright.tasks.importing.taken import Taken, number_of, share_of_steps
 from maskwright.tasks.importing.typed import Script, Typed
@@ -61,5 +62,5 @@ def _batch(taken: Taken, devices: int | None) -> None:
     taken.note("one_tpu", "one device", "mapped")
     taken.set("train_batch_size", {"batch.micro_batch_rows": taken.whole("train_batch_size", 32)}, "of one core")
     steps = max(1, taken.whole("gradient_accumulation_steps", 1))
-    note = f"{steps} accumulated x {cores} cores"
+    note = f"{steps} accumulated x {several(cores, 'core')}"
     taken.set("gradient_accumulation_steps", {"batch.virtual_workers": steps * cores}, note)

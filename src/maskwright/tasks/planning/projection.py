@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from maskwright.core.console import several
 from maskwright.tasks.planning.devices import Place
 from maskwright.tasks.planning.interval import Interval
 from maskwright.tasks.planning.work import Work
@@ -52,7 +53,8 @@ def rate(work: Work, place: Place) -> tuple[Interval, str]:
         share = cpu_share(work.model.hidden_size)
         speed = work.tokens * device.flops_per_second * place.count * share / work.flops
         what = (
-            f"{place.count} cores at {device.flops_per_second / 1e9:,.0f} GFLOP/s each, of which {share:.0%} are used"
+            f"{several(place.count, 'core')} at {device.flops_per_second / 1e9:,.0f} GFLOP/s each, of which "
+            f"{share:.0%} are used"
         )
     else:
         share = JAX_SHARE if device.family == "tpu" else 1.0

@@ -48,9 +48,9 @@ def table() -> str:
         found = {on: elsewhere(work, place(on), (), None, None) for on in PLACES}
         times = [f"{human_time(one.seconds.mid)} ({human_time(one.seconds.low)} to {human_time(one.seconds.high)})"
                  for one in found.values()]  # fmt: skip
-        run = f"{config.steps:,} x {config.rows_per_step:,} x {config.data.seq_len}"
+        run = f"{config.steps:,} x {config.rows_per_step:,} x {config.data.seq_len:,}"
         tokens = human_count(work.tokens * work.steps)
-        shown = f"{model.num_hidden_layers} x {model.hidden_size}, {human_count(work.parameters)}"
+        shown = f"{model.num_hidden_layers} x {model.hidden_size:,}, {human_count(work.parameters)}"
         cells = [f"`{name}`", shown, run, tokens, *times, human_bytes(found["h100"].needed)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
