@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from maskwright.core import storage
-from maskwright.report import background, incidents, training, words
+from maskwright.report import background, configuration, incidents, training, words
 from maskwright.report.document import Block, Folded, Listing, Section, Words, html, to_markdown
 from maskwright.report.made_of import in_head
 from maskwright.report.run import Run
@@ -55,10 +55,10 @@ def _one(run: Run, asked: Asked, dollars_per_hour: float | None) -> list[Section
         ("What it would write", asked.fill.get(run.name, [])),
         ("What happened", _happened(run)),
         ("Data", background.data(run)),
-        ("Configuration", background.configuration(run)),
+        ("Configuration", configuration.configuration(run)),
         ("Where it comes from", background.lineage(run)),
         ("Where it ran", background.environment(run)),
-        ("How to make it again", background.again(run)),
+        ("How to make it again", configuration.again(run)),
     ):
         if blocks:
             found.append(Section(heading, tuple(blocks)))
@@ -74,7 +74,7 @@ def _several(runs: Sequence[Run], asked: Asked, dollars_per_hour: float | None) 
     found = [
         Section("", (training.beside(runs),)),
         Section("Training", tuple(training.curves(runs))),
-        Section("What differs", tuple(background.differences(runs))),
+        Section("What differs", tuple(configuration.differences(runs))),
     ]
     for run in runs:
         blocks: list[Block] = [Words(run.location, faint=True), training.glance(run, dollars_per_hour)]
@@ -82,9 +82,9 @@ def _several(runs: Sequence[Run], asked: Asked, dollars_per_hour: float | None) 
         blocks += _happened(run)
         for heading, more in (
             ("Data", background.data(run)),
-            ("Configuration", background.configuration(run)),
+            ("Configuration", configuration.configuration(run)),
             ("Where it comes from and ran", [*background.lineage(run), *background.environment(run)]),
-            ("How to make it again", background.again(run)),
+            ("How to make it again", configuration.again(run)),
         ):
             blocks.append(Folded(heading, tuple(more)))
         found.append(Section(run.name, tuple(blocks)))
