@@ -186,6 +186,7 @@ def test_what_is_no_run_is_one_line_and_exit_2(
     broken = tmp_path / "broken"
     shutil.copytree(folder, broken)
     (broken / "config.resolved.json").write_text("{")
+    (tmp_path / "compared.md").mkdir()
     page = tmp_path / "page.html"
     for words, said in (
         ((tmp_path / "empty",), "is not there, or is empty"),
@@ -193,10 +194,12 @@ def test_what_is_no_run_is_one_line_and_exit_2(
         ((broken,), "is not a run's record"),
         ((folder, folder), "is given twice"),
         ((folder, "--to", tmp_path / "page.pdf"), "ends with .pdf"),
+        ((folder, "--to", tmp_path / "none" / "page.html", "--fill", "no mask"), f"{tmp_path}/none: there is no such"),
+        ((folder, "--to", page.parent / "compared.html", "--markdown"), "compared.md: is a folder"),
     ):
         code, told = call("report", *words, *([] if "--to" in words else ["--to", page]))
         assert (code, told.count("\n")) == (2, 1) and said in told and ". Fix: " in told
-    assert not page.exists()
+    assert not page.exists() and not (tmp_path / "none").exists()
 
 
 def test_a_run_that_has_only_begun_has_a_page(folder: Path, tmp_path: Path) -> None:
@@ -226,10 +229,13 @@ def test_no_secret_is_on_a_page(folder: Path, tmp_path: Path, monkeypatch: pytes
 def test_kills_are_starts_without_a_last_word(folder: Path) -> None:
     run = read(str(folder))
     assert incidents.kills(run) == 0
-    lines = [line for line in run.history if line["event"] != "ended"]
+    engine = {"engine": "torch on cpu, 1 thread, 2 processes, exact sums", "processes": 2}
+    lines = [line | (engine if line["event"] == "started" else {}) for line in run.history if line["event"] != "ended"]
     killed = Run(**{**run.__dict__, "history": lines})
     assert incidents.kills(killed) == 1
-    assert any("gone without a word" in line for line in incidents.in_words(killed))
+    said = incidents.in_words(killed)
+    assert any("gone without a word" in line for line in said)
+    assert any("(torch on cpu, 1 thread, 2 processes, exact sums)." in line for line in said)
 
 
 def test_thinned_curves_keep_the_ends_and_each_column_highest_and_lowest() -> None:

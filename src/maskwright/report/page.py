@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from maskwright.core import storage
+from maskwright.core import output
 from maskwright.report import background, configuration, incidents, training, words
 from maskwright.report.document import Block, Folded, Listing, Section, Words, html, to_markdown
 from maskwright.report.made_of import in_head
@@ -26,13 +26,13 @@ MOST_NAMED = 3
 
 
 def write(path: str, runs: Sequence[Run], *, asked: Asked = NOTHING, dollars_per_hour: float | None = None) -> None:
-    """Markdown where `path` ends so, else HTML."""
+    """Markdown where `path` ends so, else HTML. Raises `InputError` where that file cannot be written."""
     title, sections = contents(runs, asked, dollars_per_hour)
     if path.endswith(".md"):
         content = to_markdown(title, sections)
     else:
         content = html(title, sections, [in_head(run) for run in runs])
-    with storage.atomic_writer(path) as file:
+    with output.writer(path) as file:
         file.write(content.encode("utf-8", "replace"))
 
 

@@ -118,7 +118,8 @@ class TorchEngine:
         self.description = self._describe(engine, compiled)
 
     def _describe(self, engine: run.Engine, compiled: bool) -> str:
-        name = torch.cuda.get_device_name() if self.device == "cuda" else f"{self.device}, {self.threads} threads"
+        threads = f"{self.threads} thread{'' if self.threads == 1 else 's'}"
+        name = torch.cuda.get_device_name() if self.device == "cuda" else f"{self.device}, {threads}"
         how = "fully sharded" if engine.sharding == "fsdp" else f"{engine.reproducibility} sums"
         costs = what_dtype_costs(self.dtype, self.device)
         several = f", {self.dp_degree} processes, {how}" if self.dp_degree > 1 else ""
