@@ -6,7 +6,6 @@ import json
 import math
 import random
 import re
-import shlex
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -20,19 +19,13 @@ from conftest import small_config
 from html_page import Page
 
 from maskwright.cli import main
-from maskwright.core import recipes
-from maskwright.core.config import build_config, read_config
 from maskwright.core.errors import InputError, StoppedEarly
-from maskwright.core.finetuning import build_finetune_config, read_finetune_config
-from maskwright.core.settings import flat, parse_yaml, put
 from maskwright.data.loader import validation_batches
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import StepStats
 from maskwright.engines.torch.engine import TorchEngine
-from maskwright.monitor.status import Report
 from maskwright.report import configuration, curves, incidents
 from maskwright.report.curves import COLUMNS, Level, Panel, Series, stack, thinned
-from maskwright.report.document import Code, Folded
 from maskwright.report.page import NOTHING, contents, write
 from maskwright.report.run import Run, read, read_all
 from maskwright.tasks import data_card
@@ -158,6 +151,9 @@ def test_the_command_writes_both_forms_and_several_runs(
         "| seed | 0 | 3 |",
     ]
     assert "optimizer.learning_rate" in Page(out.read_text()).text
+    numbers = said.split("The curves in numbers:")[1].split("\n\n")[1].splitlines()
+    assert numbers[0] == "| run | step | training loss | held-out loss | learning rate | tokens/s |"
+    assert [line.split(" | ")[0] for line in numbers[2:]] == ["| run"] * 5 + ["| other"] * 5
     page = tmp_path / "one.md"
     assert call("report", folder, "--to", page, "--fill", "The <mask> saw a bridge.", "--evaluate")[0] == 0
     said = page.read_text()
@@ -289,63 +285,6 @@ def test_lengths_and_frequencies_are_those_of_a_slow_count(store: TokenStore, mo
     for start, end in zip(starts, split.document_ends[::4], strict=True):
         np.add.at(slow_counts, split.gather(np.array([start]), np.array([end - start])), 1)
     assert (some == slow_counts).all() and (some <= whole).all() and 0 < some.sum() < whole.sum()
-
-
-PRETRAINING = "data: {store: s}\nschedule: {steps: 10}\noptimizer: {learning_rate: 0.004}\n"
-FINETUNING = "data: {train: a.csv}\nmodel: {init_from: m}\ntask: {labels: [no, yes]}\n"
-
-
-@pytest.mark.parametrize(
-    ("given", "changed"),
-    [
-        (PRETRAINING, {}),
-        (PRETRAINING, {"optimizer.weight_decay": 0.012345678, "optimizer.learning_rate": 0.0040000001}),
-        (PRETRAINING, {"optimizer.max_grad_norm": None, "optimizer.eps": 1e-12, "logging.report_to": ["wandb"]}),
-        (PRETRAINING, {"phases": [{"until_share": 0.5, "seq_len": 64}], "logging.report_to": []}),
-        (PRETRAINING, {"data.store": "it's $HOME, 100% [mine]: \x7f\u2028\U0001f600", "model.init_from": "1e-3"}),
-        (
-            PRETRAINING,
-            {"data.store": None, "data.mixture": {"en": "gs://b/en", "no": {"store": "b", "max_epochs": 2.5}}},
-        ),
-        ("data: {mixture: a/en:b/sw}\nschedule: {epochs: 2}\n", {"schedule.epochs": None, "schedule.steps": 7}),
-        ("nano", {"data.store": "true", "optimizer.beta2": 0.1 + 0.2}),
-        (None, {"data.store": "s", "schedule.steps": 9, "data.arrow.column": "~", "data.validation": {"a": "b"}}),
-        (FINETUNING, {"optimizer.class_weights": {"no": 0.5, "yes": 1 / 3}, "schedule.steps": 9}),
-        (FINETUNING, {"task.labels": {"1": "yes", "0": "no"}, "model.init_from": None, "model.tokenizer": "t"}),
-    ],
-)
-def test_the_printed_command_makes_exactly_the_same_configuration(
-    given: str | None, changed: dict[str, Any], tmp_path: Path
-) -> None:
-    finetuning = given == FINETUNING
-    base = recipes.read(given) if given == "nano" else given
-    values = parse_yaml(base or "{}", "config.yaml")
-    for key, value in changed.items():
-        put(values, key, value, key)
-    build, read_again = (build_finetune_config, read_finetune_config) if finetuning else (build_config, read_config)
-    made = json.loads(json.dumps(flat(build(values, "config.yaml"))))
-    record = {"config": made} | ({"task": {}} if finetuning else {})
-    run = Run("r", Report("r", "done", "", "", 0.0, None, None), record, {}, {}, [], [], {}, base, {})
-    code, *folded = configuration.again(run)
-    assert isinstance(code, Code)
-    words = shlex.split(code.text.splitlines()[0])
-    assert words[1:5] == [
-        "finetune" if finetuning else "pretrain",
-        "nano" if given == "nano" else "config.yaml",
-        "--run",
-        "NEW",
-    ]
-    place = words[2]
-    if folded:
-        (block,) = folded
-        assert isinstance(block, Folded) and isinstance(block.blocks[0], Code)
-        (tmp_path / "config.yaml").write_text(block.blocks[0].text)
-        place = str(tmp_path / "config.yaml")
-    assert words[5::2] == ["--set"] * (len(words[5:]) // 2)
-    again = read_again(place, words[6::2])
-    assert json.loads(json.dumps(flat(again))) == made
-    if not changed:
-        assert words[5:] == []
 
 
 def test_two_runs_of_one_name_get_longer_names(folder: Path, tmp_path: Path) -> None:
