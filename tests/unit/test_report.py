@@ -19,6 +19,7 @@ from conftest import small_config
 from html_page import Page
 
 from maskwright.cli import main
+from maskwright.core import extras
 from maskwright.core.errors import InputError, StoppedEarly
 from maskwright.data.loader import validation_batches
 from maskwright.data.store import TokenStore
@@ -28,9 +29,11 @@ from maskwright.report import configuration, curves, incidents
 from maskwright.report.curves import COLUMNS, Level, Panel, Series, stack, thinned
 from maskwright.report.page import NOTHING, contents, write
 from maskwright.report.run import Run, read, read_all
-from maskwright.tasks import data_card
+from maskwright.tasks import data_card, languages
 from maskwright.tasks.evaluate import unigram
 from maskwright.tasks.pretrain import pretrain
+from maskwright.text.cleaning.language import language_of
+from maskwright.text.tokenizer import load_tokenizer
 from maskwright.training.stop import StopRequest
 
 COPIES = "memory://bucket/copies"
@@ -97,6 +100,7 @@ def test_a_run_writes_its_history_and_what_it_was_trained_on(folder: Path, store
     (source,) = card["sources"]
     assert source["splits"] == store.manifest["splits"] and source["fingerprint"] == store.fingerprint
     assert sum(source["documents_by_tokens"].values()) == store.split("train").documents
+    assert source["languages"] == languages.languages_of(store, store.split("train"))
 
 
 def test_the_page_says_what_the_run_recorded(folder: Path, tmp_path: Path) -> None:
@@ -285,6 +289,27 @@ def test_lengths_and_frequencies_are_those_of_a_slow_count(store: TokenStore, mo
     for start, end in zip(starts, split.document_ends[::4], strict=True):
         np.add.at(slow_counts, split.gather(np.array([start]), np.array([end - start])), 1)
     assert (some == slow_counts).all() and (some <= whole).all() and 0 < some.sum() < whole.sum()
+
+
+@pytest.mark.parametrize("most", [2_000, 50])
+def test_languages_are_those_of_a_slow_count(store: TokenStore, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    pytest.importorskip("py3langid", reason="the extra `clean` is not installed")
+    monkeypatch.setattr(languages, "SAMPLE_DOCUMENTS", most)
+    split = store.split("train")
+    tokenizer = load_tokenizer(store.tokenizer_folder, special_tokens_are_text=False)
+    slow: dict[str, int] = {}
+    for document in range(0, split.documents, math.ceil(split.documents / most)):
+        start, end = split.document_starts[document], split.document_ends[document]
+        ids = split.gather(np.array([start]), np.array([min(end - start, 256)])).tolist()
+        name = language_of(tokenizer.decode(ids))[0]
+        slow[name] = slow.get(name, 0) + 1
+    found = languages.languages_of(store, split)
+    assert found == slow and list(found.values()) == sorted(slow.values(), reverse=True)
+    assert found["en"] > sum(slow.values()) / 2 and sum(slow.values()) <= most
+    monkeypatch.setitem(store.manifest, "sources", [{"location": "a/genome.fa.gz"}])
+    assert languages.languages_of(store, split) == {}
+    monkeypatch.setattr(extras, "installed", lambda package: package != "py3langid")
+    assert languages.languages_of(store, split) is None
 
 
 def test_two_runs_of_one_name_get_longer_names(folder: Path, tmp_path: Path) -> None:

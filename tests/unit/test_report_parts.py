@@ -16,8 +16,8 @@ from maskwright.core.config import build_config, read_config
 from maskwright.core.finetuning import build_finetune_config, read_finetune_config
 from maskwright.core.settings import flat, parse_yaml, put
 from maskwright.monitor.status import Report
-from maskwright.report import configuration, training
-from maskwright.report.document import Code, Drawing, Folded, Section, to_markdown
+from maskwright.report import background, configuration, training
+from maskwright.report.document import Code, Drawing, Facts, Folded, Section, to_markdown
 from maskwright.report.run import Run
 
 
@@ -115,6 +115,29 @@ def test_markdown_has_the_curves_in_numbers(
     assert {line[0] for line in both.rows} == {"one", "two"}
     text = to_markdown("x", [Section("Training", tuple(training.curves([run])))])
     assert "## Training" in text and f"| {' | '.join(row)} |" in text
+
+
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        ({"en": 970, "de": 20, "fr": 6, "sw": 4}, "en 97.0%, de 2.0%, other 1.0% (of 1,000 evenly spaced documents"),
+        ({"sw": 8}, "sw 100.0% (of 8 evenly"),
+        ({}, None),
+        (
+            None,
+            "not counted. A run counts them at its start where py3langid is installed: in a clone run scripts/install",
+        ),
+    ],
+)
+def test_a_card_says_languages_or_how_to_have_them(known: dict[str, int] | None, said: str | None) -> None:
+    totals = {"documents": 3, "tokens": 9}
+    source = {"splits": {"train": totals, "valid": totals}, "languages": known}
+    card = {"kind": "text", "sources": [source]}
+    (facts, *_) = background.data(recorded("one", [], card=card))
+    assert isinstance(facts, Facts)
+    told = dict(facts.rows).get("Languages")
+    assert told is said is None or (told or "").startswith(said or "nothing")
+    assert any(line.startswith("languages: ") for line in background.in_short(card)) == bool(known)
 
 
 def test_several_runs_have_marks_of_their_own_colours() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from maskwright.core.console import human_bytes, human_count
+from maskwright.core.extras import missing
 from maskwright.report import plots
 from maskwright.report.document import Block, Drawing, Facts, Listing, Words
 from maskwright.report.run import Run
@@ -13,6 +14,8 @@ from maskwright.report.tables import Table
 from maskwright.run.lineage import describe
 
 MOST_LABELS = 30
+SHOWN_LANGUAGE = 0.01
+"""Languages with a larger share of the documents are named."""
 COUNTED = {
     "read": "documents read",
     "kept": "kept",
@@ -52,6 +55,8 @@ def in_short(card: Mapping[str, Any]) -> list[str]:
             f"text{of}: {train['documents']:,} documents, {human_count(train['tokens'])} tokens, and "
             f"{valid['documents']:,} documents held out{left_out}"
         )
+        if source.get("languages"):
+            found.append(f"languages{of}: {_languages(source)}")
     for name, baseline in (card.get("unigram") or {}).items():
         of = f" of {name}" if name else ""
         guessed = f"{baseline['loss']:.4f}, accuracy {baseline['accuracy']:.2%}"
@@ -65,6 +70,8 @@ def _source(source: Mapping[str, Any]) -> list[Block]:
     for split, said in (("train", "Training text"), ("valid", "Held out")):
         totals = splits.get(split) or {}
         rows.append((said, f"{totals.get('documents', 0):,} documents, {human_count(totals.get('tokens', 0))} tokens"))
+    if told := _languages(source):
+        rows.append(("Languages", told))
     counts = source.get("counts") or {}
     rows += [(said.capitalize(), f"{counts[key]:,}") for key, said in COUNTED.items() if counts.get(key)]
     options = {key: value for key, value in (source.get("options") or {}).items() if value not in (None, False, {})}
@@ -83,6 +90,20 @@ def _source(source: Mapping[str, Any]) -> list[Block]:
             listed = tuple((str(rule), f"{number:,}") for rule, number in counts[key].items())
             found.append(Table(heading, ("rule", "documents" if key == "left_out" else "times"), listed))
     return [*found, *_lengths(source.get("documents_by_tokens") or {}, "documents")]
+
+
+def _languages(source: Mapping[str, Any]) -> str:
+    """Empty where no language is to be told, as in DNA."""
+    known = source.get("languages")
+    if known is None:
+        how = missing("py3langid").fix
+        return f"not counted. A run counts them at its start where py3langid is installed: {how}"
+    if not (total := sum(known.values())):
+        return ""
+    shares = {name: count / total for name, count in known.items() if count > SHOWN_LANGUAGE * total}
+    shares |= {"other": other} if (other := 1.0 - sum(shares.values())) > 1e-9 else {}
+    listed = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
+    return f"{listed} (of {total:,} evenly spaced documents, as py3langid judges their beginnings)"
 
 
 def _lengths(counts: Mapping[str, int], of: str) -> list[Block]:
