@@ -118,6 +118,28 @@ def test_markdown_has_the_curves_in_numbers(
 
 
 @pytest.mark.parametrize(
+    ("options", "files", "count", "typed"),
+    [
+        ({"valid_fraction": 0.0}, ["a b", "c"], 2, "'a b' c --tokenizer s/tokenizer --to s --valid-fraction 0.0"),
+        ({"valid_fraction": 0.0, "valid_files": 1}, ["a", "b"], 2, "a --tokenizer s/tokenizer --to s --valid-files b"),
+        ({"valid_files": 2, "letters": "keep"}, ["a", "b"], 5, "a b --tokenizer s/tokenizer --to s --letters keep"),
+    ],
+)
+def test_the_printed_preparation_holds_out_the_same(
+    options: dict[str, Any], files: list[str], count: int, typed: str
+) -> None:
+    source = {"location": "s", "format": "store", "files": files, "file_count": count}
+    source["options"] = options | {"layout": None}
+    (code, *_) = configuration.again(
+        recorded("one", [], record={"config": {"seed": 3}}, card={"kind": "text", "sources": [source]})
+    )
+    assert isinstance(code, Code)
+    *notes, prepare = code.text.splitlines()[:-2]
+    assert prepare == f"maskwright data prepare {typed}"
+    assert notes == (["# and 2 more --valid-files:", "# and 1 more file:"] if count == 5 else [])
+
+
+@pytest.mark.parametrize(
     ("known", "said"),
     [
         ({"en": 970, "de": 20, "fr": 6, "sw": 4}, "en 97.0%, de 2.0%, other 1.0% (of 1,000 evenly spaced documents"),

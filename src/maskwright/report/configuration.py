@@ -18,8 +18,12 @@ from maskwright.core.settings import flat, keys_of, parse_yaml, put
 from maskwright.report.document import Block, Code, Folded, Words
 from maskwright.report.run import Run
 from maskwright.report.tables import Table
+from maskwright.report.words import several
 
-PREPARED_WITH = ("valid_fraction", "min_characters", "max_characters", "layout", "text_column", "on_bad_input")
+PREPARED_WITH = (
+    *("valid_fraction", "min_characters", "max_characters", "shard_tokens"),
+    *("layout", "text_column", "on_bad_input", "letters"),
+)
 """Options of a store's manifest that `data prepare` takes under the same names."""
 PLAIN = re.compile(r"[\w./~+@=-][\w./~+@=:*-]*")
 """Words that may need no quotes in YAML."""
@@ -212,14 +216,21 @@ def _preparation(source: Mapping[str, Any]) -> list[str]:
     files, options, where = source.get("files") or [], source.get("options") or {}, str(source.get("location"))
     if source.get("format") != "store" or not files or "layout" not in options:
         return []
-    typed = ["maskwright", "data", "prepare", *map(str, files), "--tokenizer", f"{where}/tokenizer", "--to", where]
+    count = max(source.get("file_count", 0), len(files))
+    first_held_out = count - options.get("valid_files", 0)  # they are named last
+    trained, held_out = files[:first_held_out], files[first_held_out:]
+    typed = ["maskwright", "data", "prepare", *map(str, trained), "--tokenizer", f"{where}/tokenizer", "--to", where]
+    for name in held_out:
+        typed += ["--valid-files", str(name)]
     for key in PREPARED_WITH:
-        if options.get(key) not in (None, False):
+        if options.get(key) is not None and not (key == "valid_fraction" and options.get("valid_files")):
             typed += [f"--{key.replace('_', '-')}", str(options[key])]
     typed += ["--keep-duplicates"] if options.get("keep_duplicates") else []
     lines = [shlex.join(typed)]
     if options.get("cleaning"):
         lines.insert(0, "# and with the filters of the data card:")
-    if source.get("file_count", 0) > len(files):
-        lines.insert(0, f"# and {source['file_count'] - len(files):,} more files:")
+    if more := count - options.get("valid_files", 0) - len(trained):
+        lines.insert(0, f"# and {several(more, 'more file')}:")
+    if more := options.get("valid_files", 0) - len(held_out):
+        lines.insert(0, f"# and {more:,} more --valid-files:")
     return lines
