@@ -20,6 +20,7 @@ from maskwright.core.config import RunConfig, build_config
 from maskwright.data.prepare import PrepareOptions, prepare
 from maskwright.data.store import TokenStore
 from maskwright.engines import ceiling
+from maskwright.tasks import languages
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import train_tokenizer
 
@@ -122,10 +123,12 @@ def documents(count: int, seed: int = 0, longest: int = 40) -> list[list[str]]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def small_ceiling() -> Iterator[None]:
-    """Measuring what the machine can do takes a second in each start of a run, and no test is about it."""
+def quick_starts() -> Iterator[None]:
+    """Measuring what the machine can do, and telling the languages of the text, would take a second in each start of a
+    run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ceiling, "SHAPES", SMALL)
+        patch.setattr(languages, "SAMPLE_DOCUMENTS", 8)
         yield
 
 

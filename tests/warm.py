@@ -150,12 +150,15 @@ class Forked(Started):  # type: ignore[type-arg]
 def serve(control: socket.socket) -> None:
     """Forks whenever it is asked, and tells each end to who asked, until nobody can ask any more."""
     import maskwright.engines.ceiling
+    import maskwright.text.cleaning.language
 
     for name in LOADED:
         with contextlib.suppress(ImportError):  # of extras
             importlib.import_module(name)
     # Nothing else of the product: a script that changes one of its modules does so before others import it.
     maskwright.engines.ceiling.SHAPES = SMALL  # type: ignore[assignment]
+    with contextlib.suppress(ImportError):  # of the extra `clean`: a model of languages, read by each start of a run
+        maskwright.text.cleaning.language._model()
     waking, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)

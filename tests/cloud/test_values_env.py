@@ -325,6 +325,8 @@ def test_command_writes_a_yaml_and_a_row_for_each_variable(
     assert read_environment(str(out)).name == "env-20200430"
     assert run(["env", "import", str(values), "--to", str(out)]) == 2  # never over what a user has written since
     assert "is there already" in capsys.readouterr().err
+    assert run(["env", "import", str(values), "--to", str(tmp_path / "none" / "lab.yaml")]) == 2
+    assert f"{tmp_path}/none: there is no such folder. Fix: make it" in capsys.readouterr().err
 
 
 def test_command_prints_the_yaml_or_json(values: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from safetensors.numpy import load_file, save_file
 import maskwright
 from maskwright.api import training
 from maskwright.api.given import nested, override
+from maskwright.api.runs import Page
 from maskwright.core import errors
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import (
@@ -108,6 +109,7 @@ def test_a_run_is_the_commands_whatever_callbacks_do(
     assert run.status is not None and (run.status.phase, run.checkpoints[-1]) == ("done", 12)
     assert run.config["schedule.steps"] == 12 and run.results is None and run.lineage == []
     drawn = run.plot(maskwright.Run(str(tmp_path / "straight")))
+    assert drawn == run.plot(str(tmp_path / "straight")) == run.plot(tmp_path / "straight")
     assert "held-out loss" in drawn.html and drawn._repr_html_().startswith("<iframe srcdoc=")
     run.report().save(str(tmp_path / "report.html"))
     if installed("pandas"):
@@ -141,8 +143,15 @@ def test_errors_are_the_commands(values: dict[str, Any], tmp_path: Path) -> None
         maskwright.Run(run).metrics  # noqa: B018
     with pytest.raises(InputError, match="is not on this machine"):
         maskwright.Run("gs://bucket/run").status  # noqa: B018
-    with pytest.raises(InputError, match="int has no location"):
-        maskwright.load(3)  # type: ignore[arg-type]
+    for use in (maskwright.load, maskwright.Run(run).plot, maskwright.Run(run).report):
+        with pytest.raises(InputError, match="int has no location"):
+            use(3)  # type: ignore[operator]
+    with pytest.raises(InputError, match=r"nowhere: there is no such folder\. Fix: make it with mkdir -p"):
+        Page("<p>").save(tmp_path / "nowhere" / "page.html")
+    for count in (maskwright.Store(values["data.store"]).tokens, maskwright.Store(values["data.store"]).documents):
+        assert count("valid") > 0
+        with pytest.raises(InputError, match=r"has no split 'foo'\. Fix: give one of train, valid"):
+            count("foo")  # type: ignore[arg-type]
 
 
 def test_of_two_processes_the_one_that_failed_says_why(values: dict[str, Any], tmp_path: Path) -> None:

@@ -19,21 +19,24 @@ from conftest import small_config
 from html_page import Page
 
 from maskwright.cli import main
+from maskwright.core import extras
 from maskwright.core.console import several
 from maskwright.core.errors import InputError, StoppedEarly
 from maskwright.data.loader import validation_batches
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import StepStats
 from maskwright.engines.torch.engine import TorchEngine
-from maskwright.report import background, curves, incidents, levels, plots
+from maskwright.report import configuration, curves, incidents, levels, plots
 from maskwright.report.curves import COLUMNS, Panel, Series, stack, thinned
 from maskwright.report.levels import Level
 from maskwright.report.page import NOTHING, contents, write
 from maskwright.report.run import Run, read, read_all
 from maskwright.report.words import span
-from maskwright.tasks import data_card
+from maskwright.tasks import data_card, languages
 from maskwright.tasks.evaluate import unigram
 from maskwright.tasks.pretrain import pretrain
+from maskwright.text.cleaning.language import language_of
+from maskwright.text.tokenizer import load_tokenizer
 from maskwright.training.stop import StopRequest
 
 COPIES = "memory://bucket/copies"
@@ -100,6 +103,7 @@ def test_a_run_writes_its_history_and_what_it_was_trained_on(folder: Path, store
     (source,) = card["sources"]
     assert source["splits"] == store.manifest["splits"] and source["fingerprint"] == store.fingerprint
     assert sum(source["documents_by_tokens"].values()) == store.split("train").documents
+    assert source["languages"] == languages.languages_of(store, store.split("train"))
 
 
 def test_the_page_says_what_the_run_recorded(folder: Path, tmp_path: Path) -> None:
@@ -131,7 +135,7 @@ def test_the_page_says_what_the_run_recorded(folder: Path, tmp_path: Path) -> No
     kinds = [element["class"] for element in page.all("line") if "tick" in (element.get("class") or "")]
     assert {"tick saved", "tick started", "tick spiked", "tick rolled-back"} == set(kinds)
     assert len([dot for dot in page.all("circle") if dot["class"] == "s1"]) == len(losses) == 5
-    defaults = background._defaults(run)
+    defaults = configuration._defaults(run)
     differing = {key for key, value in run.config.items() if value != defaults[key] and value is not None}
     assert all(key in page.text for key in differing) and "optimizer.beta1" in page.text
 
@@ -142,26 +146,27 @@ def test_the_command_writes_both_forms_and_several_runs(
     other = tmp_path / "other"
     shutil.copytree(folder, other)
     record = json.loads((other / "config.resolved.json").read_text())
-    record["config"] |= {"optimizer.learning_rate": 0.5, "seed": 3}
+    record["config"] |= {"optimizer.learning_rate": 0.5, "optimizer.weight_decay": 0.010000001, "seed": 3}
     (other / "config.resolved.json").write_text(json.dumps(record))
     out = tmp_path / "out.html"
     assert call("report", folder, other, "--to", out, "--markdown")[0] == 0
     said = (tmp_path / "out.md").read_text()
     differing = said.split("Keys in which the runs differ")[1].split("\n\n")[1].splitlines()
-    assert differing[2:] == ["| optimizer.learning\\_rate | 0.003 | 0.5 |", "| seed | 0 | 3 |"]
+    assert differing[2:] == [
+        "| optimizer.learning\\_rate | 0.003 | 0.5 |",
+        "| optimizer.weight\\_decay | 0.01 | 0.010000001 |",
+        "| seed | 0 | 3 |",
+    ]
     assert "optimizer.learning_rate" in Page(out.read_text()).text
-    by_step = said.split("Held-out loss by step")[1].split("\n\n")[1].splitlines()
-    losses = [f"| 40 | {run.last('valid_loss'):.4f} | {run.last('valid_loss'):.4f} |" for run in [read(str(folder))]]
-    assert by_step[-1:] == losses and len(by_step) == 2 + 5
+    numbers = said.split("The curves in numbers:")[1].split("\n\n")[1].splitlines()
+    assert numbers[0] == "| run | step | training loss | held-out loss | learning rate | tokens/s |"
+    assert [line.split(" | ")[0] for line in numbers[2:]] == ["| run"] * 5 + ["| other"] * 5
     page = tmp_path / "one.md"
     assert call("report", folder, "--to", page, "--fill", "The <mask> saw a bridge.", "--evaluate")[0] == 0
     said = page.read_text()
     steps = sorted(int(path.name[5:]) for path in (folder / "checkpoints").glob("step-*"))
     assert f"| text | step {steps[0]} | step {steps[1]} | step 40 |" in said
     assert said.count("By how often a token is in the training text") == 1
-    assert said.count("| step | training loss | held-out loss | accuracy |") == 1
-    languages = said.split("Languages of ")[1].split("\n\n")[1].splitlines()[2:]
-    assert languages[0].startswith("| en | ")
 
 
 def test_runs_in_a_bucket_and_their_copies(folder: Path) -> None:
@@ -184,6 +189,7 @@ def test_what_is_no_run_is_one_line_and_exit_2(
     broken = tmp_path / "broken"
     shutil.copytree(folder, broken)
     (broken / "config.resolved.json").write_text("{")
+    (tmp_path / "compared.md").mkdir()
     page = tmp_path / "page.html"
     for words, said in (
         ((tmp_path / "empty",), "is not there, or is empty"),
@@ -191,10 +197,12 @@ def test_what_is_no_run_is_one_line_and_exit_2(
         ((broken,), "is not a run's record"),
         ((folder, folder), "is given twice"),
         ((folder, "--to", tmp_path / "page.pdf"), "ends with .pdf"),
+        ((folder, "--to", tmp_path / "none" / "page.html", "--fill", "no mask"), f"{tmp_path}/none: there is no such"),
+        ((folder, "--to", page.parent / "compared.html", "--markdown"), "compared.md: is a folder"),
     ):
         code, told = call("report", *words, *([] if "--to" in words else ["--to", page]))
         assert (code, told.count("\n")) == (2, 1) and said in told and ". Fix: " in told
-    assert not page.exists()
+    assert not page.exists() and not (tmp_path / "none").exists()
 
 
 def test_a_run_that_has_only_begun_has_a_page(folder: Path, tmp_path: Path) -> None:
@@ -224,13 +232,16 @@ def test_no_secret_is_on_a_page(folder: Path, tmp_path: Path, monkeypatch: pytes
 def test_kills_are_starts_without_a_last_word(folder: Path) -> None:
     run = read(str(folder))
     assert incidents.kills(run) == 0
-    lines = [line for line in run.history if line["event"] != "ended"]
+    engine = {"engine": "torch on cpu, 1 thread, 2 processes, exact sums", "processes": 2}
+    lines = [line | (engine if line["event"] == "started" else {}) for line in run.history if line["event"] != "ended"]
     killed = Run(**{**run.__dict__, "history": lines})
     assert incidents.kills(killed) == 1
-    assert any("gone without a word" in line for line in incidents.in_words(killed))
+    said = incidents.in_words(killed)
+    assert any("gone without a word" in line for line in said)
+    assert any("(torch on cpu, 1 thread, 2 processes, exact sums)." in line for line in said)
     assert ", 1 restart (after a kill), 1 spike, " in incidents.summary(killed)
     start = next(line for line in lines if line["event"] == "started")
-    for events, said in (
+    for events, told in (
         ("sss", "2 restarts (each after a kill)"),
         ("ssse", "2 restarts (each after a kill)"),
         ("sess", "2 restarts (1 after a kill)"),
@@ -238,7 +249,7 @@ def test_kills_are_starts_without_a_last_word(folder: Path) -> None:
         ("ses", "1 restart,"),
     ):
         history = [start if one == "s" else {**start, "event": "ended"} for one in events]
-        assert said in incidents.summary(Run(**{**run.__dict__, "history": history}))
+        assert told in incidents.summary(Run(**{**run.__dict__, "history": history}))
 
 
 def test_thinned_curves_keep_the_ends_and_each_column_highest_and_lowest() -> None:
@@ -276,8 +287,15 @@ def test_scales_hold_their_values_between_few_marks(values: list[float]) -> None
 
 def test_values_are_written_as_in_a_yaml() -> None:
     phases = [{"until_step": 200, "seq_len": None, "masking_rate": 0.3}, {"until_share": 1.0, "lr_shape": "cosine"}]
-    assert background._value(phases) == "[{until_step: 200, masking_rate: 0.3}, {until_share: 1, lr_shape: cosine}]"
-    assert [background._value(one) for one in (None, True, 4e-5, ["wandb"])] == ["not set", "true", "4e-05", "[wandb]"]
+    assert (
+        configuration._value(phases) == "[{until_step: 200, masking_rate: 0.3}, {until_share: 1.0, lr_shape: cosine}]"
+    )
+    assert [configuration._value(one) for one in (None, True, 4e-5, ["wandb"])] == [
+        "not set",
+        "true",
+        "4e-05",
+        "[wandb]",
+    ]
 
 
 def test_numbers_and_their_nouns_agree() -> None:
@@ -337,6 +355,27 @@ def test_lengths_and_frequencies_are_those_of_a_slow_count(store: TokenStore, mo
     for start, end in zip(starts, split.document_ends[::4], strict=True):
         np.add.at(slow_counts, split.gather(np.array([start]), np.array([end - start])), 1)
     assert (some == slow_counts).all() and (some <= whole).all() and 0 < some.sum() < whole.sum()
+
+
+@pytest.mark.parametrize("most", [2_000, 50])
+def test_languages_are_those_of_a_slow_count(store: TokenStore, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    pytest.importorskip("py3langid", reason="the extra `clean` is not installed")
+    monkeypatch.setattr(languages, "SAMPLE_DOCUMENTS", most)
+    split = store.split("train")
+    tokenizer = load_tokenizer(store.tokenizer_folder, special_tokens_are_text=False)
+    slow: dict[str, int] = {}
+    for document in range(0, split.documents, math.ceil(split.documents / most)):
+        start, end = split.document_starts[document], split.document_ends[document]
+        ids = split.gather(np.array([start]), np.array([min(end - start, 256)])).tolist()
+        name = language_of(tokenizer.decode(ids))[0]
+        slow[name] = slow.get(name, 0) + 1
+    found = languages.languages_of(store, split)
+    assert found == slow and list(found.values()) == sorted(slow.values(), reverse=True)
+    assert found["en"] > sum(slow.values()) / 2 and sum(slow.values()) <= most
+    monkeypatch.setitem(store.manifest, "sources", [{"location": "a/genome.fa.gz"}])
+    assert languages.languages_of(store, split) == {}
+    monkeypatch.setattr(extras, "installed", lambda package: package != "py3langid")
+    assert languages.languages_of(store, split) is None
 
 
 def test_two_runs_of_one_name_get_longer_names(folder: Path, tmp_path: Path) -> None:

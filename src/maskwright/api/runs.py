@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from maskwright.api.given import location
-from maskwright.core import storage
+from maskwright.api.given import Location, location
+from maskwright.core import output, storage
 from maskwright.core.errors import InputError
 from maskwright.core.extras import installed
 from maskwright.report.document import Section, html
@@ -31,8 +31,9 @@ class Page:
 
     html: str
 
-    def save(self, path: str) -> None:
-        with storage.atomic_writer(path) as file:
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Raises `InputError` where there is no such folder, and `MaskwrightError` where the disk fails."""
+        with output.writer(os.fspath(path)) as file:
             file.write(self.html.encode("utf-8", "replace"))
 
     def _repr_html_(self) -> str:
@@ -92,16 +93,18 @@ class Run:
         lines = self.metrics
         return pandas.DataFrame(lines, columns=None if lines else ["step"]).groupby("step").first()
 
-    def plot(self, *others: Run) -> Page:
-        """The curves of `maskwright report`, of this run and of `others` over it: losses, rates, gradient norm, speed.
-        A notebook draws them below the cell."""
-        runs = read_all([self.location, *(other.location for other in others)])
+    def plot(self, *others: Location) -> Page:
+        """The curves of `maskwright report`, of this run and of `others` over it, which are runs or their folders:
+        losses, rates, gradient norm, speed. A notebook draws them below the cell. Raises `InputError` for what is no
+        run, and for one that is given twice."""
+        runs = read_all([self.location, *map(location, others)])
         title = ", ".join(run.name for run in runs)
         return Page(html(title, [Section("", tuple(curves(runs)))]))
 
-    def report(self, *others: Run) -> Page:
-        """The page of `maskwright report`: curves, what happened, data, configuration, commands."""
-        title, sections = contents(read_all([self.location, *(other.location for other in others)]), NOTHING, None)
+    def report(self, *others: Location) -> Page:
+        """The page of `maskwright report`: curves, what happened, data, configuration, commands. `others`, and what is
+        raised, as for `plot`."""
+        title, sections = contents(read_all([self.location, *map(location, others)]), NOTHING, None)
         return Page(html(title, sections))
 
     def load(self, *, device: str = "auto") -> Model:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from maskwright.api.given import Location, location, locations
 from maskwright.core.console import warn
+from maskwright.core.errors import InputError
 from maskwright.data.prepare import PrepareOptions, report
 from maskwright.data.prepare import prepare as prepare_store
-from maskwright.data.store import TokenStore
+from maskwright.data.store import Split, SplitName, TokenStore
 from maskwright.tasks.hub import local
 from maskwright.text.sources import Fault, Layout, OnBadInput, Sources
 from maskwright.text.tokenizer import TrainedKind
@@ -41,12 +42,17 @@ class Store:
         return TokenStore(self.location).fingerprint
 
     def documents(self, split: Literal["train", "valid"] = "train") -> int:
-        """Number of documents: to train on, or held out."""
-        return TokenStore(self.location).split(split).documents
+        """Number of documents: to train on, or held out. Raises `InputError` for another split."""
+        return self._split(split).documents
 
     def tokens(self, split: Literal["train", "valid"] = "train") -> int:
-        """Number of tokens: to train on, or held out."""
-        return TokenStore(self.location).split(split).tokens
+        """Number of tokens: to train on, or held out. Raises `InputError` for another split."""
+        return self._split(split).tokens
+
+    def _split(self, name: SplitName) -> Split:
+        if name not in (known := get_args(SplitName)):
+            raise InputError(f"has no split {name!r}", where=self.location, fix=f"give one of {', '.join(known)}")
+        return TokenStore(self.location).split(name)
 
     def __str__(self) -> str:
         return report(self.location, self.manifest)

@@ -34,6 +34,7 @@ from maskwright.cli.options import (
     text_app,
     tokenizer_app,
 )
+from maskwright.core import output
 from maskwright.core.console import say
 
 if TYPE_CHECKING:
@@ -91,6 +92,8 @@ def text_audit(
     )
     if to and not to.endswith(".html"):
         raise InputError(f"--to {to} does not end in .html", fix="give a name such as audit.html")
+    if to:
+        output.require_place(to)
     tokenizer = tokenizer and local(tokenizer, weights=False)
     reading: Any = {
         "layout": layout,

@@ -72,12 +72,14 @@ def import_(
     """Turn the older Cloud Build set-up's values.env into an environment, and say what became of each variable."""
     from maskwright.cloud.old_setup.shell_file import Variable, read_variables
     from maskwright.cloud.old_setup.values_env import import_values, table
-    from maskwright.core import storage
+    from maskwright.core import output
     from maskwright.core.console import say, warn
     from maskwright.core.errors import InputError
 
     if out is not None and os.path.exists(out):
         raise InputError("is there already", where=out, fix="give --to another name, or move the file away")
+    if out is not None:
+        output.require_place(out)
     given: dict[str, Variable] = {}
     for location in values:
         given = read_variables(location, given)
@@ -95,7 +97,7 @@ def import_(
     if imported.offers:
         warn(f"slice is null until you choose: {'; '.join(imported.offers)}")
     if out is not None:
-        with storage.atomic_writer(out) as file:
+        with output.writer(out) as file:
             file.write(imported.text.encode())
     if as_json:
         print_result("", imported.as_json(), True)

@@ -32,11 +32,7 @@ def report(
     ] = None,
     evaluate: Annotated[
         bool,
-        typer.Option(
-            "--evaluate",
-            help="Also measure held-out loss by how frequent a token is and by source, and look for the text's "
-            "languages.",
-        ),
+        typer.Option("--evaluate", help="Also measure held-out loss by how frequent a token is, and by source."),
     ] = False,
     dollars_per_hour: Annotated[
         float | None,
@@ -47,7 +43,7 @@ def report(
     """Write a page about a run, or several beside each other: curves, what happened, data, configuration, commands."""
     import os
 
-    from maskwright.core import storage
+    from maskwright.core import output, storage
     from maskwright.core.console import say
     from maskwright.core.errors import InputError
     from maskwright.report.page import Asked, write
@@ -56,16 +52,17 @@ def report(
     base, ending = os.path.splitext(storage.require_local(to))
     if ending not in (".html", ".md"):
         raise InputError(f"ends with {ending or 'nothing'}", where=f"--to {to}", fix="name a file .html or .md")
+    pages = [*dict.fromkeys([to, *([f"{base}.md"] if markdown else [])])]
+    for path in pages:
+        output.require_place(path)
     runs = read_all(run)
-    asked = Asked({}, {}, {})
+    asked = Asked({}, {})
     if fill or evaluate:
-        from maskwright.tasks.report import guesses, in_parts, languages
+        from maskwright.tasks.report import guesses, in_parts
 
         for one in runs:
             asked.fill[one.name] = guesses(one, fill) if fill else []
             asked.held_out[one.name] = in_parts(one) if evaluate else []
-            asked.data[one.name] = languages(one) if evaluate else []
-    pages = [*dict.fromkeys([to, *([f"{base}.md"] if markdown else [])])]
     for path in pages:
         write(path, runs, asked=asked, dollars_per_hour=dollars_per_hour)
         say(f"report: {path}")

@@ -1,24 +1,21 @@
-"""What a run was made of: its data, its configuration, what it came from, where it ran, how to make it again."""
+"""What a run was made of: its data, what it came from, and where it ran."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from maskwright.core import recipes
-from maskwright.core.config import RunConfig
 from maskwright.core.console import human_bytes, human_count, several
-from maskwright.core.errors import ConfigError
-from maskwright.core.finetuning import FinetuneConfig
-from maskwright.core.settings import keys_of, parse_yaml
+from maskwright.core.extras import missing
 from maskwright.report import plots, words
-from maskwright.report.document import Block, Code, Drawing, Facts, Folded, Listing, Words
+from maskwright.report.document import Block, Drawing, Facts, Listing, Words
 from maskwright.report.run import Run
 from maskwright.report.tables import Table
 from maskwright.run.lineage import describe
 
 MOST_LABELS = 30
+SHOWN_LANGUAGE = 0.01
+"""Languages with a larger share of the documents are named."""
 COUNTED = {
     "read": "documents read",
     "kept": "kept",
@@ -26,8 +23,6 @@ COUNTED = {
     "too_short": "left out as too short",
     "too_long": "left out as too long",
 }
-PREPARED_WITH = ("valid_fraction", "min_characters", "max_characters", "layout", "text_column", "on_bad_input")
-"""Options of a store's manifest that `data prepare` takes under the same names."""
 
 
 # ---- data ----------------------------------------------------------------------------------------------------------
@@ -60,6 +55,8 @@ def in_short(card: Mapping[str, Any]) -> list[str]:
             f"text{of}: {several(train['documents'], 'document')}, {human_count(train['tokens'])} tokens, and "
             f"{several(valid['documents'], 'document')} held out{left_out}"
         )
+        if source.get("languages"):
+            found.append(f"languages{of}: {_languages(source)}")
     for name, baseline in (card.get("unigram") or {}).items():
         of = f" of {name}" if name else ""
         guessed = f"{baseline['loss']:.4f}, accuracy {baseline['accuracy']:.2%}"
@@ -75,6 +72,8 @@ def _source(source: Mapping[str, Any]) -> list[Block]:
         rows.append(
             (said, f"{several(totals.get('documents', 0), 'document')}, {human_count(totals.get('tokens', 0))} tokens")
         )
+    if told := _languages(source):
+        rows.append(("Languages", told))
     counts = source.get("counts") or {}
     rows += [(said.capitalize(), f"{counts[key]:,}") for key, said in COUNTED.items() if counts.get(key)]
     options = {key: value for key, value in (source.get("options") or {}).items() if value not in (None, False, {})}
@@ -93,6 +92,20 @@ def _source(source: Mapping[str, Any]) -> list[Block]:
             listed = tuple((str(rule), f"{number:,}") for rule, number in counts[key].items())
             found.append(Table(heading, ("rule", "documents" if key == "left_out" else "times"), listed))
     return [*found, *_lengths(source.get("documents_by_tokens") or {}, "document")]
+
+
+def _languages(source: Mapping[str, Any]) -> str:
+    """Empty where no language is to be told, as in DNA."""
+    known = source.get("languages")
+    if known is None:
+        how = missing("py3langid").fix
+        return f"not counted. A run counts them at its start where py3langid is installed: {how}"
+    if not (total := sum(known.values())):
+        return ""
+    shares = {name: count / total for name, count in known.items() if count > SHOWN_LANGUAGE * total}
+    shares |= {"other": other} if (other := 1.0 - sum(shares.values())) > 1e-9 else {}
+    listed = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
+    return f"{listed} (of {total:,} evenly spaced documents, as py3langid judges their beginnings)"
 
 
 def _lengths(counts: Mapping[str, int], of: str) -> list[Block]:
@@ -121,96 +134,7 @@ def _labelled(card: Mapping[str, Any]) -> list[Block]:
     return [*found, *_lengths(card.get("examples_by_tokens") or {}, "training example")]
 
 
-# ---- configuration -------------------------------------------------------------------------------------------------
-
-
-def _defaults(run: Run) -> dict[str, Any]:
-    keys = keys_of(FinetuneConfig if run.is_finetuning else RunConfig)
-    return {
-        name: None if key.field.is_required() else key.field.get_default(call_default_factory=True)
-        for name, key in keys.items()
-    }
-
-
-def _recipe(run: Run) -> str | None:
-    """The recipe that the run was started with, by the text of its config.yaml."""
-    if run.given is None:
-        return None
-    kinds: tuple[recipes.Kind, ...] = ("pretrain", "finetune")
-    known = [name for kind in kinds for name in recipes.names(kind)]
-    return next((name for name in known if recipes.read(name) == run.given), None)
-
-
-def _written(text: str | None) -> dict[str, Any]:
-    """Values of a YAML file by dotted key."""
-    try:
-        values = parse_yaml(text or "", "config.yaml")
-    except ConfigError:
-        return {}
-    found: dict[str, Any] = {}
-
-    def take(section: Any, prefix: str) -> None:
-        for key, value in section.items() if isinstance(section, dict) else ():
-            found[f"{prefix}{key}"] = value
-            take(value, f"{prefix}{key}.")
-
-    take(values, "")
-    return found
-
-
-def configuration(run: Run) -> list[Block]:
-    if not run.config:
-        return [Words("The run has no configuration yet.")]
-    recipe, defaults = _recipe(run), _defaults(run)
-    begun = defaults | ({key: value for key, value in _written(run.given).items() if key in defaults} if recipe else {})
-    rows = tuple(
-        (key, _value(value), _value(begun[key]))
-        for key, value in run.config.items()
-        if key in begun and not _equal(value, begun[key])
-    )
-    base = f"the recipe {recipe}" if recipe else "the defaults"
-    what = f"Of {len(run.config)} keys, these differ from {base}."
-    found: list[Block] = [Words(what if rows else f"Every key is as in {base}.")]
-    if rows:
-        found.append(Table(f"Differences from {base}", ("key", "this run", "recipe" if recipe else "default"), rows, 3))
-    every = tuple((key, _value(value)) for key, value in run.config.items() if value is not None)
-    found.append(Folded("Every key that has a value", (Table("The whole configuration", ("key", "value"), every, 2),)))
-    if run.record.get("digest"):
-        found.append(Words(f"Digest of what decides the numbers: {run.record['digest']}", faint=True))
-    return found
-
-
-def differences(runs: Sequence[Run]) -> list[Block]:
-    """Keys in which several runs differ, a column for each run."""
-    keys = sorted({key for run in runs for key in run.config})
-    told = [[_value(run.config.get(key, _defaults(run).get(key))) for run in runs] for key in keys]
-    rows = tuple((key, *values) for key, values in zip(keys, told, strict=True) if len(set(values)) > 1)
-    if not rows:
-        return [Words("The runs have the same configuration.")]
-    header = ("key", *(run.name for run in runs))
-    return [Table("Keys in which the runs differ", header, rows, len(header))]
-
-
-def _equal(mine: Any, other: Any) -> bool:
-    return bool(mine == other) or (mine is None and other in ({}, [])) or _value(mine) == _value(other)
-
-
-def _value(value: Any) -> str:
-    """As YAML has it on a line, without what is not set."""
-    if value is None:
-        return "not set"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value, value))}]"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_value(one)}' for key, one in value.items() if one is not None)}}}"
-    return _value(value.model_dump(mode="json")) if hasattr(value, "model_dump") else str(value)
-
-
-# ---- where from, where, and how again ------------------------------------------------------------------------------
+# ---- where from, and where -----------------------------------------------------------------------------------------
 
 
 def lineage(run: Run) -> list[Block]:
@@ -247,67 +171,3 @@ def environment(run: Run) -> list[Block]:
 
 def _cores(count: object) -> str:
     return several(count, "core") if isinstance(count, int) else "cores not known"
-
-
-def again(run: Run) -> list[Block]:
-    """The commands that make such a run."""
-    if not run.config:
-        return []
-    verb, lines = "finetune" if run.is_finetuning else "pretrain", []
-    for source in run.card.get("sources", []) if run.card.get("kind") == "text" else []:
-        lines += _preparation(source)
-    recipe = _recipe(run)
-    config = recipe or "config.yaml"
-    given = _written(run.given)
-    changed = {
-        key: value
-        for key, value in run.config.items()
-        if key in given and not _equal(value, given[key]) and not isinstance(given[key], dict)
-    }
-    changed |= {
-        key: value
-        for key, value in run.config.items()
-        if key not in given and not _equal(value, _defaults(run).get(key)) and not _inside(key, given)
-    }
-    changed = {key: value for key, value in changed.items() if value is not None and not isinstance(value, dict | list)}
-    if "schedule.epochs" in given:
-        changed.pop("schedule.steps", None)
-    typed = [
-        "maskwright",
-        verb,
-        config,
-        "--run",
-        "NEW",
-        *(w for k, v in changed.items() for w in ("--set", f"{k}={_value(v)}")),
-    ]
-    parents = run.look.lineage
-    if isinstance(parents, dict) and "run" in parents and not run.config.get("model.init_from"):
-        typed += ["--from", f"{parents['run']}@{parents.get('step')}"]
-    lines.append(shlex.join(typed))
-    lines.append("maskwright export NEW --to MODEL")
-    found: list[Block] = [Code("\n".join(lines))]
-    if not recipe and run.given:
-        found.append(Folded("config.yaml", (Code(run.given.rstrip()),)))
-    return found
-
-
-def _inside(key: str, given: Mapping[str, Any]) -> bool:
-    """Whether a section above holds it in a form of its own, such as a mixture's sources."""
-    return any(key.startswith(f"{one}.") and not isinstance(given[one], dict) for one in given)
-
-
-def _preparation(source: Mapping[str, Any]) -> list[str]:
-    files, options, where = source.get("files") or [], source.get("options") or {}, str(source.get("location"))
-    if source.get("format") != "store" or not files or "layout" not in options:
-        return []
-    typed = ["maskwright", "data", "prepare", *map(str, files), "--tokenizer", f"{where}/tokenizer", "--to", where]
-    for key in PREPARED_WITH:
-        if options.get(key) not in (None, False):
-            typed += [f"--{key.replace('_', '-')}", str(options[key])]
-    typed += ["--keep-duplicates"] if options.get("keep_duplicates") else []
-    lines = [shlex.join(typed)]
-    if options.get("cleaning"):
-        lines.insert(0, "# and with the filters of the data card:")
-    if source.get("file_count", 0) > len(files):
-        lines.insert(0, f"# and {source['file_count'] - len(files):,} more files:")
-    return lines

@@ -48,6 +48,8 @@ class Tick:
     step: float
     kind: TickKind
     text: str
+    colour: str = ""
+    """Class of the colour of whose it is, where several runs have some."""
 
 
 @dataclass(frozen=True)
@@ -153,18 +155,19 @@ def _levels(panel: Panel, last: float, y: Callable[[float], float]) -> str:
 def _tick(tick: Tick, x: str, bottom: int, height: int) -> str:
     top = bottom - 8 if tick.kind == "saved" else bottom - height
     title = f"<title>{escape(tick.text)}</title>"
-    line = f'<line class="tick {tick.kind}" x1="{x}" x2="{x}" y1="{top}" y2="{bottom}">{title}</line>'
+    kind = f"tick {tick.kind}" + (f" own {tick.colour}" if tick.colour else "")
+    line = f'<line class="{kind}" x1="{x}" x2="{x}" y1="{top}" y2="{bottom}">{title}</line>'
     mark = {"started": "▶", "spiked": "▲", "rolled-back": "◀"}.get(tick.kind)
     if mark is None:
         return line
     aside = ' dx="-9"' if tick.kind == "spiked" else ""  # the rollback from a spike stands at the same step
     at = f'x="{x}"{aside} y="{bottom - height - 1}" text-anchor="middle"'
-    return f'{line}<text class="tick {tick.kind}" {at}>{mark}</text>'
+    return f'{line}<text class="{kind}" {at}>{mark}</text>'
 
 
 def _apart(ticks: Sequence[Tick], last: float) -> list[Tick]:
-    """One of a kind for each column."""
-    found = {(tick.kind, int(tick.step / max(last, 1.0) * COLUMNS / 2)): tick for tick in ticks}
+    """One of a kind and colour for each column."""
+    found = {(tick.kind, tick.colour, int(tick.step / max(last, 1.0) * COLUMNS / 2)): tick for tick in ticks}
     return [*found.values()]
 
 

@@ -74,6 +74,7 @@ svg text.tick, .legend .tick { font-size: 11px; }
 svg text.started, .legend .started { fill: var(--fourth); color: var(--fourth); }
 svg text.spiked, .legend .spiked { fill: var(--bad); color: var(--bad); }
 svg text.rolled-back, .legend .rolled-back { fill: var(--third); color: var(--third); }
+line.tick.own { stroke: var(--own); } svg text.tick.own { fill: var(--own); }
 .legend { font-size: .9rem; color: var(--faint); } .legend .key { display: inline-block; margin-right: 1.1rem; }
 span > svg.swatch { display: inline-block; width: 24px; vertical-align: middle; }
 pre { background: var(--box); border: 1px solid var(--line); border-radius: 6px; padding: .7rem; overflow-x: auto;

@@ -47,12 +47,10 @@ def in_words(run: Run) -> list[str]:
 
 
 def _place(line: Mapping[str, Any]) -> str:
-    """Where a start was; empty for other lines."""
+    """Where a start was, and what computes, which also says in how many processes; empty for other lines."""
     if line.get("event") != "started":
         return ""
-    count = line.get("processes")
-    side_by_side = f", {count:,} processes" if isinstance(count, int) and count > 1 else ""
-    return f"on {line.get('host')} ({line.get('engine')}{side_by_side})"
+    return f"on {line.get('host')} ({line.get('engine')})"
 
 
 def _sentence(line: Mapping[str, Any], *, first: bool, again: bool) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from maskwright.core import storage
-from maskwright.report import background, incidents, training, words
+from maskwright.core import output
+from maskwright.report import background, configuration, incidents, training, words
 from maskwright.report.document import Block, Folded, Listing, Section, Words, html, to_markdown
 from maskwright.report.made_of import in_head
 from maskwright.report.run import Run
@@ -18,22 +18,21 @@ class Asked:
 
     fill: dict[str, list[Block]]
     held_out: dict[str, list[Block]]
-    data: dict[str, list[Block]]
 
 
-NOTHING = Asked({}, {}, {})
+NOTHING = Asked({}, {})
 MOST_NAMED = 3
 """Runs in a title."""
 
 
 def write(path: str, runs: Sequence[Run], *, asked: Asked = NOTHING, dollars_per_hour: float | None = None) -> None:
-    """Markdown where `path` ends so, else HTML."""
+    """Markdown where `path` ends so, else HTML. Raises `InputError` where that file cannot be written."""
     title, sections = contents(runs, asked, dollars_per_hour)
     if path.endswith(".md"):
         content = to_markdown(title, sections)
     else:
         content = html(title, sections, [in_head(run) for run in runs])
-    with storage.atomic_writer(path) as file:
+    with output.writer(path) as file:
         file.write(content.encode("utf-8", "replace"))
 
 
@@ -55,11 +54,11 @@ def _one(run: Run, asked: Asked, dollars_per_hour: float | None) -> list[Section
         ("Held-out text", [*training.by_source([run]), *asked.held_out.get(run.name, [])]),
         ("What it would write", asked.fill.get(run.name, [])),
         ("What happened", _happened(run)),
-        ("Data", [*background.data(run), *asked.data.get(run.name, [])]),
-        ("Configuration", background.configuration(run)),
+        ("Data", background.data(run)),
+        ("Configuration", configuration.configuration(run)),
         ("Where it comes from", background.lineage(run)),
         ("Where it ran", background.environment(run)),
-        ("How to make it again", background.again(run)),
+        ("How to make it again", configuration.again(run)),
     ):
         if blocks:
             found.append(Section(heading, tuple(blocks)))
@@ -75,17 +74,17 @@ def _several(runs: Sequence[Run], asked: Asked, dollars_per_hour: float | None) 
     found = [
         Section("", (training.beside(runs),)),
         Section("Training", tuple(training.curves(runs))),
-        Section("What differs", tuple(background.differences(runs))),
+        Section("What differs", tuple(configuration.differences(runs))),
     ]
     for run in runs:
         blocks: list[Block] = [Words(run.location, faint=True), training.glance(run, dollars_per_hour)]
         blocks += [*training.results(run), *asked.held_out.get(run.name, []), *asked.fill.get(run.name, [])]
         blocks += _happened(run)
         for heading, more in (
-            ("Data", [*background.data(run), *asked.data.get(run.name, [])]),
-            ("Configuration", background.configuration(run)),
+            ("Data", background.data(run)),
+            ("Configuration", configuration.configuration(run)),
             ("Where it comes from and ran", [*background.lineage(run), *background.environment(run)]),
-            ("How to make it again", background.again(run)),
+            ("How to make it again", configuration.again(run)),
         ):
             blocks.append(Folded(heading, tuple(more)))
         found.append(Section(run.name, tuple(blocks)))

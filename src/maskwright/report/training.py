@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import bisect
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 from maskwright.core.console import human_count, several
 from maskwright.report import frame, incidents, words
@@ -15,10 +15,10 @@ from maskwright.report.levels import Level
 from maskwright.report.run import Points, Run
 from maskwright.report.tables import Table
 
-MOST_STEPS = 12
-"""In the table of Markdown."""
 COLOURS = 6
 """Kinds of lines that the page's style tells apart."""
+ROWS = 10
+"""Steps of a run in the table of its curves."""
 LEGENDS = {
     "saved": ("|", "save"),
     "started": ("▶", "restart"),
@@ -71,39 +71,47 @@ def curves(runs: Sequence[Run]) -> list[Block]:
     panels = [_loss(runs), *_metrics(runs), *_rates(runs), *_health(runs)]
     what = f"Training and held-out loss of {words.listed([run.name for run in runs])}, with what belongs to it"
     steady = _steady(runs[0]) if len(runs) == 1 else ""
-    drawn = Drawing(stack(panels, last, what), _legend(runs, panels), _numbers(runs))
+    drawn = Drawing(stack(panels, last, what), _legend(runs, panels), in_numbers(runs))
     return [drawn, *([Words(steady, faint=True)] if steady else [])]
 
 
-def _numbers(runs: Sequence[Run]) -> Table:
-    """Where curves cannot be drawn: the losses of a few steps."""
-    key, name = ("valid_loss", "held-out loss") if any(run.points("valid_loss") for run in runs) else ("loss", "loss")
-    columns = [(run.name, "loss", dict(run.points(key))) for run in runs]
-    steps = sorted({step for _, _, values in columns for step in values})
-    chosen = sorted({*steps[:: -(-len(steps) // MOST_STEPS)], steps[-1]})
-    if len(runs) == 1:
-        columns = [(name, "loss", columns[0][2])]
-        if key != "loss":
-            columns.insert(0, ("training loss", "loss", _latest(runs[0].points("loss"), chosen)))
-            accuracy = dict(runs[0].points("valid_accuracy"))
-            columns += [("accuracy", "share", accuracy)] if accuracy else []
-    rows = tuple((f"{step:,.0f}", *(_cell(values.get(step), what) for _, what, values in columns)) for step in chosen)
-    caption = f"{name.capitalize()} by step" if len(runs) > 1 else "Losses by step"
-    return Table(caption, ("step", *(column for column, _, _ in columns)), rows, words=0)
+def in_numbers(runs: Sequence[Run]) -> Table:
+    """What Markdown has instead of the curves: about `ROWS` steps of each run. Held-out numbers are those of the step
+    itself, the others those of the last log line until then."""
+    several = len(runs) > 1
+    columns = [("training loss", "loss"), ("held-out loss", "valid_loss")]
+    columns += [(f"validation {_metric_name(key)}", key) for key in _metric_keys(runs)]
+    columns += [("learning rate", "learning_rate"), ("tokens/s", "tokens_per_second")]
+    columns = [(title, key) for title, key in columns if any(run.points(key) for run in runs)]
+    rows = []
+    for run in runs:
+        points = {key: run.points(key) for _, key in columns}
+        for step in _steps_shown(run):
+            cells = [_cell(key, points[key], step) for _, key in columns]
+            rows.append((*([run.name] if several else []), f"{step:,.0f}", *cells))
+    header = (*(["run"] if several else []), "step", *(title for title, _ in columns))
+    return Table("The curves in numbers", header, tuple(rows), words=int(several))
 
 
-def _latest(points: Points, steps: Sequence[float]) -> dict[float, float]:
-    """The value at each of the steps, or else the one before it."""
-    found = {}
-    for step in steps:
-        place = bisect.bisect_right(points, (step, math.inf))
-        if place:
-            found[step] = points[place - 1][1]
-    return found
+def _steps_shown(run: Run) -> list[float]:
+    """Those of evaluations, where there are enough, and else of all log lines too; the first and the last always."""
+    evaluated, logged = ([step for step, _ in run.points(key)] for key in ("valid_loss", "loss"))
+    every = sorted({*evaluated, *logged})
+    few = len(evaluated) < ROWS / 2
+    among = every if few else evaluated
+    evenly = {among[round(place * (len(among) - 1) / (ROWS - 1))] for place in range(ROWS)} if among else set()
+    return sorted({*evenly, *every[-1:], *(evaluated if few else [])})
 
 
-def _cell(value: float | None, what: str) -> str:
-    return words.NOTHING if value is None else f"{value:.2%}" if what == "share" else f"{value:.4f}"
+def _cell(key: str, points: Points, step: float) -> str:
+    held_out = key.startswith("valid_")
+    until = [(at, value) for at, value in points if at == step or (at < step and not held_out)]
+    if not until:
+        return words.NOTHING
+    value = until[-1][1]
+    if key == "tokens_per_second":
+        return human_count(value)
+    return words.rate(value) if key == "learning_rate" and value else f"{value:.4f}"
 
 
 def _loss(runs: Sequence[Run]) -> Panel:
@@ -122,17 +130,25 @@ def _loss(runs: Sequence[Run]) -> Panel:
 
 
 def _metrics(runs: Sequence[Run]) -> list[Panel]:
+    return [
+        Panel(
+            f"validation {_metric_name(key)}",
+            [Series(run.name, run.points(key), _kind(place), dots=True) for place, run in enumerate(runs)],
+        )
+        for key in _metric_keys(runs)
+    ]
+
+
+def _metric_keys(runs: Sequence[Run]) -> list[str]:
     """Of fine-tuning: every metric of the validation split but the loss."""
     if not all(run.is_finetuning for run in runs):
         return []
-    keys = {key for run in runs for line in run.metrics for key in line if key.startswith("valid_")} - {"valid_loss"}
-    return [
-        Panel(
-            f"validation {key.removeprefix('valid_').replace('_', ' ')}",
-            [Series(run.name, run.points(key), _kind(place), dots=True) for place, run in enumerate(runs)],
-        )
-        for key in sorted(keys)
-    ]
+    keys = {key for run in runs for line in run.metrics for key in line if key.startswith("valid_")}
+    return sorted(keys - {"valid_loss"})
+
+
+def _metric_name(key: str) -> str:
+    return key.removeprefix("valid_").replace("_", " ")
 
 
 def _rates(runs: Sequence[Run]) -> list[Panel]:
@@ -155,7 +171,6 @@ def _health(runs: Sequence[Run]) -> list[Panel]:
     levels = [
         Level(f"clipped above {one:g}", one) for one in sorted(one for one in limits if isinstance(one, float))[:2]
     ]
-    ticks: list[Tick] = incidents.ticks(runs[0]) if len(runs) == 1 else []
 
     def lines(key: str) -> list[Series]:
         return [Series(run.name, run.points(key), _kind(place)) for place, run in enumerate(runs)]
@@ -164,7 +179,19 @@ def _health(runs: Sequence[Run]) -> list[Panel]:
         Panel(
             "gradient norm, before clipping", lines("grad_norm"), levels, height=110, from_zero=True, may_be_log=True
         ),
-        Panel("tokens a second", lines("tokens_per_second"), ticks=ticks, height=100, from_zero=True),
+        Panel("tokens a second", lines("tokens_per_second"), ticks=_ticks(runs), height=100, from_zero=True),
+    ]
+
+
+def _ticks(runs: Sequence[Run]) -> list[Tick]:
+    """Those of several runs have the colours of their curves, and no saves among them, which would be everywhere."""
+    if len(runs) == 1:
+        return incidents.ticks(runs[0])
+    return [
+        replace(tick, text=f"{run.name}: {tick.text}", colour=_kind(place))
+        for place, run in enumerate(runs)
+        for tick in incidents.ticks(run)
+        if tick.kind != "saved"
     ]
 
 
@@ -203,7 +230,8 @@ def _legend(runs: Sequence[Run], panels: Sequence[Panel]) -> str:
     seen = {tick.kind for panel in panels for tick in panel.ticks}
     for kind, (mark, name) in LEGENDS.items():
         if kind in seen:
-            keys.append(f'<span class="key"><span class="tick {kind}">{mark}</span> {name}</span>')
+            own = f" {kind}" if len(runs) == 1 else ""
+            keys.append(f'<span class="key"><span class="tick{own}">{mark}</span> {name}</span>')
     return " ".join(keys)
 
 

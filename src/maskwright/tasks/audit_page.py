@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from maskwright.core import storage
+from maskwright.core import output
 from maskwright.core.console import human_bytes, several
 from maskwright.report import plots, words
 from maskwright.report.frame import escaped, page, section, table
@@ -16,7 +16,7 @@ MOST_BARS = 20
 
 
 def write_page(path: str, result: Audit) -> None:
-    with storage.atomic_writer(path) as file:
+    with output.writer(path) as file:
         file.write(html(result).encode())
 
 

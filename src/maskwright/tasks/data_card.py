@@ -21,6 +21,7 @@ from maskwright.data.pregenerated.store import PregeneratedStore
 from maskwright.data.store import Split
 from maskwright.labels.dataset import Dataset
 from maskwright.run.directory import DATA_CARD, RunDirectory
+from maskwright.tasks.languages import languages_of
 from maskwright.tasks.prepared import Prepared
 from maskwright.training.job import Job
 
@@ -53,7 +54,12 @@ def pretraining_card(store: Store, held_out: Mapping[str, Sequence[Batch]], *, o
     return {
         "kind": "text",
         "sources": [
-            {"name": name, **_described(part), "documents_by_tokens": by_powers_of_two(_sizes(sides[name]))}
+            {
+                "name": name,
+                **_described(part),
+                "documents_by_tokens": by_powers_of_two(_sizes(sides[name])),
+                "languages": languages_of(part, sides[name]),
+            }
             for name, part in parts.items()
         ],
         "unigram": {

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from maskwright.core.console import several
 from maskwright.core.errors import InputError
-from maskwright.core.extras import installed
-from maskwright.data.arrow_store import Judged
 from maskwright.data.opening import recorded_stores
 from maskwright.report.document import Block, Words
 from maskwright.report.run import Run
@@ -21,14 +15,9 @@ from maskwright.run.directory import step_folder, whole_steps
 from maskwright.tasks.evaluate import SHOWN_SOURCES, Evaluation, evaluate_sources
 from maskwright.tasks.fill import fill
 from maskwright.tasks.models import TrainedModel, load_model
-from maskwright.text.records import SEQUENCE_ENDINGS
-from maskwright.text.sources import file_kind
-from maskwright.text.tokenizer import load_tokenizer
 from maskwright.training import checkpoint
 
 GUESSES = 3
-MOST_JUDGED, JUDGED_TOKENS, MOST_LANGUAGES = 300, 600, 12
-"""Documents whose language is looked for, how much of each is read, and languages that are listed."""
 
 
 def guesses(run: Run, texts: Sequence[str]) -> list[Block]:
@@ -70,37 +59,6 @@ def in_parts(run: Run) -> list[Block]:
     model.require_masked_lm()
     found = evaluate_sources(model, recorded_stores(model.run or {})).sources
     return [block for name, one in found.items() for block in _parts(name, one)]
-
-
-def languages(run: Run) -> list[Block]:
-    """Of evenly spaced training documents, by source. Raises `InputError` where the run holds nothing out, or its store
-    is not here."""
-    stores = {name: store for name, store in recorded_stores(run.record).items() if not _is_of_sequences(store)}
-    if stores and not installed("py3langid"):
-        return [Words("The languages of the text are not known here: that takes py3langid, of the extra clean.", True)]
-    return [_languages(name, store) for name, store in stores.items()]
-
-
-def _is_of_sequences(store: Judged) -> bool:
-    """DNA and proteins, which have no language."""
-    files = [str(one["location"]) for one in store.manifest.get("sources", [])]
-    return bool(files) and all(file_kind(name) in SEQUENCE_ENDINGS for name in files)
-
-
-def _languages(name: str, store: Judged) -> Table:
-    from maskwright.text.cleaning.language import language_of
-
-    split, found = store.split("train"), Counter[str]()
-    tokenizer = load_tokenizer(store.tokenizer_folder, special_tokens_are_text=True)
-    apart = max(1, -(-split.documents // MOST_JUDGED))
-    for start, end in zip(split.document_starts[::apart], split.document_ends[::apart], strict=True):
-        ids = split.gather(np.array([start]), np.array([min(end - start, JUDGED_TOKENS)]))
-        found[language_of(tokenizer.decode(ids.tolist()))[0]] += 1
-    total = found.total()
-    rows = tuple((code, f"{count:,}", f"{count / total:.1%}") for code, count in found.most_common(MOST_LANGUAGES))
-    of = f" of {name}" if name else ""
-    judged = f"{several(total, 'training document')}{of}{', evenly spaced' if apart > 1 else ''}"
-    return Table(f"Languages of {judged}, as py3langid judges them", ("language", "documents", "share"), rows)
 
 
 def _parts(name: str, found: Evaluation) -> list[Block]:

@@ -1,0 +1,40 @@
+"""A file that the user names, to write: whether it can be written is known before its content is computed."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+from maskwright.core import storage
+from maskwright.core.errors import InputError, MaskwrightError
+
+OTHER = "check the permissions, or name another folder"
+
+
+def require_place(path: str) -> None:
+    """Raises `InputError` unless the file `path` can be written: on this machine, into a folder that is there."""
+    folder = os.path.dirname(storage.require_local(path)) or "."
+    if os.path.isdir(path):
+        raise InputError("is a folder", where=path, fix="name a file in it")
+    if not os.path.exists(folder):
+        fix = f"make it with mkdir -p {shlex.quote(folder)}, or name another folder"
+        raise InputError("there is no such folder", where=folder, fix=fix)
+    if not os.path.isdir(folder):
+        raise InputError("is a file, but a folder is needed", where=folder, fix="name another folder")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError("cannot be written to: permission denied", where=folder, fix=OTHER)
+
+
+@contextmanager
+def writer(path: str) -> Iterator[BinaryIO]:
+    """As `storage.atomic_writer`. Raises as `require_place`, and `MaskwrightError` where the disk fails."""
+    require_place(path)
+    try:
+        with storage.atomic_writer(path) as file:
+            yield file
+    except OSError as error:
+        what = f"cannot be written: {error.strerror or error}"
+        raise MaskwrightError(what, where=path, fix="check the disk's room and the permissions") from None

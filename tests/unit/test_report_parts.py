@@ -1,0 +1,174 @@
+"""Parts of a report, of runs of which only that is known: the command that makes a run again, curves in numbers."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from html_page import Page
+
+from maskwright.core import recipes
+from maskwright.core.config import build_config, read_config
+from maskwright.core.finetuning import build_finetune_config, read_finetune_config
+from maskwright.core.settings import flat, parse_yaml, put
+from maskwright.monitor.status import Report
+from maskwright.report import background, configuration, training
+from maskwright.report.document import Code, Drawing, Facts, Folded, Section, to_markdown
+from maskwright.report.run import Run
+
+
+def recorded(name: str, metrics: list[dict[str, Any]], *, finetuning: bool = False, **more: Any) -> Run:
+    """A run of which this is known."""
+    record = {"config": {}} | ({"task": {}} if finetuning else {})
+    look = Report(name, "done", "", "", 0.0, None, None)
+    return replace(Run(name, look, record, {}, {}, metrics, [], {}, None, {}), **more)
+
+
+PRETRAINING = "data: {store: s}\nschedule: {steps: 10}\noptimizer: {learning_rate: 0.004}\n"
+FINETUNING = "data: {train: a.csv}\nmodel: {init_from: m}\ntask: {labels: [no, yes]}\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "changed"),
+    [
+        (PRETRAINING, {}),
+        (PRETRAINING, {"optimizer.weight_decay": 0.012345678, "optimizer.learning_rate": 0.0040000001}),
+        (PRETRAINING, {"optimizer.max_grad_norm": None, "optimizer.eps": 1e-12, "logging.report_to": ["wandb"]}),
+        (PRETRAINING, {"phases": [{"until_share": 0.5, "seq_len": 64}], "logging.report_to": []}),
+        (PRETRAINING, {"data.store": "it's $HOME, 100% [mine]: \x7f\u2028\U0001f600", "model.init_from": "1e-3"}),
+        (
+            PRETRAINING,
+            {"data.store": None, "data.mixture": {"en": "gs://b/en", "no": {"store": "b", "max_epochs": 2.5}}},
+        ),
+        ("data: {mixture: a/en:b/sw}\nschedule: {epochs: 2}\n", {"schedule.epochs": None, "schedule.steps": 7}),
+        ("nano", {"data.store": "true", "optimizer.beta2": 0.1 + 0.2}),
+        (None, {"data.store": "s", "schedule.steps": 9, "data.arrow.column": "~", "data.validation": {"a": "b"}}),
+        (FINETUNING, {"optimizer.class_weights": {"no": 0.5, "yes": 1 / 3}, "schedule.steps": 9}),
+        (FINETUNING, {"task.labels": {"1": "yes", "0": "no"}, "model.init_from": None, "model.tokenizer": "t"}),
+    ],
+)
+def test_the_printed_command_makes_exactly_the_same_configuration(
+    given: str | None, changed: dict[str, Any], tmp_path: Path
+) -> None:
+    finetuning = given == FINETUNING
+    base = recipes.read(given) if given == "nano" else given
+    values = parse_yaml(base or "{}", "config.yaml")
+    for key, value in changed.items():
+        put(values, key, value, key)
+    build, read_again = (build_finetune_config, read_finetune_config) if finetuning else (build_config, read_config)
+    made = json.loads(json.dumps(flat(build(values, "config.yaml"))))
+    record = {"config": made} | ({"task": {}} if finetuning else {})
+    run = recorded("r", [], record=record, given=base)
+    code, *folded = configuration.again(run)
+    assert isinstance(code, Code)
+    words = shlex.split(code.text.splitlines()[0])
+    assert words[1:5] == [
+        "finetune" if finetuning else "pretrain",
+        "nano" if given == "nano" else "config.yaml",
+        "--run",
+        "NEW",
+    ]
+    place = words[2]
+    if folded:
+        (block,) = folded
+        assert isinstance(block, Folded) and isinstance(block.blocks[0], Code)
+        (tmp_path / "config.yaml").write_text(block.blocks[0].text)
+        place = str(tmp_path / "config.yaml")
+    assert words[5::2] == ["--set"] * (len(words[5:]) // 2)
+    again = read_again(place, words[6::2])
+    assert json.loads(json.dumps(flat(again))) == made
+    if not changed:
+        assert words[5:] == []
+
+
+LOGGED = [
+    {"step": step, "loss": 9.0 - step / 100, "learning_rate": 1e-3, "tokens_per_second": 12_345.0}
+    for step in range(10, 401, 10)
+]
+
+
+@pytest.mark.parametrize(
+    ("evaluated", "finetuning", "steps", "columns", "row"),
+    [
+        ([], False, {10, 400}, 4, ("400", "5.0000", "1e-3", "12.3k")),
+        ([0, 400], False, {0, 400}, 5, ("0", "–", "8.0000", "–", "–")),
+        ([*range(0, 401, 40)], False, {0, 400}, 5, ("80", "8.2000", "7.2000", "1e-3", "12.3k")),
+        ([*range(0, 400, 90)], True, {0, 90, 360, 400}, 6, ("90", "8.1000", "7.1000", "0.5900", "1e-3", "12.3k")),
+    ],
+)
+def test_markdown_has_the_curves_in_numbers(
+    evaluated: list[int], finetuning: bool, steps: set[int], columns: int, row: tuple[str, ...]
+) -> None:
+    judged = [{"step": step, "valid_loss": 8.0 - step / 100, "valid_f1": 0.5 + step / 1000} for step in evaluated]
+    run = recorded("one", sorted([*LOGGED, *judged], key=lambda line: line["step"]), finetuning=finetuning)
+    table = training.in_numbers([run])
+    shown = [int(line[0]) for line in table.rows]
+    assert steps <= {*shown} and shown == sorted({*shown}) and len(shown) <= training.ROWS + 3
+    assert len(table.header) == columns and row in table.rows
+    assert ("validation f1" in table.header) == finetuning
+    both = training.in_numbers([run, recorded("two", LOGGED, finetuning=finetuning)])
+    assert [line[1:] for line in both.rows if line[0] == "one"] == [*table.rows]
+    assert {line[0] for line in both.rows} == {"one", "two"}
+    text = to_markdown("x", [Section("Training", tuple(training.curves([run])))])
+    assert "## Training" in text and f"| {' | '.join(row)} |" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "files", "count", "typed"),
+    [
+        ({"valid_fraction": 0.0}, ["a b", "c"], 2, "'a b' c --tokenizer s/tokenizer --to s --valid-fraction 0.0"),
+        ({"valid_fraction": 0.0, "valid_files": 1}, ["a", "b"], 2, "a --tokenizer s/tokenizer --to s --valid-files b"),
+        ({"valid_files": 2, "letters": "keep"}, ["a", "b"], 5, "a b --tokenizer s/tokenizer --to s --letters keep"),
+    ],
+)
+def test_the_printed_preparation_holds_out_the_same(
+    options: dict[str, Any], files: list[str], count: int, typed: str
+) -> None:
+    source = {"location": "s", "format": "store", "files": files, "file_count": count}
+    source["options"] = options | {"layout": None}
+    (code, *_) = configuration.again(
+        recorded("one", [], record={"config": {"seed": 3}}, card={"kind": "text", "sources": [source]})
+    )
+    assert isinstance(code, Code)
+    *notes, prepare = code.text.splitlines()[:-2]
+    assert prepare == f"maskwright data prepare {typed}"
+    assert notes == (["# and 2 more --valid-files:", "# and 1 more file:"] if count == 5 else [])
+
+
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        ({"en": 970, "de": 20, "fr": 6, "sw": 4}, "en 97.0%, de 2.0%, other 1.0% (of 1,000 evenly spaced documents"),
+        ({"sw": 8}, "sw 100.0% (of 8 evenly"),
+        ({}, None),
+        (
+            None,
+            "not counted. A run counts them at its start where py3langid is installed: in a clone run scripts/install",
+        ),
+    ],
+)
+def test_a_card_says_languages_or_how_to_have_them(known: dict[str, int] | None, said: str | None) -> None:
+    totals = {"documents": 3, "tokens": 9}
+    source = {"splits": {"train": totals, "valid": totals}, "languages": known}
+    card = {"kind": "text", "sources": [source]}
+    (facts, *_) = background.data(recorded("one", [], card=card))
+    assert isinstance(facts, Facts)
+    told = dict(facts.rows).get("Languages")
+    assert told is said is None or (told or "").startswith(said or "nothing")
+    assert any(line.startswith("languages: ") for line in background.in_short(card)) == bool(known)
+
+
+def test_several_runs_have_marks_of_their_own_colours() -> None:
+    happened: list[dict[str, Any]] = [{"event": "saved", "step": 5}, {"event": "spiked", "step": 200, "loss": 30.0}]
+    happened += [{"event": "started", "step": step, "attempt": 1 + step // 100} for step in (0, 100)]
+    runs = [recorded(name, LOGGED, history=happened) for name in ("one", "two")]
+    (drawn, *_) = training.curves(runs)
+    assert isinstance(drawn, Drawing)
+    page = Page(drawn.html)
+    marks = {line["class"] for line in page.all("line") if "tick" in (line.get("class") or "")}
+    assert marks == {f"tick {kind} own s{place}" for kind in ("started", "spiked") for place in (0, 1)}
+    assert "two: attempt 2 from step 100" in page.text and drawn.legend.count("restart") == 1
