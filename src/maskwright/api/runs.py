@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from maskwright.api.given import location
+from maskwright.api.given import Location, location
 from maskwright.core import storage
 from maskwright.core.errors import InputError
 from maskwright.core.extras import installed
@@ -31,8 +31,8 @@ class Page:
 
     html: str
 
-    def save(self, path: str) -> None:
-        with storage.atomic_writer(path) as file:
+    def save(self, path: Location) -> None:
+        with storage.atomic_writer(location(path)) as file:
             file.write(self.html.encode("utf-8", "replace"))
 
     def _repr_html_(self) -> str:
@@ -110,15 +110,16 @@ class Run:
 
         return load(self.location, device=device)
 
-    def export(self, to: str, *, onnx: bool = False) -> str:
+    def export(self, to: Location, *, onnx: bool = False) -> str:
         """Writes a Hugging Face folder whose logits are proven equal in `transformers`, and returns its location.
 
         Raises `InputError` if `to` exists, `VerificationError` if the numbers differ."""
         from maskwright.tasks.export import announce, export
         from maskwright.tasks.models import load_model
 
-        announce(export(load_model(self.location), to, onnx=onnx), to)
-        return to
+        folder = location(to)
+        announce(export(load_model(self.location), folder, onnx=onnx), folder)
+        return folder
 
     @property
     def _directory(self) -> RunDirectory:
