@@ -36,6 +36,10 @@ def recipes() -> list[Path]:
     return [*sorted((ROOT / "recipes").glob("*.yaml")), *sorted((ROOT / "recipes" / "finetune").glob("*.yaml"))]
 
 
+def notebooks() -> list[Path]:
+    return sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+
 def anchor(recipe: Path) -> str:
     return recipe.relative_to(ROOT).as_posix().replace("/", "-").removesuffix(".yaml")
 
@@ -61,7 +65,7 @@ def target(page: Path, link: str) -> str | None:
         return f"{RECIPES}#{anchor(file)}"
     if file in (ROOT / "recipes", ROOT / "recipes" / "finetune"):
         return RECIPES
-    if file.is_relative_to(ROOT / "docs" / "pictures"):
+    if file.is_relative_to(ROOT / "docs" / "pictures") or file in notebooks():
         return file.relative_to(ROOT / "docs").as_posix()
     if "GITHUB_REPOSITORY" not in os.environ:
         return None
@@ -73,7 +77,10 @@ def target(page: Path, link: str) -> str | None:
 def rewritten(page: Path) -> str:
     def link(match: re.Match[str]) -> str:
         found = target(page, match[2])
-        return match[1] if found is None else f"[{match[1]}]({found})"
+        if found is None:
+            return match[1]
+        # A browser would show a notebook as what it is, JSON.
+        return f"[{match[1]}]({found})" + ("{ download }" if found.endswith(".ipynb") and "://" not in found else "")
 
     def image(match: re.Match[str]) -> str:
         return f"![{match[1]}]({target(page, match[2])})"
@@ -110,6 +117,9 @@ def every_recipe() -> str:
 def stage(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "docs" / "pictures", folder / "pictures")
+    (folder / "notebooks").mkdir()
+    for notebook in notebooks():
+        shutil.copy(notebook, folder / "notebooks")
     shutil.copytree(
         ROOT / "docs" / "site", folder / "site", ignore=shutil.ignore_patterns("*.py", "figures", "__pycache__")
     )

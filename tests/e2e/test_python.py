@@ -6,6 +6,7 @@ import io
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +32,6 @@ from maskwright.core.errors import (
     StoppedEarly,
     StoreError,
 )
-from maskwright.core.extras import installed
 from maskwright.core.parent import PARENT
 from maskwright.core.settings import flat
 from maskwright.data.store import TokenStore
@@ -111,11 +111,26 @@ def test_a_run_is_the_commands_whatever_callbacks_do(
     drawn = run.plot(maskwright.Run(str(tmp_path / "straight")))
     assert drawn == run.plot(str(tmp_path / "straight")) == run.plot(tmp_path / "straight")
     assert "held-out loss" in drawn.html and drawn._repr_html_().startswith("<iframe srcdoc=")
-    run.report().save(str(tmp_path / "report.html"))
-    if installed("pandas"):
-        assert [*run.frame().index] == [0, *range(1, 13)]
+    run.report().save(tmp_path / "report.html")
+    frame = run.frame()
+    assert [*frame.index] == [*range(13)] and [*frame["loss"].dropna().items()] == losses
+    assert frame["valid_loss"].dropna().to_dict() == {
+        one["step"]: one["valid_loss"] for one in run.metrics if "valid_loss" in one
+    }
     assert "How to make it again" in (tmp_path / "report.html").read_text()
     assert maskwright.evaluate(run, max_rows=8).report().startswith(f"{folder} on ")
+
+
+def test_a_data_frame_takes_pandas_and_nothing_else_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.resolved.json").write_text("{}")
+    run = maskwright.Run(tmp_path)
+    assert run.frame().empty
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0, "valid_loss": 6.0}\n{"step": 5, "loss": 5.5}\n')
+    assert run.frame().to_dict("index")[5]["loss"] == 5.5
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InputError, match="takes the package pandas") as refused:
+        run.frame()
+    assert "pip install pandas" in (refused.value.fix or "") and len(run.metrics) == 2
 
 
 def test_a_run_that_is_interrupted_is_saved_first(values: dict[str, Any], tmp_path: Path) -> None:

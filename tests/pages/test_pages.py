@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -15,8 +14,6 @@ from pages.markdown import Page, read_page, visible, with_outputs
 from pages.shell import Shell, commands
 from pages.test_links import pages
 from pages.walk import walk
-
-import maskwright
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -72,16 +69,3 @@ def test_a_walk_says_for_whom_it_is_and_what_it_takes(name: str) -> None:
     head = page.text.split("\n## ")[0]
     rows = [line.split("|")[1].strip() for line in head.splitlines() if line.startswith("| ")]
     assert rows[1:5] == HEAD
-
-
-def test_the_notebook_is_the_page_from_python() -> None:
-    """So its code is executed with that page; its own are the line that installs and the plot."""
-    page = read_page(ROOT / "docs" / "python.md")
-    notebook = json.loads((ROOT / "docs" / "notebooks" / "from-text-to-model.ipynb").read_text(encoding="utf-8"))
-    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert all(not cell.get("outputs") for cell in notebook["cells"])
-    assert cells.pop(0) == f"%pip install --quiet 'maskwright-{maskwright.__version__}-py3-none-any.whl[train]'"
-    assert cells.pop(cells.index("run.plot()"))
-    programs = [block.body for block in page.blocks if block.file and block.file.endswith(".py")]
-    parts = [part for body in programs for part in "\n".join(body).split("\n\n")]
-    assert cells == list(dict.fromkeys(parts))

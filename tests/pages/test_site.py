@@ -7,6 +7,7 @@ import ast
 import re
 import runpy
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ import reference_pages
 import yaml
 from pages.test_links import ROOT
 
-SOURCES = runpy.run_path(str(ROOT / "docs" / "site" / "stage.py"))["sources"]
+STAGE = runpy.run_path(str(ROOT / "docs" / "site" / "stage.py"))
+SOURCES = STAGE["sources"]
 
 
 class Settings(yaml.SafeLoader):
@@ -43,6 +45,16 @@ def leaves(nav: object) -> Iterator[str]:
 def test_every_page_is_in_the_navigation_once() -> None:
     site = settings()
     assert sorted(leaves(site["nav"])) == sorted(SOURCES().values())
+
+
+def test_pages_of_the_site_have_the_notebook_to_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where no repository is known, to which other files' links lead."""
+    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
+    STAGE["stage"](tmp_path / "site")
+    name = "notebooks/from-text-to-model.ipynb"
+    assert (tmp_path / "site" / name).read_bytes() == (ROOT / "docs" / name).read_bytes()
+    for page in ("python.md", "index.md"):
+        assert f"]({name}){{ download }}" in (tmp_path / "site" / page).read_text(encoding="utf-8")
 
 
 def test_the_site_loads_nothing_from_elsewhere() -> None:

@@ -68,10 +68,11 @@ class Model:
         found = predict.records(self.trained, examples, said, probabilities=probabilities)
         return [{key: value for key, value in one.items() if key not in ("line", "id")} for one in found]
 
-    def export(self, to: str, *, onnx: bool = False) -> str:
+    def export(self, to: Location, *, onnx: bool = False) -> str:
         """See `Run.export`."""
-        announce(export(self.whole, to, onnx=onnx), to)
-        return to
+        folder = location(to)
+        announce(export(self.whole, folder, onnx=onnx), folder)
+        return folder
 
     @cached_property
     def whole(self) -> TrainedModel:

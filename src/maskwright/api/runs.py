@@ -31,9 +31,9 @@ class Page:
 
     html: str
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: Location) -> None:
         """Raises `InputError` where there is no such folder, and `MaskwrightError` where the disk fails."""
-        with output.writer(os.fspath(path)) as file:
+        with output.writer(location(path)) as file:
             file.write(self.html.encode("utf-8", "replace"))
 
     def _repr_html_(self) -> str:
@@ -113,15 +113,16 @@ class Run:
 
         return load(self.location, device=device)
 
-    def export(self, to: str, *, onnx: bool = False) -> str:
+    def export(self, to: Location, *, onnx: bool = False) -> str:
         """Writes a Hugging Face folder whose logits are proven equal in `transformers`, and returns its location.
 
         Raises `InputError` if `to` exists, `VerificationError` if the numbers differ."""
         from maskwright.tasks.export import announce, export
         from maskwright.tasks.models import load_model
 
-        announce(export(load_model(self.location), to, onnx=onnx), to)
-        return to
+        folder = location(to)
+        announce(export(load_model(self.location), folder, onnx=onnx), folder)
+        return folder
 
     @property
     def _directory(self) -> RunDirectory:
