@@ -7,14 +7,16 @@ import ast
 import re
 import runpy
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import reference_pages
 import yaml
-from pages.test_links import ROOT
+from pages.test_links import LINK, ROOT
 
-SOURCES = runpy.run_path(str(ROOT / "docs" / "site" / "stage.py"))["sources"]
+STAGE = runpy.run_path(str(ROOT / "docs" / "site" / "stage.py"))
+SOURCES = STAGE["sources"]
 
 
 class Settings(yaml.SafeLoader):
@@ -43,6 +45,15 @@ def leaves(nav: object) -> Iterator[str]:
 def test_every_page_is_in_the_navigation_once() -> None:
     site = settings()
     assert sorted(leaves(site["nav"])) == sorted(SOURCES().values())
+
+
+def test_the_list_for_programs_leads_to_pages_of_the_site(tmp_path: Path) -> None:
+    STAGE["stage"](tmp_path / "docs")
+    own = LINK.findall((ROOT / "llms.txt").read_text(encoding="utf-8"))
+    links = LINK.findall((tmp_path / "docs" / "llms.txt").read_text(encoding="utf-8"))
+    assert settings()["use_directory_urls"] is False and len(links) == len(own) > 40
+    assert [name for name in links if not (tmp_path / "docs" / name).with_suffix(".md").exists()] == []
+    assert {Path(name).suffix for name in links} == {".html"}
 
 
 def test_the_site_loads_nothing_from_elsewhere() -> None:
