@@ -43,11 +43,12 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Say what a run takes: memory, speed, hours, energy and cost, measured here or projected elsewhere."""
-    from maskwright.cloud.prices import read_prices
+    from maskwright.cloud.prices import read_prices, require_region
     from maskwright.core.config import read_config
     from maskwright.tasks.planning import run as task
 
     resolved, table = read_config(config, set_), read_prices(prices)
+    require_region(region, table)
     asked = [(name, _places(name, region)) for name in on or ["here"]]
     work, ready = task.prepared(resolved, vocab_size, here=any(name == "here" for name, _ in asked))
     found: list[Estimate] = []
