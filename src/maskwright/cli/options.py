@@ -140,8 +140,12 @@ removed."""
 
 def print_result(report: str, value: Mapping[str, Any], as_json: bool) -> None:
     """A command's answer: the report for people, or `value` and the version for programs."""
+    print(as_document(value) if as_json else report)
+
+
+def as_document(value: Mapping[str, Any]) -> str:
     assert "version" not in value
-    print(in_json({"version": JSON_VERSION, **value}) if as_json else report)
+    return in_json({"version": JSON_VERSION, **value})
 
 
 def in_json(value: Any) -> str:
