@@ -28,8 +28,6 @@ from maskwright.core import recipes, storage
         ("pretrain x.yaml --stop-after-stepz 5", "did you mean --stop-after-steps"),
         ("pretrain x.yaml --qqq", "`maskwright pretrain --help` lists them"),
         ("pretrain x.yaml --steps 5", "--set schedule.steps=5"),
-        ("logs runs/a --json", "leave it out; docs/json.md says what programs read instead"),
-        ("env --json status lab.yaml", "put it behind the command, as in `maskwright doctor --json`"),
         ("pretrain --config x.yaml --run y", "CONFIG stands alone"),
         ("pretrain x.yaml --gpus 1", "did you mean --processes?"),
         ("pretrain x.yaml --resume", "the same command with the same --run continues a run"),
