@@ -1,4 +1,4 @@
-"""Lays out the pages of the documentation site: those of docs/, and the repository's that lie outside it.
+"""Lays out the pages of the documentation site: those of docs/, the repository's that lie outside it, and llms.txt.
 
     python docs/site/stage.py FOLDER
 
@@ -114,6 +114,16 @@ def every_recipe() -> str:
     return "\n## Every recipe as it is\n\n" + "\n".join(parts)
 
 
+def for_programs() -> str:
+    """llms.txt, whose links lead to what the builder makes of the pages."""
+
+    def link(match: re.Match[str]) -> str:
+        name = sources()[ROOT / match[2]]
+        return f"[{match[1]}]({name.removesuffix('.md')}.html)"
+
+    return LINK.sub(link, (ROOT / "llms.txt").read_text(encoding="utf-8"))
+
+
 def stage(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "docs" / "pictures", folder / "pictures")
@@ -126,6 +136,7 @@ def stage(folder: Path) -> None:
     for page, name in sources().items():
         text = rewritten(page) + (every_recipe() if name == RECIPES else "")
         (folder / name).write_text(text, encoding="utf-8")
+    (folder / "llms.txt").write_text(for_programs(), encoding="utf-8")
 
 
 if __name__ == "__main__":

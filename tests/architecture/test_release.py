@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -63,6 +64,24 @@ def test_workflows_take_fixed_actions_few_rights_and_our_scripts(path: Path) -> 
         assert job["timeout-minutes"] <= 120
     for script in re.findall(r"\bscripts/[\w-]+", text):
         assert os.access(ROOT / script, os.X_OK), script
+
+
+def test_the_text_of_a_release_has_no_dead_links(tmp_path: Path) -> None:
+    """The links of the changelog's section lead to the files of the tag, and each file of the release is attested."""
+    jobs = yaml.safe_load((GITHUB / "workflows" / "release.yml").read_text())["jobs"]
+    steps = {step.get("name"): step for job in jobs.values() for step in job["steps"]}
+    shutil.copy(ROOT / "CHANGELOG.md", tmp_path)
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / "a.whl").touch()
+    tag = f"v{maskwright.__version__}"
+    given = {"GITHUB_SERVER_URL": "https://forge", "GITHUB_REPOSITORY": "o/n", "GITHUB_REF_NAME": tag}
+    command = ["bash", "-eo", "pipefail", "-c", steps["What the changelog says of it"]["run"]]
+    subprocess.run(command, cwd=tmp_path, env=os.environ | given, check=True)
+    links = re.findall(r"\]\(([^()]*)\)", (tmp_path / "notes.md").read_text())
+    files = [link.removeprefix(f"https://forge/o/n/blob/{tag}/").partition("#")[0] for link in links]
+    assert len(files) > 40 and [file for file in files if not (ROOT / file).is_file()] == []
+    assert {path.name for path in (tmp_path / "dist").iterdir()} == {"SHA256SUMS", "a.whl"}
+    assert steps["Attest where the files come from"]["with"]["subject-path"] == "dist/*"
 
 
 def test_the_pythons_that_are_tested_are_those_that_are_allowed() -> None:

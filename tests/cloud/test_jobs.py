@@ -174,7 +174,9 @@ def test_what_hosts_are_told(cloud: Cloud, say: Say) -> None:
 
 def test_detached_job_is_seen_followed_and_stopped(cloud: Cloud, say: Say) -> None:
     assert "nothing was submitted yet" in say("logs", "lab.yaml", code=2)
-    text = say(*submit("--up", "--detach", "--stop-after-hours", "9", "--down-when-done"))
+    text = say(*submit("--up", "--detach", "--stop-after-hours", "9", "--down-when-done", "--json"))
+    told, _ = json.JSONDecoder().raw_decode(text)
+    assert (told["submitted"], told["job"], told["where"]) == (True, "lab.yaml", f"gs://{BUCKET}/jobs/slice")
     assert "looked after by `maskwright env watch lab.yaml`" in text
     folder = Folder(f"gs://{BUCKET}/jobs/slice")
     spec = folder.get_json("job.json")

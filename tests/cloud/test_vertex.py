@@ -287,7 +287,10 @@ EXIT = "The replica workerpool{pool} exited with a non-zero status of {code}. To
 def test_the_exit_code_is_the_jobs(submit: Cli, cloud: Cloud, state: str, why: str, code: int, said: str) -> None:
     end: dict[str, Any] = {"state": f"JOB_STATE_{state}"}
     cloud.script("customJobs", [{"state": "JOB_STATE_RUNNING"}, end | ({"error": {"message": why}} if why else {})])
-    result = submit()
+    result = submit("--json")
+    told, target = json.loads(result.out), f"vertex:lab-proj/us-central1/{job_of(cloud)[0]}"
+    assert (told["job"], told["where"], told["end"]) == (target, "lab-proj/us-central1", f"maskwright stop {target}")
+    assert json.loads(result.err.splitlines()[-1])["error"]["exit_code"] == code
     assert result.code == code and said in result.err.splitlines()[-1], result.err
 
 

@@ -57,6 +57,12 @@ class Life:
         assert SECRET not in said
         return said
 
+    def document(self, command: str, *words: str) -> dict[str, Any]:
+        """What the command tells a program; messages come behind it."""
+        found: dict[str, Any] = json.JSONDecoder().raw_decode(self.env(command, *words, "--json"))[0]
+        assert found["version"] == 1
+        return found
+
     def exists(self, kind: str) -> list[str]:
         """Names of what is there of a collection, as instances or buckets."""
         found = [key.rsplit("/", 1)[1] for key in sorted(self.cloud.resources) if key.rsplit("/", 2)[-2] == kind]
@@ -90,7 +96,8 @@ def test_init_up_resize_seed_down(life: Life) -> None:
     assert not life.exists("disks"), "a plan changes nothing"
     assert "nobody is there to say yes" in life.env("up", code=2)
 
-    life.env("up", "--yes")
+    told = life.document("up", "--yes")
+    assert told == life.document("status")
     assert life.exists("disks") == ["lab1-data-1"] and life.exists("instances") == ["lab1-nfs"]
     assert {"lab-proj-lab1-dataset", "lab-proj-lab1-runs"} <= set(life.exists("b"))
     life.env("plan", "--detailed-exitcode", code=0)
@@ -130,7 +137,7 @@ def test_init_up_resize_seed_down(life: Life) -> None:
     assert life.cloud.resources[f"{ZONE}/instanceGroupManagers/lab1-slice"]["targetSize"] == 16
 
     Desk(str(life.folder / "lab.yaml")).folder.remove("wanted.json")  # by hand
-    said = life.env("down", "--yes")
+    said = json.dumps(life.document("down", "--yes"))
     assert life.exists("instanceGroupManagers") == [] and life.exists("disks") == ["lab1-data-1"]
     for stays in ("lab1-data-1", "lab1-nfs", "lab-proj-lab1-runs"):
         assert stays in said, "what stays is listed"

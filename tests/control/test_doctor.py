@@ -25,6 +25,11 @@ from maskwright.monitor.doctor.finding import Finding, Report
 from maskwright.monitor.doctor.frameworks import Asked
 
 SECRET = "hf_this-is-the-secret-itself"
+FOREIGN = (
+    *("HF_", "AWS_", "GOOGLE_", "CLOUDSDK", "KUBE", "RAY_"),
+    *("WANDB_", "NETRC", "MLFLOW_", "DATABRICKS_", "TRACKIO_"),
+)
+"""Beginnings of the variables of others that `doctor` reads."""
 
 
 def tree(folder: Path, files: dict[str, str]) -> str:
@@ -243,12 +248,14 @@ def test_tools_tell_their_version_or_why_not(tmp_path: Path, monkeypatch: pytest
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     found = {one.name: one for one in tools.tools()}
     assert {name: one.state for name, one in found.items() if name != "Ray"} == {
-        "SLURM": "ok", "kubectl": "ok", "terraform": "warn", "gcloud": "warn", "docker": "warn",
+        "SLURM": "ok", "kubectl": "ok", "terraform": "warn", "gcloud": "warn", "docker": "ok",
     }  # fmt: skip
     assert found["kubectl"].values["version"] == "v1.32.4"
     assert found["terraform"].detail == "1.5.7, which `env` refuses" and "1.7 or newer" in str(found["terraform"].fix)
     assert "within 1 seconds" in found["gcloud"].detail
-    assert found["docker"].detail == "28.2.2, but: Cannot connect with https://***@host"
+    assert found["gcloud"].values == {"version": None, "path": str(tmp_path / "gcloud")}
+    assert "), but: Cannot connect with https://***@host; only a container of" in found["docker"].detail
+    assert (found["docker"].fix, found["docker"].values["version"]) == (None, "28.2.2")
     assert "not on the path" in found["SLURM"].detail
 
 
@@ -259,7 +266,7 @@ def test_tools_tell_their_version_or_why_not(tmp_path: Path, monkeypatch: pytest
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home without anything."""
     for name in list(os.environ):
-        if name.upper().endswith("_PROXY") or name.startswith(("HF_", "AWS_", "GOOGLE_", "CLOUDSDK", "KUBE", "RAY_")):
+        if name.upper().endswith("_PROXY") or name.startswith(FOREIGN):
             monkeypatch.delenv(name)
     for name in surroundings.BUNDLES:
         monkeypatch.delenv(name, raising=False)
@@ -270,22 +277,26 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_credentials_are_named_and_never_shown(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     states = [(one.name, one.state) for one in surroundings.credentials(reach=False)]
-    assert states == [("Hub", "ok"), ("Google", "ok"), ("S3", "ok"), ("Kubernetes", "ok")]
+    names = ("Hub", "Google", "S3", "Kubernetes", "W&B", "MLflow", "trackio")
+    assert states == [(name, "ok") for name in names]
     key = bare / "key.json"
     key.write_text(json.dumps({"type": "service_account", "private_key": SECRET}))
     key.chmod(0o600)
     tree(bare, {
         ".cache/huggingface/token": SECRET, ".aws/credentials": f"[default]\naws_secret_access_key = {SECRET}\n",
         ".kube/config": f"current-context: lab\nusers: [{{name: me, user: {{token: {SECRET}}}}}]\n",
+        ".netrc": f"machine api.wandb.ai login user password {SECRET}\n",
     })  # fmt: skip
     (bare / ".cache/huggingface/token").chmod(0o600)
     (bare / ".aws/credentials").chmod(0o644)
     (bare / ".kube/config").chmod(0o600)
+    (bare / ".netrc").chmod(0o600)
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key))
     found = {one.name: one for one in surroundings.credentials(reach=False)}
     assert {name: one.state for name, one in found.items()} == {
-        "Hub": "ok", "Google": "ok", "S3": "warn", "Kubernetes": "ok",
+        "Hub": "ok", "Google": "ok", "S3": "warn", "Kubernetes": "ok", "W&B": "ok", "MLflow": "ok", "trackio": "ok",
     }  # fmt: skip
+    assert found["W&B"].values["source"] == f"{bare}/.netrc"
     assert found["S3"].fix == f"chmod 600 {bare}/.aws/credentials"
     assert found["Google"].values["kind"] == "service_account" and found["Kubernetes"].values["context"] == "lab"
     report = Report(list(found.values()), 0.1)
@@ -294,6 +305,39 @@ def test_credentials_are_named_and_never_shown(bare: Path, monkeypatch: pytest.M
     assert surroundings.google(reach=False).state == "fail"
     monkeypatch.setenv("HF_TOKEN", SECRET)
     assert surroundings.hub().values == {"source": "HF_TOKEN"}
+
+
+@pytest.mark.parametrize(
+    ("service", "variables", "state", "source", "told"),
+    [
+        ("W&B", {}, "ok", None, "needs one, by `wandb login`"),
+        ("W&B", {"WANDB_MODE": "offline"}, "ok", None, "none is needed: WANDB_MODE is offline"),
+        ("W&B", {"WANDB_API_KEY": SECRET}, "ok", "WANDB_API_KEY", "a key in WANDB_API_KEY"),
+        ("W&B", {"NETRC": "~/shared"}, "warn", "~/shared", "for api.wandb.ai in ~/shared; others may read"),
+        ("W&B", {"NETRC": "~/shared", "WANDB_BASE_URL": "https://w.b"}, "ok", None, "none here"),
+        ("MLflow", {"MLFLOW_TRACKING_URI": "sqlite:///runs.db"}, "ok", None, "runs go to sqlite:///runs.db"),
+        ("MLflow", {"MLFLOW_TRACKING_URI": f"https://me:{SECRET}@m"}, "ok", None, "for https://***@m; MLFLOW"),
+        ("MLflow", {"MLFLOW_TRACKING_URI": "https://m", "MLFLOW_TRACKING_TOKEN": SECRET}, "ok", "MLFLOW_TRACKING_TOKEN",
+         "for https://m, in MLFLOW_TRACKING_TOKEN"),
+        ("MLflow", {"MLFLOW_TRACKING_URI": "databricks"}, "warn", "~/.databrickscfg", "for databricks, in "),
+        ("trackio", {"TRACKIO_SERVER_URL": "https://t"}, "warn", None, "none here for https://t"),
+        ("trackio", {"TRACKIO_SERVER_URL": f"https://t?write_token={SECRET}"}, "ok", "TRACKIO_SERVER_URL", "=***, in"),
+        ("trackio", {"TRACKIO_SPACE_ID": "me/runs"}, "ok", "Hub", "the Space me/runs takes the Hub's token"),
+    ],
+)  # fmt: skip
+def test_credentials_of_services_are_looked_for_where_they_look(
+    bare: Path, monkeypatch: pytest.MonkeyPatch, service: str, variables: dict[str, str], state: str,
+    source: str | None, told: str,
+) -> None:  # fmt: skip
+    for file in (bare / "shared", bare / ".databrickscfg"):
+        file.write_text(f"machine api.wandb.ai login user password {SECRET}\n")
+        file.chmod(0o644)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.replace("~", str(bare)))
+    found = next(one for one in surroundings.credentials(reach=False) if one.name == service)
+    assert (found.state, found.values) == (state, {"source": source and source.replace("~", str(bare))})
+    shown = Report([found], 0.0)
+    assert told.replace("~", str(bare)) in found.detail and SECRET not in shown.text() + json.dumps(shown.to_json())
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from typer.main import get_command
 
 from maskwright.cli import main
 from maskwright.cli.options import JSON_VERSION, PANELS
-from maskwright.cli.places import PLACES
 from maskwright.core.errors import from_record
 
 TYPES = re.compile(r"<(?!mask>)[^|>]*>")
@@ -81,18 +80,12 @@ def test_bash_completes(cli: Any, monkeypatch: pytest.MonkeyPatch, typed: str, o
 # ---- for programs ----------------------------------------------------------------------------------------------------
 
 WITHOUT_JSON = {
-    "schema": "prints JSON",
-    "env schema": "prints JSON",
     "logs": "the log is the answer",
     "agent": "shows jobs until it is stopped",
     "env watch": "shows a job until it ends",
-    "env up": "passes Terraform's lines on",
     "env seed": "passes Google's lines on",
-    "env down": "passes Terraform's lines on",
     "env smoke": "passes Terraform's lines on",
     "env build": "passes the lines of other commands on",
-    "quickstart": "types other commands",
-    **{f"submit {place}": "shows the job's lines" for place in PLACES},
 }
 
 
@@ -108,7 +101,7 @@ def test_each_command_answers_in_json_or_has_a_reason() -> None:
             assert f"`{path}`" in answers, f"docs/json.md does not say what `{path} --json` prints"
         else:
             without.add(path)
-            assert f"`{path.split()[0] if path.startswith('submit') else path}`" in others
+            assert f"`{path}`" in others
     assert without == set(WITHOUT_JSON)
 
 
@@ -123,5 +116,11 @@ def test_errors_are_json_where_answers_are(cli: Any, tmp_path: Path) -> None:
         found = cli(*words)
         error = json.loads(found.err.splitlines()[-1])["error"]
         assert (error["kind"], error["exit_code"], found.code) == ("InputError", 2, 2), words
+    for words, fix in (
+        (("logs", "runs/a", "--json"), "leave it out; docs/json.md says what programs read instead"),
+        (("env", "--json", "status", "lab.yaml"), "put it behind the command, as in `maskwright doctor --json`"),
+        (("schema", "--markdown", "--json"), "leave it out, or --json"),
+    ):
+        assert json.loads(cli(*words).err.splitlines()[-1])["error"]["fix"] == fix
     plain = cli("data", "verify", tmp_path / "nowhere")
     assert plain.err.startswith("error: ") and plain.code == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import re
 import shutil
@@ -324,6 +325,9 @@ def test_kubectl_gets_what_dry_run_prints(cli: Cli, tmp_path: Path, monkeypatch:
     assert (tmp_path / "input").read_text() == submit(cli, tmp_path, "--dry-run", "--namespace=ml").out != printed
     assert "job.batch/base-1 created" in result.err
     assert "end it, to be continued: kubectl delete --namespace=ml job.batch/base-1" in result.err
+    found = json.loads(submit(cli, tmp_path, "--namespace=ml", "--json").out)
+    assert (found["submitted"], found["job"]) == (True, "job.batch/base-1")
+    assert found["end"] == "kubectl delete --namespace=ml job.batch/base-1" and found["follow"] in result.err
 
 
 def test_a_job_that_was_there_before_is_no_start(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

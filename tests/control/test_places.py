@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from in_process import Cli
@@ -14,15 +17,19 @@ from maskwright.cli import places
 from maskwright.cli.main import app
 from maskwright.cli.submit import read_cluster
 from maskwright.core.child import Finetuning
-from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.launch.bucket.place import Bucket
+from maskwright.launch.ray import submit as ray
+from maskwright.launch.schedulers import slurm
 from maskwright.launch.schedulers.slurm import Slurm
 from maskwright.launch.side_by_side import run_side_by_side
 from maskwright.launch.target import Training, submit
 
-MOST_OPTIONS = 20
+MOST_OPTIONS = 21
 CHOICES = {"kind", "via", "strategy", "target"}
 HIDDEN = {"simulated_gpus", "b_size", "datapath"}
+SHARED = "data: {store: /shared/store}\nschedule: {steps: 10}\n"
+"""YAML of a run whose store all machines see."""
 
 
 @pytest.mark.parametrize("name", places.PLACES)
@@ -64,6 +71,63 @@ def test_fine_tuning_goes_to_the_same_places(cli: Cli, tmp_path: Path) -> None:
     assert result.code == 2 and "data.train: /shared/train.csv is not in a pod" in result.err
     result = cli(*pod, "--mount", "data:/shared", "--dry-run")
     assert result.code == 0 and "- finetune\n" in result.out and "- pretrain\n" not in result.out
+
+
+def document(out: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(out)
+    assert found.pop("version") == 1
+    return found
+
+
+@pytest.mark.parametrize(
+    ("place", "words", "where"),
+    [
+        ("ray", ["CONFIG", "--address", "http://127.0.0.1:9", "--dry-run"], "http://127.0.0.1:9"),
+        ("slurm", ["CONFIG", "--dry-run"], "sbatch"),
+        ("kubernetes", ["CONFIG", "--image", "i", "--mount", "runs:/shared", "--dry-run"], "kubectl"),
+        ("skypilot", ["CONFIG", "--set", "checkpoint.copy_to=gs://b/c"], "sky jobs launch"),
+        ("bucket", ["gs://b/job.json", "CONFIG", "--dry-run"], "gs://b/job.json"),
+    ],
+)
+def test_a_program_is_told_what_would_be_submitted(
+    cli: Cli, tmp_path: Path, place: str, words: list[str], where: str
+) -> None:
+    config = tmp_path / "run.yaml"
+    config.write_text(SHARED)
+    words = ["submit", place, *(str(config) if word == "CONFIG" else word for word in words), "--run", "/shared/a"]
+    shown, told = cli(*words), cli(*words, "--json")
+    assert shown.code == told.code == 0, told.err
+    found = document(told.out)
+    assert found.pop("shown").strip() == shown.out.strip() != ""
+    rest: dict[str, Any] = {"run": "/shared/a", "job": None, "follow": None, "end": None}
+    assert found == {"place": place, "submitted": False, "where": where, **rest}
+
+
+def test_a_program_is_told_the_job_before_it_is_followed(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the job's own lines are on stderr. An error is a document too."""
+    run, config = str(tmp_path / "a"), tmp_path / "run.yaml"
+    config.write_text(SHARED)
+    monkeypatch.setattr(slurm, "_sbatch", lambda text: "4711")
+    told = cli("submit", "slurm", config, "--run", run, "--name", "lab", "--json")
+    commands = {"follow": "tail -F lab-4711.log", "end": "scancel 4711"}
+    taken = {"place": "slurm", "submitted": True, "where": "sbatch", "run": run, "job": "4711", **commands}
+    assert (told.code, document(told.out)) == (0, taken | {"shown": "4711"})
+
+    def follow(head: object, name: str) -> None:
+        print("host 0 | step 1")
+        raise StoppedEarly("the same submission continues the run", where=f"ray:{name}")
+
+    monkeypatch.setattr(ray.Ray, "_head", SimpleNamespace(address="http://head"))
+    monkeypatch.setattr(ray.Ray, "_send", lambda place, command: "a-1")
+    monkeypatch.setattr(ray, "follow_to_its_end", follow)
+    told = cli("submit", "ray", config, "--run", run, "--follow", "--json")
+    commands = {"follow": "maskwright logs ray:a-1 --follow", "end": "maskwright stop ray:a-1"}
+    taken = {"place": "ray", "submitted": True, "where": "http://head", "run": run, "job": "ray:a-1", **commands}
+    assert (told.code, document(told.out)) == (75, taken | {"shown": ""})
+    *_, line, error = told.err.splitlines()
+    assert line == "host 0 | step 1" and json.loads(error)["error"]["exit_code"] == 75
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_whole_life_of_a_job_that_hosts_fetch(bucket: Bucket) -> None:
 
     for worker in (0, 1):
         bucket.hosts.plan(worker, "trap 'echo saving; exit 75' TERM; touch up; sleep 60 & wait")
-    submitted = bucket.submit("--env", "HF_TOKEN", "--restarts=0")
+    submitted = bucket.submit("--env", "HF_TOKEN", "--restarts=0", "--json")
     wait_for(bucket.hosts.file(0, "up"))
     wait_for(bucket.hosts.file(1, "up"))
     other = bucket.submit()
@@ -117,7 +117,8 @@ def test_whole_life_of_a_job_that_hosts_fetch(bucket: Bucket) -> None:
     out, err = end(submitted, 75)
     log, _ = end(bucket.process("logs", bucket.spec, "--lines=1"), 0)
     assert log == ["host 0 | saving", "host 1 | saving"]
-    assert "host 1 | saving" in out and bucket.json("job.json")["submission"] == 2
+    assert "host 1 | saving" in err and json.loads("\n".join(out))["job"] == bucket.spec
+    assert bucket.json("job.json")["submission"] == 2
     assert all(agent.poll() is None for agent in agents)  # they wait for the next one
     for agent in agents:
         agent.terminate()

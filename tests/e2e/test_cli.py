@@ -218,11 +218,16 @@ def test_a_stopped_quickstart_saves_and_goes_on(corpus: Path, tmp_path: Path) ->
     assert process.returncode == 75, output
     assert "SIGTERM: saving and stopping" in output
     assert list((tmp_path / "qs" / "run" / "checkpoints").glob("*/MANIFEST.json"))
+    command.append("--json")  # what is printed is then on stderr, also by the commands that it types
     with warm.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         out, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert "continuing at step" in errors
-    assert "RoBERTa with AdamW" in out and "after training" in out
+    assert "RoBERTa with AdamW" in errors and "after training" in errors and "$ maskwright evaluate" in errors
+    found = json.loads(out)
+    assert (found["version"], found["architecture"], found["verdict"]) == (1, "roberta", None)
+    assert found["after"]["loss"] < found["before"]["loss"] and found["tokens"] > 0
+    assert all((tmp_path / found[name]).exists() for name in ("config", "store", "run", "model", "report"))
 
 
 def test_too_little_text_is_said(tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ def test_a_run_is_the_commands_whatever_callbacks_do(
     def remember(step: int, location: str) -> None:
         assert checkpoint.load(location)[0].step == step
         saved.append(step)
+        sys.exit("enough")
 
     with pytest.raises(StoppedEarly) as stopped:
         maskwright.pretrain(values, folder, stop_after_steps=6, on_log=spoil, on_save=remember)
@@ -93,7 +94,8 @@ def test_a_run_is_the_commands_whatever_callbacks_do(
         values, folder, on_log=spoil, on_evaluate=lambda one: evaluated.append(one["step"]), on_save=remember
     )
     said = capsys.readouterr().err
-    assert said.count("warning: on_log raised ZeroDivisionError") == 2  # once a call
+    for told in ("on_log raised ZeroDivisionError", "on_save raised SystemExit: enough;"):
+        assert said.count(f"warning: {told}") == 2  # once a call
     assert "continuing at step 6" in said
 
     pretrain(config(**{"evaluation.every_steps": 4, "checkpoint.save_every_steps": 4}), str(tmp_path / "straight"))

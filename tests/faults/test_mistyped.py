@@ -11,7 +11,7 @@ import fsspec
 import pytest
 from in_process import Cli, ConfigFile
 
-from maskwright.core import storage
+from maskwright.core import recipes, storage
 
 
 @pytest.mark.parametrize(
@@ -100,6 +100,21 @@ def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:
         ("pretrain CONFIG --run out --dry-run --set checkpoint.copy_to=gs:/b/c", "gs:/b/c: names no folder"),
         ("pretrain CONFIG --run out --dry-run --set checkpoint.copy_to=http://b/c", "http://b/c: names no folder"),
         ("env plan CONFIG", "is the YAML of a run, not of an environment. Fix: see docs/google-cloud.md"),
+        ("plan ag-news", "is a recipe of `finetune`, not of `pretrain`. Fix: `maskwright finetune` takes it"),
+        ("finetune small --run out", "is a recipe of `pretrain`, not of `finetune`. Fix: `maskwright pretrain` takes"),
+        ("finetune CONFIG --run out", "is the YAML of pretraining (data.store), not of a fine-tuning run. Fix: `maskw"),
+        (
+            "plan RECIPES/finetune/ag-news.yaml --on h100",
+            "is the YAML of a fine-tuning run (data.train), not of pretra",
+        ),
+        (
+            "plan CONFIG --on h100 --region mars",
+            "--region: no table of prices has a region 'mars'. Fix: one of asia-no",
+        ),
+        (
+            "plan CONFIG --region us-central1-a",
+            "a region 'us-central1-a'. Fix: did you mean us-central1?",
+        ),
         ("plan CONFIG --on v6:2x4", "'v6:2x4' is not a device that `plan` knows. Fix: did you mean v6e:2x4?"),
         ("submit slrum CONFIG --run out", "'slrum' is no place to run. Fix: did you mean slurm?"),
     ],
@@ -111,6 +126,7 @@ def test_mistakes_are_told_with_their_cure(
     for file in ("store/manifest.json", "runs/one/config.resolved.json"):
         (tmp_path / file).parent.mkdir(parents=True)
         (tmp_path / file).touch()
+    words = words.replace("RECIPES", str(recipes.FOLDER))
     result = cli(*[str(config_file()) if word == "CONFIG" else word for word in words.split()])
     assert (result.code, result.err.count("\n")) == (2, 1)
     assert says in result.error and ".. " not in result.error

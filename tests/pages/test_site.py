@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import reference_pages
 import yaml
-from pages.test_links import ROOT
+from pages.test_links import LINK, ROOT
 
 STAGE = runpy.run_path(str(ROOT / "docs" / "site" / "stage.py"))
 SOURCES = STAGE["sources"]
@@ -55,6 +55,15 @@ def test_pages_of_the_site_have_the_notebook_to_download(tmp_path: Path, monkeyp
     assert (tmp_path / "site" / name).read_bytes() == (ROOT / "docs" / name).read_bytes()
     for page in ("python.md", "index.md"):
         assert f"]({name}){{ download }}" in (tmp_path / "site" / page).read_text(encoding="utf-8")
+
+
+def test_the_list_for_programs_leads_to_pages_of_the_site(tmp_path: Path) -> None:
+    STAGE["stage"](tmp_path / "docs")
+    own = LINK.findall((ROOT / "llms.txt").read_text(encoding="utf-8"))
+    links = LINK.findall((tmp_path / "docs" / "llms.txt").read_text(encoding="utf-8"))
+    assert settings()["use_directory_urls"] is False and len(links) == len(own) > 40
+    assert [name for name in links if not (tmp_path / "docs" / name).with_suffix(".md").exists()] == []
+    assert {Path(name).suffix for name in links} == {".html"}
 
 
 def test_the_site_loads_nothing_from_elsewhere() -> None:

@@ -210,10 +210,12 @@ def test_measured_and_projected_are_told_apart(config: Callable[..., RunConfig],
     monkeypatch.setattr("maskwright.core.config.read_config", lambda name, overrides: config())
     monkeypatch.setattr("maskwright.core.extras.installed", lambda name: name != "libtpu")
     arguments = ["plan", "any", "--probe-seconds", "0.1", "--on", "here", "--on", "h100:8", "--on", "v6e:2x2"]
+    arguments += ["--on", "h200"]
     assert run([*arguments, "--json"]) == 0
     value = json.loads(capsys.readouterr().out)
     assert (value["version"], value["work"]["steps"]) == (1, config().steps)
-    here, gpu, tpu = value["places"]
+    here, gpu, tpu, single = value["places"]
+    assert single["costs"] == [] and single["unpriced"].endswith("us-central1, not counted; Google has machines with 8")
     assert (here["kind"], gpu["kind"], tpu["kind"]) == ("measured", "projected", "projected")
     for one in value["places"]:
         assert one["hours"]["low"] <= one["hours"]["mid"] <= one["hours"]["high"]

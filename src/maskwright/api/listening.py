@@ -65,7 +65,7 @@ class Listener:
     def _call(self, name: str, function: Callable[..., object], *arguments: Any) -> None:
         try:
             function(*arguments)
-        except Exception as error:  # the user's; KeyboardInterrupt ends the run
+        except (Exception, SystemExit) as error:  # the user's; KeyboardInterrupt ends the run
             if name not in self.failed:
                 self.failed.add(name)
                 warn(f"{name} raised {type(error).__name__}: {error}; the run goes on, and so do the calls")

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection
+from contextlib import nullcontext
 from json import dumps
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from maskwright.cli.options import AsJson, StopAfterHours, app, plain, print_result
+from maskwright.cli.options import (
+    AsJson,
+    AsSchema,
+    StopAfterHours,
+    app,
+    plain,
+    print_result,
+    require_alone,
+    stdout_on_stderr,
+)
 
 if TYPE_CHECKING:
     from maskwright.cloud.environment import Environment
@@ -60,11 +70,13 @@ def schema(
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the page of the documentation instead.")
     ] = False,
+    json: AsSchema = False,
 ) -> None:
     """Print the JSON schema of an environment's YAML, for editors."""
     from maskwright.cli.pages import environment_page
     from maskwright.cloud.environment import Environment
 
+    require_alone(json, {"--markdown": as_markdown})
     print(environment_page().rstrip() if as_markdown else dumps(Environment.model_json_schema(), indent=2))
 
 
@@ -118,6 +130,7 @@ def up(
     yes: Yes = False,
     delete_data: DeleteData = False,
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
+    json: AsJson = False,
 ) -> None:
     """Make what the YAML asks for, or change what is there into it."""
     from maskwright.cloud.environment import read_environment
@@ -128,13 +141,16 @@ def up(
     cost = estimate(read_environment(location), read_prices())
     for line in (f"about {cost.hourly:,.2f} USD an hour while all of it is up (`env prices`)", *cost.unpriced.values()):
         say(line)
-    commands.up(
-        location,
-        parts=parts(only),
-        confirm=asking(yes),
-        delete_data=delete_data,
-        lock_timeout_seconds=lock_timeout_seconds,
-    )
+    with stdout_on_stderr() if json else nullcontext():
+        commands.up(
+            location,
+            parts=parts(only),
+            confirm=asking(yes),
+            delete_data=delete_data,
+            lock_timeout_seconds=lock_timeout_seconds,
+        )
+    if json:
+        status(location, json=True)
 
 
 @env.command("seed")
@@ -231,22 +247,24 @@ def down(
     yes: Yes = False,
     prices: Prices = None,
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
+    json: AsJson = False,
 ) -> None:
     """Take away what runs. Data stays, and is listed with what it costs, unless you say --delete-data."""
     from maskwright.cloud.jobs import status
     from maskwright.cloud.provision import commands
 
     asked = parts(only)
-    desk = commands.down(
-        location,
-        parts=asked,
-        delete_data=delete_data,
-        confirm=_ending_jobs(location, asked, asking(yes)),
-        lock_timeout_seconds=lock_timeout_seconds,
-    )
-    if not (delete_data and not asked):
-        status.end_jobs(location, asked)  # also where there was nothing to take away
-    _audit(desk.google, desk.environment, desk.wanted, desk.record, prices, json=False)
+    with stdout_on_stderr() if json else nullcontext():
+        desk = commands.down(
+            location,
+            parts=asked,
+            delete_data=delete_data,
+            confirm=_ending_jobs(location, asked, asking(yes)),
+            lock_timeout_seconds=lock_timeout_seconds,
+        )
+        if not (delete_data and not asked):
+            status.end_jobs(location, asked)  # also where there was nothing to take away
+    _audit(desk.google, desk.environment, desk.wanted, desk.record, prices, json=json)
 
 
 @env.command("audit")

@@ -126,6 +126,10 @@ def _meant(error: Any, words: list[str]) -> str:
     from maskwright.core.settings import keys_of
 
     option, command = error.option_name, error.ctx.command
+    if option == "--json":
+        behind = "put it behind the command, as in `maskwright doctor --json`"
+        none = "leave it out; docs/json.md says what programs read instead"
+        return none if error.ctx.parent and not hasattr(command, "commands") else behind
     guide = (finetuning if command.name == "finetune" else config).GUIDE
     keys = keys_of(guide.section)
     known = [name for parameter in command.params for name in parameter.opts]

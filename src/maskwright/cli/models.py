@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import asdict
 from json import dumps
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -10,6 +11,7 @@ import typer
 
 from maskwright.cli.options import (
     AsJson,
+    AsSchema,
     BeginFrom,
     BSize,
     Config,
@@ -29,6 +31,8 @@ from maskwright.cli.options import (
     app,
     open_sources,
     print_result,
+    require_alone,
+    stdout_on_stderr,
 )
 from maskwright.core.console import warn
 
@@ -367,20 +371,24 @@ def quickstart(
         bool,
         typer.Option("--verdict", help="Also compare the model with random weights, on labels that the text has."),
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train, evaluate and export a small model on this machine, offline, in a few minutes."""
     from maskwright.core.extras import require
     from maskwright.tasks import quickstart as task
 
     require("torch")  # before the minutes that its own commands take until they miss it
-    task.quickstart(
-        *(text or [], to),
-        architecture=architecture,
-        minutes=minutes,
-        layout=layout,
-        text_column=text_column,
-        verdict=verdict,
-    )
+    with stdout_on_stderr() if as_json else nullcontext():
+        found = task.quickstart(
+            *(text or [], to),
+            architecture=architecture,
+            minutes=minutes,
+            layout=layout,
+            text_column=text_column,
+            verdict=verdict,
+        )
+    if as_json:
+        print_result("", found, True)
 
 
 @app.command("schema")
@@ -390,6 +398,7 @@ def schema(
         str | None, typer.Option(metavar="NAME", help="Print this recipe instead, to begin a YAML of your own with.")
     ] = None,
     finetune: Annotated[bool, typer.Option("--finetune", help="The YAML of `maskwright finetune`.")] = False,
+    as_json: AsSchema = False,
 ) -> None:
     """Print the JSON schema of a run's YAML, for editors."""
     from maskwright.cli.pages import finetuning_page, run_page
@@ -397,6 +406,7 @@ def schema(
     from maskwright.core.config import RunConfig
     from maskwright.core.finetuning import FinetuneConfig
 
+    require_alone(as_json, {"--markdown": as_markdown, "--recipe": recipe})
     if recipe is not None:
         print(recipes.read(recipe).rstrip())
     elif as_markdown:

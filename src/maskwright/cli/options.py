@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from typing import Annotated, Any, ClassVar, Literal
 
 import typer
@@ -12,6 +15,7 @@ from typer.core import TyperArgument, TyperGroup
 
 from maskwright.core import storage
 from maskwright.core.console import say, several, warn
+from maskwright.core.errors import InputError
 
 PANELS = {
     "Start": ["quickstart", "doctor", "schema", "import"],
@@ -80,6 +84,7 @@ Letters = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+AsSchema = Annotated[bool, typer.Option("--json", help="Print JSON, as without it.")]
 To = Annotated[str, typer.Option("--to", metavar="PATH", help="Folder to write.", callback=storage.require_local)]
 Store = Annotated[str, typer.Argument(metavar="STORE", help="Token store folder.")]
 Model = Annotated[
@@ -140,8 +145,32 @@ removed."""
 
 def print_result(report: str, value: Mapping[str, Any], as_json: bool) -> None:
     """A command's answer: the report for people, or `value` and the version for programs."""
+    print(as_document(value) if as_json else report)
+
+
+@contextmanager
+def stdout_on_stderr() -> Iterator[None]:
+    """Inside, what this process and those that it starts print goes to stderr: stdout is for a document."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def require_alone(as_json: bool, others: Mapping[str, object]) -> None:
+    """For `AsSchema`. Raises `InputError` where something else was asked for as well."""
+    for option in [name for name, given in others.items() if given and as_json]:
+        raise InputError("asks for something else than JSON", where=option, fix="leave it out, or --json")
+
+
+def as_document(value: Mapping[str, Any]) -> str:
     assert "version" not in value
-    print(in_json({"version": JSON_VERSION, **value}) if as_json else report)
+    return in_json({"version": JSON_VERSION, **value})
 
 
 def in_json(value: Any) -> str:

@@ -43,11 +43,12 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Say what a run takes: memory, speed, hours, energy and cost, measured here or projected elsewhere."""
-    from maskwright.cloud.prices import read_prices
+    from maskwright.cloud.prices import read_prices, require_region
     from maskwright.core.config import read_config
     from maskwright.tasks.planning import run as task
 
     resolved, table = read_config(config, set_), read_prices(prices)
+    require_region(region, table)
     asked = [(name, _places(name, region)) for name in on or ["here"]]
     work, ready = task.prepared(resolved, vocab_size, here=any(name == "here" for name, _ in asked))
     found: list[Estimate] = []
@@ -78,8 +79,15 @@ def _places(name: str, region: str) -> list[tuple[Place, str | None, int, str]]:
     one = place(name)
     if one.is_slice:
         return [(one, one.device.name, one.count, region)]
-    google = next((kind for kind, ours in ACCELERATORS.items() if ours == one.device.name), None)
+    google = next(iter(_names(one.device.name)), None)
     return [(one, gpu_machine(google, one.count) if google else None, 1, region)]
+
+
+def _names(device: str) -> list[str]:
+    """Google's of a GPU."""
+    from maskwright.tasks.planning.devices import ACCELERATORS
+
+    return [kind for kind, ours in ACCELERATORS.items() if ours == device]
 
 
 def _elsewhere(
@@ -93,7 +101,7 @@ def _elsewhere(
     vocab_size: int | None,
     search: bool,
 ) -> Estimate:
-    from maskwright.cloud.hire import hourly
+    from maskwright.cloud.hire import hourly, sold_by
     from maskwright.core.extras import installed, missing
     from maskwright.tasks import plan as slices
     from maskwright.tasks.planning.estimate import Quote, elsewhere
@@ -103,6 +111,8 @@ def _elsewhere(
     if not quotes and place.device.family != "cpu":
         what = machine or f"a machine with {place.count} x {place.device.name}"
         unpriced = f"no price for {what} in {region}, not counted"
+        if machine is None and (counts := sorted({n for kind in _names(place.device.name) for n in sold_by(kind)})):
+            unpriced += f"; Google has machines with {' or '.join(map(str, counts))}"
     compiled, notes = None, []
     if place.is_slice:
         slice_ = f"{place.device.name}:{place.topology}"

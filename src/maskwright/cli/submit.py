@@ -6,19 +6,21 @@ from __future__ import annotations
 
 import inspect
 import shlex
-from dataclasses import MISSING, fields
+import sys
+from contextlib import redirect_stdout
+from dataclasses import MISSING, asdict, fields
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer.core import TyperGroup
 
 from maskwright.cli import options as common
-from maskwright.cli.options import all_overrides, app, plain
+from maskwright.cli.options import all_overrides, app, as_document, plain
 from maskwright.cli.places import CLUSTERS, PLACES, place
 from maskwright.core.errors import InputError
 from maskwright.launch import target
 from maskwright.launch.side_by_side import Cluster
-from maskwright.launch.target import Place, Training
+from maskwright.launch.target import Place, Submitted, Training
 
 REQUIRED = inspect.Parameter.empty
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and start nothing.")]
@@ -36,6 +38,7 @@ OF_TRAINING: dict[str, tuple[Any, Any]] = {
     "datapath": (common.Datapath, None),
     "finetune": (common.Finetune, False),
     "dry_run": (DryRun, False),
+    "as_json": (common.AsJson, False),
 }
 
 
@@ -47,7 +50,7 @@ class Places(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         made = typer.Typer(**plain)
-        made.command(cmd_name, help=PLACES.get(cmd_name))(_function(place(cmd_name)))
+        made.command(cmd_name, help=PLACES.get(cmd_name))(_function(cmd_name, place(cmd_name)))
         return typer.main.get_command(made)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -55,7 +58,7 @@ class Places(TyperGroup):
             formatter.write_dl(list(PLACES.items()))
 
 
-def _function(kind: type[Place]) -> Any:
+def _function(name: str, kind: type[Place]) -> Any:
     """What runs, with a signature for typer: the place's arguments, what every run has, the place's options."""
     own = _fields(kind)
     shared = {name: given for name, given in OF_TRAINING.items() if name not in kind.leaves_out}
@@ -63,11 +66,21 @@ def _function(kind: type[Place]) -> Any:
     def submit(**given: Any) -> None:
         spelt = [given.pop(name) for name in ("overrides", "simulated_gpus", "b_size", "datapath")]
         dry_run, finetune = given.pop("dry_run", False), given.pop("finetune", False)
+        as_json = given.pop("as_json")
         command = {name: given.pop(name) for name in OF_TRAINING if name in given}
         if finetune and command["begin_from"] is not None:
             raise InputError("is for pretraining", where="--from", fix="name the run as model.init_from instead")
         command |= {"overrides": tuple(all_overrides(*spelt)), "verb": "finetune" if finetune else "pretrain"}
-        target.submit(_made(kind, given), Training(**command), dry_run=dry_run)
+        where, training = _made(kind, given), Training(**command)
+        if not as_json:
+            return target.submit(where, training, dry_run=dry_run)
+        stdout = sys.stdout
+
+        def tell(found: Submitted) -> None:
+            print(as_document({"place": name, **asdict(found)}), file=stdout, flush=True)
+
+        with redirect_stdout(sys.stderr):  # where a job that is followed shows its lines
+            target.submit(where, training, dry_run=dry_run, tell=tell)
 
     arguments = {name: _typed(name, *own.pop(name)) for name in list(own) if get_args(own[name][0])[1].argument}
     asked = arguments | shared | {name: _typed(name, *given) for name, given in own.items()}

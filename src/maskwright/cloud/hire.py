@@ -39,6 +39,11 @@ def gpu_machine(accelerator: str, count: int) -> str | None:
     return min(found, key=lambda name: ("edge" in name, len(name), name), default=None)
 
 
+def sold_by(accelerator: str) -> set[int]:
+    """How many of it the machine types have."""
+    return {number for kind, number in GPUS.values() if kind == accelerator}
+
+
 def hourly(prices: Prices, what: str, region: str, count: int = 1) -> list[Hourly]:
     """`what`: a kind of TPU, of which there are `count` chips, or a machine type."""
     found = []

@@ -7,6 +7,7 @@ buckets depend on use and are not counted either.
 from __future__ import annotations
 
 import datetime
+import difflib
 import os
 import re
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from maskwright.cloud.environment import Environment, Slice, region_of
 from maskwright.cloud.machines import TPUS, family_of
+from maskwright.core.errors import InputError
 from maskwright.core.settings import Guide, Refused, Section, read_yaml
 
 HOURS_A_MONTH = 730
@@ -135,6 +137,16 @@ def read_prices(location: str | None = None) -> Prices:
         return Prices.model_validate(values)
     except ValidationError as error:
         raise Guide(Prices, "the table", "compare it with `maskwright env prices`").explain(error, where) from None
+
+
+def require_region(region: str, prices: Prices) -> None:
+    """Raises `InputError` for a region that neither `prices` nor the package's own table has anything of."""
+    known = {price.region for table in (prices, read_prices()) for price in table.prices} - {"*"}
+    if region not in known:
+        near = difflib.get_close_matches(region, sorted(known), n=1)
+        fix = f"one of {', '.join(sorted(known))}; a table of yours, for --prices, may have others"
+        fix = f"did you mean {near[0]}?" if near else fix
+        raise InputError(f"no table of prices has a region {region[:40]!r}", where="--region", fix=fix)
 
 
 def estimate(environment: Environment, prices: Prices, placement: dict[str, int] | None = None) -> Estimate:

@@ -21,7 +21,7 @@ from maskwright.core.extras import require
 from maskwright.core.foreign import FOREIGN
 from maskwright.core.masking import Masking, Share
 from maskwright.core.phases import Phase, Stage, rate_in, require_phases, stages
-from maskwright.core.recipes import Kind, find_config
+from maskwright.core.recipes import Kind, find_config, require_kind
 from maskwright.core.schedule import Schedule, rate_at, require_peak
 from maskwright.core.settings import (
     Count,
@@ -389,6 +389,7 @@ def read_values(
     an empty file."""
     location = find_config(location, kind)
     values = read_yaml(location, begin)
+    require_kind(values, location, kind)
     for override in overrides or []:
         _apply(values, override)
     return values, location, [override.partition("=")[0].strip() for override in overrides or []]
@@ -415,6 +416,5 @@ def build_config(values: dict[str, Any], where: str, overrides: Sequence[str] = 
 
 KEYS = keys_of(RunConfig)
 ALL_KEYS: list[str] = list(KEYS)
-
 
 RESUMABLE_KEYS: frozenset[str] = resumable_keys(RunConfig)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import importlib.resources
 import os
+from collections.abc import Mapping
 from importlib.resources.abc import Traversable
-from typing import Literal
+from typing import Any, Literal
 
 from maskwright.core.errors import ConfigError
 from maskwright.core.storage import is_url
@@ -14,6 +15,13 @@ from maskwright.core.storage import is_url
 FOLDER = importlib.resources.files("maskwright") / "recipes"
 Kind = Literal["pretrain", "finetune"]
 """The command that takes a recipe. Those of `finetune` lie in a folder of that name."""
+
+STORES = {"store", "mixture"}
+"""Keys of `data` that name what a masked language model is trained on."""
+TAKEN_BY = {
+    "pretrain": "`maskwright pretrain` takes it",
+    "finetune": "`maskwright finetune` takes it, with --dry-run to see what it would do, and `submit` with --finetune",
+}
 
 
 def names(kind: Kind = "pretrain") -> list[str]:
@@ -47,7 +55,24 @@ def find_config(location: str, kind: Kind = "pretrain") -> str:
         return str(_path(location, kind))
     if location.endswith((".yaml", ".yml")):
         return location
+    other: Kind = "pretrain" if kind == "finetune" else "finetune"
+    if location in names(other):
+        raise ConfigError(f"is a recipe of `{other}`, not of `{kind}`", where=location, fix=TAKEN_BY[other])
     raise _unknown(location, "is neither a file nor a recipe", "give a YAML file, or", names(kind))
+
+
+def require_kind(values: Mapping[str, Any], location: str, kind: Kind) -> None:
+    """Raises `ConfigError` for the YAML of the other command, whose every key would else be a mistake of its own."""
+    data = values.get("data")
+    given = set(data) if isinstance(data, dict) else set()
+    if kind == "pretrain" and "train" in given and not given & STORES:
+        what = "is the YAML of a fine-tuning run (data.train), not of pretraining"
+        fix = f"{TAKEN_BY['finetune']}; what `pretrain` and `plan` take names a token store as data.store"
+        raise ConfigError(what, where=location, fix=fix)
+    if kind == "finetune" and given & STORES and "train" not in given:
+        what = f"is the YAML of pretraining (data.{min(given & STORES)}), not of a fine-tuning run"
+        fix = f"{TAKEN_BY['pretrain']}; what `finetune` takes names labelled examples as data.train"
+        raise ConfigError(what, where=location, fix=fix)
 
 
 def _unknown(name: str, what: str, give: str, known: list[str]) -> ConfigError:

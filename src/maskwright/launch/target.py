@@ -9,7 +9,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -91,22 +91,50 @@ Restarts = Annotated[int, Option("How many times the job is restarted after a ho
 GraceSeconds = Annotated[float, Option("Time between SIGTERM and SIGKILL in which a run saves.", "N", min=1.0)]
 
 
+@dataclass(frozen=True)
+class Submitted:
+    """What became of a submission. Without a job that is `submitted`, what a place would be given is `shown`."""
+
+    submitted: bool
+    where: str
+    """What has taken the job, or would: an address, a program, an environment."""
+    run: str
+    """Run directory there."""
+    job: str | None = None
+    """Name of the job, as `status`, `logs` and `stop` take it, or as the place has it; None where it has none."""
+    follow: str | None = None
+    """Command that shows the job's lines, where there is one."""
+    end: str | None = None
+    """Command that ends the job so that it can be continued, where there is one."""
+    shown: str = ""
+    """For a person, on stdout: the job's name, or what the place would be given."""
+
+
+Tell = Callable[[Submitted], object]
+"""Hears of a submission as soon as the place has taken it, and before its job is followed."""
+
+
+def show(found: Submitted) -> None:
+    if found.shown:
+        print(found.shown.removesuffix("\n"))
+
+
 class Place(Protocol):
     """Somewhere to train. A place is a dataclass: its fields are the options of `submit`. `leaves_out` names those of
     `Training` that mean nothing there."""
 
     leaves_out: ClassVar[frozenset[str]] = frozenset()
 
-    def submit(self, command: Training, *, dry_run: bool) -> None:
-        """Raises what gives the process the job's exit code, where the place follows the job. `dry_run` prints what
+    def submit(self, command: Training, *, dry_run: bool, tell: Tell = show) -> None:
+        """Raises what gives the process the job's exit code, where the place follows the job. `dry_run` tells what
         would be done, and starts nothing."""
         ...
 
 
-def submit(place: Place, command: Training, *, dry_run: bool = False) -> None:
+def submit(place: Place, command: Training, *, dry_run: bool = False, tell: Tell = show) -> None:
     """Raises `InputError` where the command holds what others must not see: it can be read where it runs."""
     require_clean(place, command)
-    place.submit(command, dry_run=dry_run)
+    place.submit(command, dry_run=dry_run, tell=tell)
 
 
 def require_clean(place: Place, command: Training) -> None:

@@ -7,7 +7,7 @@ import math
 import os
 import shlex
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -80,8 +80,9 @@ def quickstart(
     layout: str,
     text_column: str,
     verdict: bool = False,
-) -> None:
-    """Raises the first failing command's error. Called again on the same folder, it goes on where it was stopped."""
+) -> dict[str, Any]:
+    """What it reached, and where that lies. Raises the first failing command's error. Called again on the same folder,
+    it goes on where it was stopped."""
     began = time.monotonic()
     if verdict and text:
         fix = "leave --text out, or compare on labels of your own: maskwright compare RUN --base random --on TASK.yaml"
@@ -117,9 +118,11 @@ def quickstart(
     _run("fill", place.model, *sentences)
     asked = [word for sentence in sentences for word in ("--fill", sentence)]
     _run("report", place.run, "--to", place.report, "--evaluate", *asked)
-    _summary(place, time.monotonic() - began, own=bool(text))
+    found = {**_reached(place, own=bool(text)), "seconds": round(time.monotonic() - began, 1)}
+    _summary(place, found, own=bool(text))
     if verdict:
         _judge(place)
+    return {**found, "verdict": place.verdict if verdict else None}
 
 
 def _require_same(place: Place, architecture: str) -> None:
@@ -255,39 +258,53 @@ def _own_sentences(place: Place) -> list[str]:
     return [" ".join(sentence.split()) for sentence in sentences] or ["<mask>"]
 
 
-def _summary(place: Place, seconds: float, *, own: bool) -> None:
+def _reached(place: Place, *, own: bool) -> dict[str, Any]:
+    """For programs. Losses and accuracies are those of held-out text."""
     from maskwright.core.config import read_config
     from maskwright.data.loader import validation_batches
     from maskwright.data.store import TokenStore
-    from maskwright.model.config import SIZES
-    from maskwright.model.hf.families import FAMILIES
     from maskwright.tasks.evaluate import unigram
 
     config = read_config(place.config)
-    architecture, (layers, width, _) = config.model.architecture, SIZES[config.model.size]
-    class_begins = FAMILIES[architecture].class_begins
     records = RunDirectory(place.run).read_metrics()
     held_out = [record for record in records if "valid_loss" in record]
     training = [record for record in records if "tokens_per_second" in record]
     store = TokenStore(place.store)
     batches = validation_batches(store, seq_len=SEQ_LEN, packing="documents", max_rows=512, micro_batch_rows=8)
-    first, last = held_out[0], held_out[-1]
-    rate = sorted(record["tokens_per_second"] for record in training)[len(training) // 2]
+    judged = [(record["valid_loss"], record["valid_accuracy"]) for record in (held_out[0], held_out[-1])]
+    told = {"before": judged[0], "unigram": unigram(store, batches), "after": judged[1]}
+    architecture, where = config.model.architecture, asdict(place)
+    return {
+        "architecture": architecture,
+        "steps": config.steps,
+        **{name: {"loss": float(loss), "accuracy": float(accuracy)} for name, (loss, accuracy) in told.items()},
+        "expected_accuracy": _promised(architecture, config.steps, own=own),
+        "tokens": training[-1]["tokens"],
+        "tokens_per_second": sorted(record["tokens_per_second"] for record in training)[len(training) // 2],
+        **{name: where[name] for name in ("config", "store", "run", "model", "report")},
+    }
+
+
+def _summary(place: Place, found: dict[str, Any], *, own: bool) -> None:
+    from maskwright.core.config import read_config
+    from maskwright.model.config import SIZES
+    from maskwright.model.hf.families import FAMILIES
+
+    config, architecture = read_config(place.config), found["architecture"]
+    layers, width, _ = SIZES[config.model.size]
+    class_begins = FAMILIES[architecture].class_begins
     print(
         f"\n{'─' * 72}\n{NAMES[architecture]}, {layers} layers of {width}, trained for {config.steps:,} steps "
         f"of {config.rows_per_step} rows\n\nHeld-out text, 15 % masked{'':10}loss   masked accuracy"
     )
-    for name, loss, accuracy in (
-        ("before training", first["valid_loss"], first["valid_accuracy"]),
-        ("unigram baseline", *unigram(store, batches)),
-        ("after training", last["valid_loss"], last["valid_accuracy"]),
-    ):
-        print(f"  {name:30}{loss:8.3f}  {accuracy:14.2%}")
-    if band := _promised(architecture, config.steps, own=own):
-        kept = band[0] <= last["valid_accuracy"] <= band[1]
+    for name, when in (("before training", "before"), ("unigram baseline", "unigram"), ("after training", "after")):
+        print(f"  {name:30}{found[when]['loss']:8.3f}  {found[when]['accuracy']:14.2%}")
+    if band := found["expected_accuracy"]:
+        kept = band[0] <= found["after"]["accuracy"] <= band[1]
         print(f"  {'expected':30}{'':8}  {f'{band[0]:.0%} to {band[1]:.0%}':>14}{'' if kept else '   (not met)'}")
     print(
-        f"\n{human_count(training[-1]['tokens'])} tokens at {rate:,.0f} tokens/s; {human_seconds(seconds)} in all\n"
+        f"\n{human_count(found['tokens'])} tokens at {found['tokens_per_second']:,.0f} tokens/s; "
+        f"{human_seconds(found['seconds'])} in all\n"
         f"\n  model      {place.model}   ({class_begins}ForMaskedLM in transformers; logits proven equal)"
         f"\n  run        {place.run}   (metrics.jsonl, TensorBoard in events/, checkpoints)"
         f"\n  store      {place.store}"

@@ -18,7 +18,7 @@ from maskwright.core.errors import InputError, JobError, MaskwrightError, Stoppe
 from maskwright.core.folder import Folder
 from maskwright.launch import target
 from maskwright.launch.bucket import queue
-from maskwright.launch.target import Env, JobSpec, Option, Restarts, Setup, Training
+from maskwright.launch.target import Env, JobSpec, Option, Restarts, Setup, Submitted, Tell, Training, show
 
 POLL_SECONDS = 10.0
 """Between two looks at the hosts; a budget can be exceeded by what they cost in so long."""
@@ -49,16 +49,17 @@ class OnEnvironment(target.Place):
     restarts: Restarts = 100
     """Each preemption is one, and money is what ends too many."""
 
-    def submit(self, command: Training, *, dry_run: bool) -> None:
+    def submit(self, command: Training, *, dry_run: bool, tell: Tell = show) -> None:
         """Follows the job to its end, unless it is detached."""
         place = jobs.find(self.location, self.target)
         prepared = jobs.prepare(place, command)
         spec = JobSpec(prepared.command, self.env, ".", self.setup, self.restarts, prepared.grace_seconds)
         if dry_run:
-            return print(spec.to_json(), end="")
+            tell(Submitted(False, place.location, prepared.command.run, shown=spec.to_json()))
+            return
         limits = make_limits(self.max_cost, command.stop_after_hours, self.down_when_done)
         ground = EnvironmentGround(place.location, place.kind, self.prices)
-        submit(place, prepared, spec, ground, limits, up=self.up, detach=self.detach)
+        submit(place, prepared, spec, ground, limits, up=self.up, detach=self.detach, tell=tell)
 
 
 def make_limits(max_cost: float | None, stop_after_hours: float | None, down_when_done: bool) -> Limits:
@@ -77,6 +78,7 @@ def submit(
     *,
     up: bool = False,
     detach: bool = False,
+    tell: Tell = show,
     poll_seconds: float | None = None,
 ) -> None:
     """Raises what gives the job's exit code. `up`: makes the hosts where there are none. `detach`: does not follow."""
@@ -96,7 +98,9 @@ def submit(
         limits = replace(limits, submission=submission).over(read_limits(folder, submission))
         limits.store(folder)
 
-    submission = queue.put_spec(folder, spec, first)
+    submission, job = queue.put_spec(folder, spec, first), place.location
+    follow_it, end = f"maskwright logs {job} --follow", f"maskwright stop {job}"
+    tell(Submitted(True, place.jobs, prepared.command.run, job, follow_it, end))
     watcher = Watcher(folder, ground, known=limits)
     if detach:
         watcher.turn()  # hosts that stopped themselves, or are not there yet, would never see the job
@@ -105,7 +109,7 @@ def submit(
             raise_result(place, Action("end", str(result["cause"]), code=int(result["code"])))
         limited = limits.max_usd is not None or limits.stop_after_hours is not None or limits.down_when_done
         after = f"`maskwright env watch {place.location}`" if limited else "nobody"
-        say(f"submitted; `maskwright logs {place.location} --follow` shows it; its hosts are looked after by {after}")
+        say(f"submitted; `{follow_it}` shows it; its hosts are looked after by {after}")
         return
     follow(place, folder, submission, watcher, poll_seconds or POLL_SECONDS)
 

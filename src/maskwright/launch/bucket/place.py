@@ -11,8 +11,21 @@ from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder
 from maskwright.launch.bucket import queue
 from maskwright.launch.bucket.queue import attempt_folder, last_attempt, plain, read_result, read_spec
-from maskwright.launch.ssh.host import show
-from maskwright.launch.target import Env, GraceSeconds, JobSpec, Option, Place, Restarts, Setup, Training, Workdir
+from maskwright.launch.ssh.host import show as show_line
+from maskwright.launch.target import (
+    Env,
+    GraceSeconds,
+    JobSpec,
+    Option,
+    Place,
+    Restarts,
+    Setup,
+    Submitted,
+    Tell,
+    Training,
+    Workdir,
+    show,
+)
 
 POLL_SECONDS = 2.0
 BEAT = re.compile(r"host-(\d+)\.json")
@@ -29,13 +42,17 @@ class Bucket(Place):
 
     takes: ClassVar[frozenset[str]] = frozenset({"--lines"})
 
-    def submit(self, command: Training, *, dry_run: bool) -> None:
+    def submit(self, command: Training, *, dry_run: bool, tell: Tell = show) -> None:
         """Follows the job to its end. The same job again, while it runs, is followed only."""
         folder = queue.spec_folder(self.spec)
         job = JobSpec(command, self.env, self.workdir, self.setup, self.restarts, self.grace_seconds)
         if dry_run:
-            return print(job.to_json(), end="")
-        queue.follow(folder, queue.put_spec(folder, job), POLL_SECONDS)
+            tell(Submitted(False, self.spec, command.run, shown=job.to_json()))
+            return
+        submission = queue.put_spec(folder, job)
+        follow, end = f"maskwright logs {self.spec} --follow", f"maskwright stop {self.spec}"
+        tell(Submitted(True, self.spec, command.run, self.spec, follow, end))
+        queue.follow(folder, submission, POLL_SECONDS)
 
     def status(self) -> JobReport:
         return look(queue.spec_folder(self.spec), self.spec)
@@ -136,4 +153,4 @@ def print_log(folder: Folder, submission: int, lines: int | None) -> None:
         text = b"".join(folder.get(f"{place}/{name}") or b"" for name in sorted(names)).decode(errors="replace")
         whole = text.splitlines()
         for line in whole if lines is None else whole[max(0, len(whole) - lines) :]:
-            show(host, plain(line))
+            show_line(host, plain(line))

@@ -24,7 +24,7 @@ from maskwright.launch import cluster
 from maskwright.launch.ray.gang import RESTARTS_KEY, STOP_WAIT, require_lasting
 from maskwright.launch.ray.jobs import ID, Address, Cluster, conclude, find_address, follow_to_its_end
 from maskwright.launch.side_by_side import GONE
-from maskwright.launch.target import Env, Option, Place, Restarts, Training, values_of
+from maskwright.launch.target import Env, Option, Place, Restarts, Submitted, Tell, Training, show, values_of
 
 LARGEST_FOLDER_BYTES = 100 << 20
 """Ray refuses more (HTTP 413), after it has packed all of it."""
@@ -55,22 +55,26 @@ class Ray(Place):
             fix = "letters, digits, '.', '_' and '-', at most 100"
             raise InputError(f"{self.job_id[:120]!r} is no ID", where="--job-id", fix=fix)
 
-    def submit(self, command: Training, *, dry_run: bool) -> None:
-        """Prints the ID of the job, unless it is followed."""
+    def submit(self, command: Training, *, dry_run: bool, tell: Tell = show) -> None:
+        """The job's ID is shown, unless it is followed."""
         if dry_run:
             entrypoint, variables, _ = self._request(command)
-            folder = f"{self.working_dir} and " if self.working_dir else ""
-            print(f"address      {find_address(self.address)}\nentrypoint   {entrypoint}")
-            print(f"uploaded     {folder}{os.path.basename(command.config)}")
-            for name, value in (variables | dict.fromkeys(self.env, "***")).items():
-                print(f"environment  {name}={value}")
+            folder, address = f"{self.working_dir} and " if self.working_dir else "", find_address(self.address)
+            lines = [f"address      {address}", f"entrypoint   {entrypoint}"]
+            lines.append(f"uploaded     {folder}{os.path.basename(command.config)}")
+            given = variables | dict.fromkeys(self.env, "***")
+            lines += [f"environment  {name}={value}" for name, value in given.items()]
+            tell(Submitted(False, address, command.run, shown="\n".join(lines)))
             return
         name = self._send(command)
-        say(f"ray:{name}: submitted to {self._head.address}")
+        job, shown = f"ray:{name}", "" if self.follow else name
+        follow, end = f"maskwright logs {job} --follow", f"maskwright stop {job}"
+        say(f"{job}: submitted to {self._head.address}")
+        if not self.follow:
+            say(f"follow it with `{follow}`, end it with `{end}`")
+        tell(Submitted(True, self._head.address, command.run, job, follow, end, shown))
         if self.follow:
-            return follow_to_its_end(self._head, name)
-        say(f"follow it with `maskwright logs ray:{name} --follow`, end it with `maskwright stop ray:{name}`")
-        print(name)
+            follow_to_its_end(self._head, name)
 
     @cached_property
     def _head(self) -> Cluster:

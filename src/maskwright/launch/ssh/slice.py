@@ -14,7 +14,7 @@ import re
 import secrets
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -34,8 +34,11 @@ from maskwright.launch.target import (
     Place,
     Restarts,
     Setup,
+    Submitted,
+    Tell,
     Training,
     Workdir,
+    show,
     values_of,
 )
 
@@ -77,14 +80,16 @@ class Slice(Place):
             fix = "small letters, digits and -, as gcloud shows it"
             raise InputError(f"{self.name[:80]!r} is no name of a slice", where="submit slice", fix=fix)
 
-    def submit(self, command: Training, *, dry_run: bool) -> None:
+    def submit(self, command: Training, *, dry_run: bool, tell: Tell = show) -> None:
         """Runs the job to its end. CONFIG, RUN and the folder are paths on the hosts."""
         spec = JobSpec(command, self.env, self.workdir, self.setup, self.restarts, self.grace_seconds)
         values = values_of(self.env)
         self._check(command)
+        where = f"slice {self.name}"
         if dry_run:
-            return print(describe(self, spec))
-        attempts(self, spec, values)
+            tell(Submitted(False, where, command.run, shown=describe(self, spec)))
+            return
+        attempts(self, spec, values, lambda: tell(Submitted(True, where, command.run)))
 
     def _check(self, command: Training) -> None:
         """CONFIG lies on the hosts. A recipe, or a file that lies here too, is looked at before they begin."""
@@ -156,9 +161,11 @@ def describe(place: Slice, spec: JobSpec) -> str:
     return "\n".join([*lines, "", "# on the input of each:", script.rstrip()])
 
 
-def attempts(place: Slice, spec: JobSpec, values: Mapping[str, str]) -> None:
-    """Runs the job to its end. Raises `StoppedEarly` (75) when it can be continued, and `JobError` with the exit code
-    of the host that failed first."""
+def attempts(
+    place: Slice, spec: JobSpec, values: Mapping[str, str], first: Callable[[], object] = lambda: None
+) -> None:
+    """Runs the job to its end; `first` is called when its hosts are ready. Raises `StoppedEarly` (75) when it can be
+    continued, and `JobError` with the exit code of the host that failed first."""
     job = secrets.token_hex(8)
     where = f"slice {place.name}"
     with Stop().on_signals() as stop:
@@ -166,6 +173,8 @@ def attempts(place: Slice, spec: JobSpec, values: Mapping[str, str]) -> None:
         def begin(number: int) -> Attempt:
             num_hosts = _wait_until_ready(place, stop, again=number > 1)
             say(f"{where}: attempt {number} on {several(num_hosts, 'host')}: {spec.command}")
+            if number == 1:
+                first()
             return Attempt(
                 spec,
                 range(num_hosts),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import textwrap
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -26,6 +29,17 @@ class Finding:
     """What to do, in one line; None where nothing is to be done."""
     values: dict[str, Any] = field(default_factory=dict)
     """The same for programs; units are in the names."""
+
+
+def credential(name: str, detail: str, files: list[str], **values: Any) -> Finding:
+    """`files` hold secrets: nobody else may read them."""
+    for path in files:
+        with suppress(OSError):
+            if os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH):
+                return Finding(
+                    "credentials", name, "warn", f"{detail}; others may read {path}", f"chmod 600 {path}", values
+                )
+    return Finding("credentials", name, "ok", detail, None, values)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -15,7 +14,8 @@ from typing import Any
 
 import yaml
 
-from maskwright.monitor.doctor.finding import Finding
+from maskwright.monitor.doctor.finding import Finding, credential
+from maskwright.monitor.doctor.services import services
 
 PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY")
 BUNDLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
@@ -91,17 +91,7 @@ def credentials(*, reach: bool) -> Iterator[Finding]:
     yield google(reach=reach)
     yield amazon()
     yield kubernetes()
-
-
-def _found(name: str, detail: str, files: list[str], **values: Any) -> Finding:
-    """`files` hold secrets: nobody else may read them."""
-    for path in files:
-        with suppress(OSError):
-            if os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH):
-                return Finding(
-                    "credentials", name, "warn", f"{detail}; others may read {path}", f"chmod 600 {path}", values
-                )
-    return Finding("credentials", name, "ok", detail, None, values)
+    yield from services()
 
 
 def hub() -> Finding:
@@ -110,12 +100,12 @@ def hub() -> Finding:
     )
     path = os.environ.get("HF_TOKEN_PATH") or os.path.join(home, "token")
     if os.environ.get("HF_TOKEN"):
-        return _found(
+        return credential(
             "Hub", "a token in HF_TOKEN; which models it may read or write, only the Hub knows", [], source="HF_TOKEN"
         )
     if os.path.exists(path):
-        return _found("Hub", f"a token in {path}; what it may do, only the Hub knows", [path], source=path)
-    return _found("Hub", "no token: public models can be read, and nothing can be pushed", [], source=None)
+        return credential("Hub", f"a token in {path}; what it may do, only the Hub knows", [path], source=path)
+    return credential("Hub", "no token: public models can be read, and nothing can be pushed", [], source=None)
 
 
 def google(*, reach: bool) -> Finding:
@@ -130,7 +120,7 @@ def google(*, reach: bool) -> Finding:
         if kind is None:
             fix = "gcloud auth application-default login"
             return Finding("credentials", "Google", "warn", f"{path} holds no credentials that are known", fix)
-        return _found("Google", f"{KINDS.get(kind, kind)}, in {path}", [path], source=path, kind=kind)
+        return credential("Google", f"{KINDS.get(kind, kind)}, in {path}", [path], source=path, kind=kind)
     if reach and (scopes := _scopes()) is not None:
         broad = any(scope.endswith("/cloud-platform") for scope in scopes)
         named_scopes = ", ".join(scope.rpartition("/")[2] for scope in scopes)
@@ -139,7 +129,7 @@ def google(*, reach: bool) -> Finding:
             detail = f"this machine's service account, with the scopes {named_scopes}"
             return Finding("credentials", "Google", "warn", detail, "give the machine the scope cloud-platform", values)
         return Finding("credentials", "Google", "ok", f"this machine's service account ({named_scopes})", None, values)
-    return _found("Google", "none here; gs:// addresses, `env` and Vertex AI need them", [], source=None)
+    return credential("Google", "none here; gs:// addresses, `env` and Vertex AI need them", [], source=None)
 
 
 def _kind(path: str) -> str | None:
@@ -164,11 +154,11 @@ def _scopes() -> list[str] | None:
 def amazon() -> Finding:
     path = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or os.path.expanduser("~/.aws/credentials")
     if os.environ.get("AWS_ACCESS_KEY_ID"):
-        return _found("S3", "a key in AWS_ACCESS_KEY_ID", [], source="AWS_ACCESS_KEY_ID")
+        return credential("S3", "a key in AWS_ACCESS_KEY_ID", [], source="AWS_ACCESS_KEY_ID")
     if os.path.exists(path):
         profile = os.environ.get("AWS_PROFILE") or "default"
-        return _found("S3", f"a file, {path}; the profile is {profile}", [path], source=path)
-    return _found("S3", "none here; s3:// addresses need them", [], source=None)
+        return credential("S3", f"a file, {path}; the profile is {profile}", [path], source=path)
+    return credential("S3", "none here; s3:// addresses need them", [], source=None)
 
 
 def kubernetes() -> Finding:
@@ -177,11 +167,11 @@ def kubernetes() -> Finding:
         if os.environ.get("KUBECONFIG"):
             fix = "name a file that is there, or unset it"
             return Finding("credentials", "Kubernetes", "warn", f"KUBECONFIG: {path} is not there", fix)
-        return _found("Kubernetes", "none here; `submit kubernetes` needs them", [], source=None)
+        return credential("Kubernetes", "none here; `submit kubernetes` needs them", [], source=None)
     try:
         with open(path, encoding="utf-8") as file:
             context = str((yaml.safe_load(file) or {}).get("current-context") or "none")
     except (OSError, yaml.YAMLError, AttributeError):
         fix = "kubectl config view shows what is wrong"
         return Finding("credentials", "Kubernetes", "warn", f"{path} cannot be read", fix)
-    return _found("Kubernetes", f"{path}, with the context {context}", [path], source=path, context=context)
+    return credential("Kubernetes", f"{path}, with the context {context}", [path], source=path, context=context)

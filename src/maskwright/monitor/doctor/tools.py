@@ -32,6 +32,8 @@ class Tool:
     """What of maskwright starts it."""
     fix: str
     oldest: tuple[int, ...] = ()
+    asks_a_server: bool = False
+    """It tells its own version, and fails where its server does not answer: a machine may have the one alone."""
 
 
 def _first_number(text: str) -> str:
@@ -79,7 +81,8 @@ TOOLS = (
             _first_number,
             "a container of your own",
         ),
-        fix="docs.docker.com/engine/install; if it is installed, see that its daemon runs and that you may use it",
+        fix="docs.docker.com/engine/install",
+        asks_a_server=True,
     ),
 )
 
@@ -96,6 +99,7 @@ def look(tool: Tool) -> Finding:
         job = os.environ.get("SLURM_JOB_ID") if tool.name == "SLURM" else None
         where = f"not on the path, though this is job {job}" if job else "not on the path"
         return Finding("tools", tool.name, "ok", f"{where}; only {tool.wanted_by} starts it", None, {"version": None})
+    values: dict[str, str | None] = {"version": None, "path": program}
     try:
         said = subprocess.run(
             [program, *tool.arguments],
@@ -109,14 +113,16 @@ def look(tool: Tool) -> Finding:
         found = tool.read(said.stdout)
     except subprocess.TimeoutExpired:
         detail = f"{program} did not tell its version within {SECONDS:g} seconds"
-        return Finding("tools", tool.name, "warn", detail, f"`{tool.programs[0]} {tool.arguments[0]}` shows why")
+        return Finding(
+            "tools", tool.name, "warn", detail, f"`{tool.programs[0]} {tool.arguments[0]}` shows why", values
+        )
     except OSError as error:
-        return Finding("tools", tool.name, "warn", f"{program} cannot be started: {error.strerror}", tool.fix)
+        return Finding("tools", tool.name, "warn", f"{program} cannot be started: {error.strerror}", tool.fix, values)
     except (ValueError, LookupError, TypeError):
         told = redact((said.stderr or said.stdout).strip().splitlines()[0][:120]) if said.stderr or said.stdout else ""
         detail = f"{program} does not tell its version" + (f": {told}" if told else "")
-        return Finding("tools", tool.name, "warn", detail, tool.fix)
-    values = {"version": found, "path": program}
+        return Finding("tools", tool.name, "warn", detail, tool.fix, values)
+    values["version"] = found
     if tool.oldest and tuple(map(int, re.findall(r"\d+", found)[: len(tool.oldest)])) < tool.oldest:
         oldest = ".".join(map(str, tool.oldest))
         fix = f"install {oldest} or newer: {tool.fix}"
@@ -127,6 +133,9 @@ def look(tool: Tool) -> Finding:
             if said.stderr.strip()
             else f"it ends with {said.returncode}"
         )
+        if tool.asks_a_server:
+            detail = f"{found} ({program}), but: {told}; only {tool.wanted_by} needs that"
+            return Finding("tools", tool.name, "ok", detail, None, values)
         return Finding("tools", tool.name, "warn", f"{found}, but: {told}", tool.fix, values)
     return Finding("tools", tool.name, "ok", f"{found} ({program})", None, values)
 

@@ -17,7 +17,7 @@ from maskwright.core.storage import is_url
 from maskwright.launch import cluster, target
 from maskwright.launch.schedulers.kubernetes.kinds import manifests
 from maskwright.launch.schedulers.kubernetes.pod import NAME, SCRATCH, Kind, Mount, Place, inside
-from maskwright.launch.target import VARIABLE, JobName, Option, Restarts, Training
+from maskwright.launch.target import VARIABLE, JobName, Option, Restarts, Submitted, Tell, Training, show
 
 LARGEST_CONFIG = 200_000
 """Bytes. kubectl notes the whole object in an annotation, and annotations end at 262,144."""
@@ -51,13 +51,11 @@ class Kubernetes(target.Place):
     # Every end with 75 begins the pods again, so that a run that was to stop would go on.
     leaves_out = frozenset({"stop_after_steps", "profile_steps"})
 
-    def submit(self, command: Training, *, dry_run: bool) -> None:
-        """Gives the objects to kubectl, or with `dry_run` prints them."""
+    def submit(self, command: Training, *, dry_run: bool, tell: Tell = show) -> None:
+        """Gives the objects to kubectl, or with `dry_run` shows them."""
         place, objects = self.objects(command)
         text = to_yaml(objects)
-        if dry_run:
-            return print(text, end="")
-        _apply(place, text)
+        tell(Submitted(False, "kubectl", command.run, shown=text) if dry_run else _apply(place, text, command.run))
 
     def objects(self, command: Training) -> tuple[Place, list[dict[str, Any]]]:
         """Raises `InputError` for what could not work in a cluster."""
@@ -149,7 +147,7 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(str, _Dumper.text)
 
 
-def _apply(place: Place, text: str) -> None:
+def _apply(place: Place, text: str, run: str) -> Submitted:
     words = ["kubectl", "apply", "--filename=-"]
     absent = "install it, or --dry-run and apply the objects from elsewhere"
     done = cluster.ask(words, text, KUBECTL_SECONDS, absent=absent, silent="check `kubectl cluster-info`")
@@ -163,5 +161,8 @@ def _apply(place: Place, text: str) -> None:
     what = last.split(" ")[0]
     if last.endswith(("unchanged", "configured")):
         warn(f"{what} was there before: if it is over, `kubectl delete{inside} {what}` and submit again")
-    say(f"follow it: kubectl logs{inside} --follow --selector=app.kubernetes.io/instance={place.name} --prefix")
-    say(f"end it, to be continued: kubectl delete{inside} {what}")
+    follow = f"kubectl logs{inside} --follow --selector=app.kubernetes.io/instance={place.name} --prefix"
+    end = f"kubectl delete{inside} {what}"
+    say(f"follow it: {follow}")
+    say(f"end it, to be continued: {end}")
+    return Submitted(True, "kubectl", run, what, follow, end)
