@@ -162,7 +162,7 @@ def test_errors_are_the_commands(values: dict[str, Any], tmp_path: Path) -> None
         maskwright.Run("gs://bucket/run").status  # noqa: B018
     for use in (maskwright.load, maskwright.Run(run).plot, maskwright.Run(run).report):
         with pytest.raises(InputError, match="int has no location"):
-            use(3)  # type: ignore[operator]
+            use(3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"nowhere: there is no such folder\. Fix: make it with mkdir -p"):
         Page("<p>").save(tmp_path / "nowhere" / "page.html")
     for count in (maskwright.Store(values["data.store"]).tokens, maskwright.Store(values["data.store"]).documents):

@@ -23,7 +23,7 @@ from maskwright.report.run import Run
 
 def recorded(name: str, metrics: list[dict[str, Any]], *, finetuning: bool = False, **more: Any) -> Run:
     """A run of which this is known."""
-    record = {"config": {}} | ({"task": {}} if finetuning else {})
+    record: dict[str, Any] = {"config": {}} | ({"task": {}} if finetuning else {})
     look = Report(name, "done", "", "", 0.0, None, None)
     return replace(Run(name, look, record, {}, {}, metrics, [], {}, None, {}), **more)
 
