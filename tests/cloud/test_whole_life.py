@@ -103,7 +103,8 @@ def test_init_up_resize_seed_down(life: Life) -> None:
     life.env("plan", "--detailed-exitcode", code=0)
 
     with seeder(life.cloud, SEEDED):
-        said = life.env("seed", "--yes", "--poll-seconds", "0.1")
+        said = life.env("seed", "--yes", "--poll-seconds", "0.1", "--json")
+    assert json.JSONDecoder().raw_decode(said)[0] == life.document("status")
     assert "gs://corpus/stores holds token stores: one" in said
     assert "a run reads it with --set data.store=/mnt/common/shared_pd/one" in said
     assert "3 files" in said and life.exists("instances") == ["lab1-nfs"], "the machine is gone"

@@ -83,8 +83,7 @@ WITHOUT_JSON = {
     "logs": "the log is the answer",
     "agent": "shows jobs until it is stopped",
     "env watch": "shows a job until it ends",
-    "env seed": "passes Google's lines on",
-    "env smoke": "passes Terraform's lines on",
+    "env smoke": "passes the lines of other commands on",
     "env build": "passes the lines of other commands on",
 }
 

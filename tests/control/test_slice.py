@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -60,13 +61,15 @@ def test_first_error_comes_first_and_its_code_is_the_jobs(pod: Pod) -> None:
     pod.hosts.plan(0, 'echo "token $HF_TOKEN here"; while [ ! -e ../../host-1/late ]; do sleep 0.1; done; exit 75')
     pod.hosts.plan(1, 'printf "<%s>" "$@" "$HF_TOKEN" > seen; echo "error: loss is nan" >&2; touch ../late; exit 3')
     secret = "hf_made_up_secret"
-    code, out, err = pod.submit("--set", "a.b='c d'", "--env", "HF_TOKEN", HF_TOKEN=secret)
+    code, out, err = pod.submit("--set", "a.b='c d'", "--env", "HF_TOKEN", "--json", HF_TOKEN=secret)
     assert code == 3, err
     lines = err.splitlines()
     first = lines.index("first: host 1: exit 3")
     assert lines[first + 1 : first + 3] == ["host 1 | error: loss is nan", "host 0: exit 75, stopped early"]
-    assert lines[-1] == "error: slice pod: the job failed: host 1: exit 3"
-    assert "host 0 | token *** here" in out.splitlines() and secret not in out + err
+    assert json.loads(lines[-1])["error"]["message"] == "slice pod: the job failed: host 1: exit 3"
+    assert "host 0 | token *** here" in lines and secret not in out + err
+    told = json.loads(out)
+    assert (told["submitted"], told["where"], told["run"], told["job"]) == (True, "slice pod", "runs/a", None)
     words = ["pretrain", "a.yaml", "--run", "runs/a", "--set", "a.b='c d'", secret]
     assert pod.hosts.file(1, "seen").read_text() == "".join(f"<{word}>" for word in words)
     for worker in (0, 1):

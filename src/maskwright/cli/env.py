@@ -170,34 +170,38 @@ def seed(
     yes: Yes = False,
     poll_seconds: PollSeconds = 10.0,
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
+    json: AsJson = False,
 ) -> None:
     """Fill the disk from its bucket, on a machine that is taken away afterwards; then the disk is read-only."""
     from maskwright.cloud.provision import commands
     from maskwright.cloud.provision import seed as seeding
     from maskwright.core.console import say
 
-    ask, wait = asking(yes), lock_timeout_seconds
-    moving = seeding.to_move(location, again) if move_hosts else []
-    if moving:
-        say(f"the {' and the '.join(moving)} goes first, and is made again with the new disk")
-        confirm = _ending_jobs(location, moving, ask)
-        commands.down(location, parts=moving, confirm=confirm, lock_timeout_seconds=wait)
-    try:
-        seeding.seed(
-            location,
-            again=again,
-            move_hosts=move_hosts,
-            anyway=anyway,
-            confirm=ask,
-            poll_seconds=poll_seconds,
-            lock_timeout_seconds=wait,
-        )
-    except BaseException:
+    with stdout_on_stderr() if json else nullcontext():
+        ask, wait = asking(yes), lock_timeout_seconds
+        moving = seeding.to_move(location, again) if move_hosts else []
         if moving:
-            say(f"the {' and the '.join(moving)} is away: `maskwright env up {location}`, once the disk is filled")
-        raise
-    if moving:
-        commands.up(location, parts=moving, confirm=ask, lock_timeout_seconds=wait)
+            say(f"the {' and the '.join(moving)} goes first, and is made again with the new disk")
+            confirm = _ending_jobs(location, moving, ask)
+            commands.down(location, parts=moving, confirm=confirm, lock_timeout_seconds=wait)
+        try:
+            seeding.seed(
+                location,
+                again=again,
+                move_hosts=move_hosts,
+                anyway=anyway,
+                confirm=ask,
+                poll_seconds=poll_seconds,
+                lock_timeout_seconds=wait,
+            )
+        except BaseException:
+            if moving:
+                say(f"the {' and the '.join(moving)} is away: `maskwright env up {location}`, once the disk is filled")
+            raise
+        if moving:
+            commands.up(location, parts=moving, confirm=ask, lock_timeout_seconds=wait)
+    if json:
+        status(location, json=True)
 
 
 @env.command("watch")
