@@ -22,7 +22,7 @@ from maskwright.core.parent import PARENT
 NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "notebooks" / "from-text-to-model.ipynb"
 CELLS: list[dict[str, Any]] = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
 CODE = {cell["id"]: "".join(cell["source"]) for cell in CELLS if cell["cell_type"] == "code"}
-SMALL = {"MEGABYTES": 0.5, "STEPS": 30, "SEEDS": 1}
+SMALL = {"MEGABYTES": 0.7, "STEPS": 60, "SEEDS": 1}
 
 
 class Start(warm.Popen):
