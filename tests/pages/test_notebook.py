@@ -25,6 +25,14 @@ CODE = {cell["id"]: "".join(cell["source"]) for cell in CELLS if cell["cell_type
 SMALL = {"MEGABYTES": 0.7, "STEPS": 60, "SEEDS": 1}
 
 
+class Start(warm.Popen):
+    """Processes that begin with torch imported, whose parent is the server that forks them."""
+
+    def __init__(self, words: list[str], *, env: dict[str, str], **options: Any) -> None:
+        assert env.pop(PARENT) == str(os.getpid())
+        super().__init__(words, env=env, **options)
+
+
 def execute(name: str, names: dict[str, Any]) -> Any:
     """What a notebook would show below that cell: the value of its last expression."""
     body = ast.parse(CODE[name], name).body
@@ -116,11 +124,7 @@ def test_what_the_first_cell_installs(
 def test_it_runs_from_top_to_bottom_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def start(words: list[str], *, env: dict[str, str], **options: Any) -> Any:
-        assert env.pop(PARENT) == str(os.getpid())
-        return warm.Popen(words, env=env, **options)
-
-    starts = SimpleNamespace(Popen=start, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
+    starts = SimpleNamespace(Popen=Start, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
     for module in (training, child):
         monkeypatch.setattr(module, "subprocess", starts)
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
