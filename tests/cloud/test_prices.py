@@ -10,7 +10,7 @@ import pytest
 
 from maskwright.cli.main import run
 from maskwright.cloud.environment import Environment, build_environment
-from maskwright.cloud.machines import GPUS, TPUS
+from maskwright.cloud.machines import ATTACHED, GPUS, TPUS
 from maskwright.cloud.prices import BOOT_DISK_GIB, TABLE, Estimate, estimate, read_prices, table
 from maskwright.core.errors import ConfigError
 
@@ -128,7 +128,19 @@ def test_what_the_older_set_up_had_is_priced_or_named() -> None:
 
 def test_table_that_comes_along_is_whole() -> None:
     prices = read_prices()
-    known = {*TPUS, *GPUS, "pd-balanced", "pd-standard", "pd-ssd", "BASIC_HDD", "ZONAL", "REGIONAL", "bucket", "nat"}
+    known = {
+        *TPUS,
+        *GPUS,
+        *ATTACHED,
+        "pd-balanced",
+        "pd-standard",
+        "pd-ssd",
+        "BASIC_HDD",
+        "ZONAL",
+        "REGIONAL",
+        "bucket",
+        "nat",
+    }
     strange = {
         price.what for price in prices.prices if price.what not in known and price.what[:3] not in ("e2-", "n1-", "n2-")
     }

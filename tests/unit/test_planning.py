@@ -156,6 +156,12 @@ def test_costs_are_those_of_the_table() -> None:
     found = {one.model: one for one in hourly(table, "v6e", "us-central1", 16)}
     row = table.find("v6e", "us-central1", "SPOT")
     assert row and found["SPOT"].usd == 16 * row[1] and found["SPOT"].machine == "16 chips of v6e"
+    attached = {one.model: one for one in hourly(table, "nvidia-tesla-t4", "us-central1", 2)}
+    assert (
+        attached["STANDARD"].usd == pytest.approx(0.38 + 2 * 0.35) and attached["SPOT"].usd < attached["STANDARD"].usd
+    )
+    assert attached["SPOT"].machine == "n1-standard-8 with 2 x nvidia-tesla-t4"
+    assert hourly(table, "nvidia-tesla-t4", "us-central1", 3) == hourly(table, "nvidia-tesla-v100", "us-east4") == []
     assert hourly(table, "a3-highgpu-8g", "nowhere") == []
 
 

@@ -65,6 +65,7 @@ def plan(
 def _places(name: str, region: str) -> list[tuple[Place, str | None, int, str]]:
     """(place, what has a price, how many of it, region) of each part of an environment, or of a device."""
     from maskwright.cloud.hire import gpu_machine, hosts_of
+    from maskwright.cloud.machines import ATTACHED
     from maskwright.tasks.planning.devices import ACCELERATORS, DEVICES, Place, place
 
     if name == "here":
@@ -80,6 +81,8 @@ def _places(name: str, region: str) -> list[tuple[Place, str | None, int, str]]:
     if one.is_slice:
         return [(one, one.device.name, one.count, region)]
     google = next(iter(_names(one.device.name)), None)
+    if google in ATTACHED:
+        return [(one, google if one.count in ATTACHED[google] else None, one.count, region)]
     return [(one, gpu_machine(google, one.count) if google else None, 1, region)]
 
 

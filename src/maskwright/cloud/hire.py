@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from maskwright.cloud.environment import read_environment, region_of
-from maskwright.cloud.machines import GPUS, TPUS
+from maskwright.cloud.machines import ATTACHED, GPUS, TPUS
 from maskwright.cloud.prices import KEYS, Prices
+
+N1 = "n1-standard-8"
+"""Which attached GPUs are counted with: a machine that takes each number of them, and has 8 CPUs."""
 
 
 class Hourly(NamedTuple):
@@ -41,17 +44,31 @@ def gpu_machine(accelerator: str, count: int) -> str | None:
 
 def sold_by(accelerator: str) -> set[int]:
     """How many of it the machine types have."""
-    return {number for kind, number in GPUS.values() if kind == accelerator}
+    return {number for kind, number in GPUS.values() if kind == accelerator} | set(ATTACHED.get(accelerator, ()))
 
 
 def hourly(prices: Prices, what: str, region: str, count: int = 1) -> list[Hourly]:
-    """`what`: a kind of TPU, of which there are `count` chips, or a machine type."""
+    """`what`: a kind of TPU, of which there are `count` chips, a GPU that is attached to an N1 machine, or a machine
+    type."""
+    if what in ATTACHED:
+        return _attached(prices, what, region, count)
     found = []
     for model in KEYS:
         if (price := prices.find(what, region, model)) is not None:
             row, usd = price
             name = f"{count} chips of {what}" if what in TPUS else what if count == 1 else f"{count} x {what}"
             found.append(Hourly(model, region, name, usd * count, prices.sources[row.source].date.isoformat()))
+    return found
+
+
+def _attached(prices: Prices, gpu: str, region: str, count: int) -> list[Hourly]:
+    """An N1 machine with so many of a GPU, where both have a price."""
+    found = []
+    for host in hourly(prices, N1, region):
+        if count in ATTACHED[gpu] and (price := prices.find(gpu, region, host.model)) is not None:
+            row, usd = price
+            date = min(host.date, prices.sources[row.source].date.isoformat())
+            found.append(Hourly(host.model, region, f"{N1} with {count} x {gpu}", host.usd + usd * count, date))
     return found
 
 

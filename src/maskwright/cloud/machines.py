@@ -61,6 +61,9 @@ GPUS = {
     "a4-highgpu-8g": ("nvidia-b200", 8),
 }
 """Accelerator type and number of GPUs in each machine type: docs.cloud.google.com/compute/docs/gpus"""
+ATTACHED = {"nvidia-tesla-t4": (1, 2, 4), "nvidia-tesla-v100": (1, 2, 4, 8)}
+"""GPUs that no machine type brings: so many of them are attached to an N1 machine, and paid for beside it.
+cloud.google.com/compute/docs/gpus"""
 TPU_MACHINES = {machine: (kind, size) for kind, tpu in TPUS.items() for size, machine in tpu.machines.items()}
 """Kind and number of the chips in each machine type with TPUs."""
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from maskwright.cloud.environment import Environment, Slice, region_of
-from maskwright.cloud.machines import TPUS, family_of
+from maskwright.cloud.machines import ATTACHED, TPUS, family_of
 from maskwright.core.errors import InputError
 from maskwright.core.settings import Guide, Refused, Section, read_yaml
 
@@ -28,7 +28,7 @@ BOOT_DISK_GIB = 200
 """Size as in deploy/terraform/modules/hosts. Boot disks of the TPU API's machines cost nothing."""
 MOST_NAT_MACHINES = 32
 """Google charges a gateway by the machine, up to so many: cloud.google.com/nat/pricing"""
-UNIT_WORDS = {"chip-hour": "chip", "machine-hour": "machine", "GiB-month": "GiB"}
+UNIT_WORDS = {"chip-hour": "chip", "GPU-hour": "GPU", "machine-hour": "machine", "GiB-month": "GiB"}
 
 STORAGE = re.compile(r"(pd|hyperdisk)-.+|BASIC_HDD|BASIC_SSD|ZONAL|REGIONAL|bucket")
 
@@ -43,9 +43,9 @@ class Source(Section):
 
 class Price(Section):
     what: str
-    """A kind of TPU, a machine type, a type of disk, a tier of Filestore, bucket or nat."""
+    """A kind of TPU, a machine type, an attached GPU, a type of disk, a tier of Filestore, bucket or nat."""
     region: str
-    unit: Literal["chip-hour", "machine-hour", "GiB-month"]
+    unit: Literal["chip-hour", "GPU-hour", "machine-hour", "GiB-month"]
     on_demand: Usd | None = None
     spot: Usd | None = None
     flex_start: Usd | None = None
@@ -56,7 +56,8 @@ class Price(Section):
     def _is_of_its_unit(self) -> Price:
         """A price is multiplied by a count. By another unit, it would be off by a factor."""
         kind, region = self.what, self.region
-        wanted = "chip-hour" if kind in TPUS else "GiB-month" if STORAGE.fullmatch(kind) else "machine-hour"
+        wanted = "GiB-month" if STORAGE.fullmatch(kind) else "machine-hour"
+        wanted = "chip-hour" if kind in TPUS else "GPU-hour" if kind in ATTACHED else wanted
         if self.unit != wanted:
             what = f"{kind} in {region} is by the {self.unit}, and counted by the {wanted}"
             raise Refused(what, fix=f"give its price by the {wanted}")

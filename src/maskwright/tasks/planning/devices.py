@@ -62,6 +62,8 @@ DEVICES = {
     )
 }
 ACCELERATORS = {
+    "nvidia-tesla-t4": "t4",
+    "nvidia-tesla-v100": "v100",
     "nvidia-l4": "l4",
     "nvidia-tesla-a100": "a100",
     "nvidia-a100-80gb": "a100-80gb",
