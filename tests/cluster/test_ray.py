@@ -334,11 +334,13 @@ def begins(line: bytes) -> list[int]:
 
 
 def raylets() -> set[int]:
-    found = set()
+    """Without what a raylet has just forked, which has its name until it becomes a worker."""
+    parents: dict[int, int] = {}
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         with suppress(OSError):
-            found |= {pid} if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].endswith(b"/raylet") else set()
-    return found
+            if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].endswith(b"/raylet"):
+                parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return {pid for pid, parent in parents.items() if parent not in parents}
 
 
 @contextmanager

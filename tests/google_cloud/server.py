@@ -20,8 +20,15 @@ if TYPE_CHECKING:
 Answer = tuple[int, dict[str, str], bytes]
 
 
-def serve(cloud: Cloud) -> ThreadingHTTPServer:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Handler,), {"cloud": cloud}))
+class Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever is interrupted hangs up, which is no error of the server's to be told on stderr."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+def serve(cloud: Cloud) -> Server:
+    server = Server(("127.0.0.1", 0), type("Handler", (Handler,), {"cloud": cloud}))
     server.daemon_threads = True
     cloud.url = f"http://127.0.0.1:{server.server_port}"
     # shutdown() waits for a round of polling, by default half a second.
