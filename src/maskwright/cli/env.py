@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection
-from contextlib import nullcontext
 from json import dumps
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,7 +17,7 @@ from maskwright.cli.options import (
     plain,
     print_result,
     require_alone,
-    stdout_on_stderr,
+    stdout_for_document,
 )
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ def up(
     cost = estimate(read_environment(location), read_prices())
     for line in (f"about {cost.hourly:,.2f} USD an hour while all of it is up (`env prices`)", *cost.unpriced.values()):
         say(line)
-    with stdout_on_stderr() if json else nullcontext():
+    with stdout_for_document(json):
         commands.up(
             location,
             parts=parts(only),
@@ -177,7 +176,7 @@ def seed(
     from maskwright.cloud.provision import seed as seeding
     from maskwright.core.console import say
 
-    with stdout_on_stderr() if json else nullcontext():
+    with stdout_for_document(json):
         ask, wait = asking(yes), lock_timeout_seconds
         moving = seeding.to_move(location, again) if move_hosts else []
         if moving:
@@ -258,7 +257,7 @@ def down(
     from maskwright.cloud.provision import commands
 
     asked = parts(only)
-    with stdout_on_stderr() if json else nullcontext():
+    with stdout_for_document(json):
         desk = commands.down(
             location,
             parts=asked,

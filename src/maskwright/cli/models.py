@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import asdict
 from json import dumps
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -32,7 +31,7 @@ from maskwright.cli.options import (
     open_sources,
     print_result,
     require_alone,
-    stdout_on_stderr,
+    stdout_for_document,
 )
 from maskwright.core.console import warn
 
@@ -378,7 +377,7 @@ def quickstart(
     from maskwright.tasks import quickstart as task
 
     require("torch")  # before the minutes that its own commands take until they miss it
-    with stdout_on_stderr() if as_json else nullcontext():
+    with stdout_for_document(as_json):
         found = task.quickstart(
             *(text or [], to),
             architecture=architecture,

@@ -149,8 +149,11 @@ def print_result(report: str, value: Mapping[str, Any], as_json: bool) -> None:
 
 
 @contextmanager
-def stdout_on_stderr() -> Iterator[None]:
-    """Inside, what this process and those that it starts print goes to stderr: stdout is for a document."""
+def stdout_for_document(as_json: bool) -> Iterator[None]:
+    """With `as_json`, what this process and those that it starts print inside goes to stderr."""
+    if not as_json:
+        yield
+        return
     sys.stdout.flush()
     kept = os.dup(1)
     try:

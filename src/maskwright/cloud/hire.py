@@ -10,7 +10,7 @@ from maskwright.cloud.machines import ATTACHED, GPUS, TPUS
 from maskwright.cloud.prices import KEYS, Prices
 
 N1 = "n1-standard-8"
-"""Which attached GPUs are counted with: a machine that takes each number of them, and has 8 CPUs."""
+"""The machine that attached GPUs are counted with. It has 8 CPUs, and takes each number of them."""
 
 
 class Hourly(NamedTuple):

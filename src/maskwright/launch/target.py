@@ -93,7 +93,7 @@ GraceSeconds = Annotated[float, Option("Time between SIGTERM and SIGKILL in whic
 
 @dataclass(frozen=True)
 class Submitted:
-    """What became of a submission. Without a job that is `submitted`, what a place would be given is `shown`."""
+    """What became of a submission. Where nothing is `submitted`, `shown` has what the place would be given."""
 
     submitted: bool
     where: str
@@ -112,6 +112,11 @@ class Submitted:
 
 Tell = Callable[[Submitted], object]
 """Hears of a submission as soon as the place has taken it, and before its job is followed."""
+
+
+def commands_of(job: str) -> tuple[str, str]:
+    """`Submitted.follow` and `.end` of a job that `logs` and `stop` take."""
+    return f"maskwright logs {job} --follow", f"maskwright stop {job}"
 
 
 def show(found: Submitted) -> None:

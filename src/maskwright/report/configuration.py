@@ -12,13 +12,13 @@ from typing import Any
 
 from maskwright.core import recipes
 from maskwright.core.config import RunConfig, build_config
+from maskwright.core.console import several
 from maskwright.core.errors import ConfigError
 from maskwright.core.finetuning import FinetuneConfig, build_finetune_config
 from maskwright.core.settings import flat, keys_of, parse_yaml, put
 from maskwright.report.document import Block, Code, Folded, Words
 from maskwright.report.run import Run
 from maskwright.report.tables import Table
-from maskwright.report.words import several
 
 PREPARED_WITH = (
     *("valid_fraction", "min_characters", "max_characters", "shard_tokens"),
@@ -44,7 +44,7 @@ def configuration(run: Run) -> list[Block]:
         if key in defaults
     )
     base = f"the recipe {recipe}" if recipe else "the defaults"
-    what = f"What differs from {base}. Every other key of {len(run.config)} is as there."
+    what = f"Of {len(run.config)} keys, these differ from {base}."
     found: list[Block] = [Words(what if rows else f"Every key is as in {base}.")]
     if rows:
         found.append(Table(f"Differences from {base}", ("key", "this run", "recipe" if recipe else "default"), rows, 3))

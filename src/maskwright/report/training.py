@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import statistics
 from collections.abc import Sequence
@@ -78,7 +79,7 @@ def curves(runs: Sequence[Run]) -> list[Block]:
 def in_numbers(runs: Sequence[Run]) -> Table:
     """What Markdown has instead of the curves: about `ROWS` steps of each run. Held-out numbers are those of the step
     itself, the others those of the last log line until then."""
-    several = len(runs) > 1
+    beside = len(runs) > 1
     columns = [("training loss", "loss"), ("held-out loss", "valid_loss")]
     columns += [(f"validation {_metric_name(key)}", key) for key in _metric_keys(runs)]
     columns += [("learning rate", "learning_rate"), ("tokens/s", "tokens_per_second")]
@@ -88,9 +89,9 @@ def in_numbers(runs: Sequence[Run]) -> Table:
         points = {key: run.points(key) for _, key in columns}
         for step in _steps_shown(run):
             cells = [_cell(key, points[key], step) for _, key in columns]
-            rows.append((*([run.name] if several else []), f"{step:,.0f}", *cells))
-    header = (*(["run"] if several else []), "step", *(title for title, _ in columns))
-    return Table("The curves in numbers", header, tuple(rows), words=int(several))
+            rows.append((*([run.name] if beside else []), f"{step:,.0f}", *cells))
+    header = (*(["run"] if beside else []), "step", *(title for title, _ in columns))
+    return Table("The curves in numbers", header, tuple(rows), words=int(beside))
 
 
 def _steps_shown(run: Run) -> list[float]:
@@ -104,11 +105,10 @@ def _steps_shown(run: Run) -> list[float]:
 
 
 def _cell(key: str, points: Points, step: float) -> str:
-    held_out = key.startswith("valid_")
-    until = [(at, value) for at, value in points if at == step or (at < step and not held_out)]
-    if not until:
+    until = bisect.bisect_right(points, (step, math.inf))
+    if not until or (key.startswith("valid_") and points[until - 1][0] != step):
         return words.NOTHING
-    value = until[-1][1]
+    value = points[until - 1][1]
     if key == "tokens_per_second":
         return human_count(value)
     return words.rate(value) if key == "learning_rate" and value else f"{value:.4f}"
@@ -126,7 +126,9 @@ def _loss(runs: Sequence[Run]) -> Panel:
     levels = [Level(f"unigram baseline {value:.3g}", value) for value in sorted(baselines)[:2]]
     guess = "guessing" if runs[0].is_finetuning else "ln V"
     levels += [Level(f"{guess} {value:.3g}", value) for value in sorted(chances)[:2]]
-    return Panel("loss, nats", series, levels, height=240)
+    # Fine-tuning's may be a squared error.
+    title = "loss" if any(run.is_finetuning for run in runs) else "loss, nats"
+    return Panel(title, series, levels, height=240)
 
 
 def _metrics(runs: Sequence[Run]) -> list[Panel]:

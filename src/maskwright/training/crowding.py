@@ -17,8 +17,8 @@ COMPUTES_SHARE = 0.5
 """A thread that computes or wants to for so much of the time is one of those that share the products. What saves in the
 background does not count: it waits for our own threads."""
 FIX = (
-    "end them, or start again with OMP_WAIT_POLICY=passive in the environment: the same numbers, less lost to others, "
-    "but slower alone"
+    "end them, or start again with OMP_WAIT_POLICY=passive in the environment, which loses less to others, is slower "
+    "alone, and changes no number"
 )
 PASSIVE = "end them"
 
@@ -63,8 +63,8 @@ class Crowding:
         self._throttled_before = self._throttled()
 
     def _shares(self, seconds: float) -> list[float]:
-        """Of the time, in which each thread that computes has waited. Threads that began or ended meanwhile are left
-        out."""
+        """The share of the time for which each thread that computes has waited. Threads that began or ended meanwhile
+        are left out."""
         shares = []
         for thread, (ran, waited) in self._times().items():
             if thread not in self._before:

@@ -18,7 +18,7 @@ from maskwright.core.errors import InputError, JobError, MaskwrightError, Stoppe
 from maskwright.core.folder import Folder
 from maskwright.launch import target
 from maskwright.launch.bucket import queue
-from maskwright.launch.target import Env, JobSpec, Option, Restarts, Setup, Submitted, Tell, Training, show
+from maskwright.launch.target import Env, JobSpec, Option, Restarts, Setup, Submitted, Tell, Training, commands_of, show
 
 POLL_SECONDS = 10.0
 """Between two looks at the hosts; a budget can be exceeded by what they cost in so long."""
@@ -98,9 +98,9 @@ def submit(
         limits = replace(limits, submission=submission).over(read_limits(folder, submission))
         limits.store(folder)
 
-    submission, job = queue.put_spec(folder, spec, first), place.location
-    follow_it, end = f"maskwright logs {job} --follow", f"maskwright stop {job}"
-    tell(Submitted(True, place.jobs, prepared.command.run, job, follow_it, end))
+    submission = queue.put_spec(folder, spec, first)
+    follow_it, end = commands_of(place.location)
+    tell(Submitted(True, place.jobs, prepared.command.run, place.location, follow_it, end))
     watcher = Watcher(folder, ground, known=limits)
     if detach:
         watcher.turn()  # hosts that stopped themselves, or are not there yet, would never see the job

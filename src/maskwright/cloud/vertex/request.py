@@ -27,7 +27,7 @@ from maskwright.core.hub import is_hub
 from maskwright.core.secrets import SECRET_VARIABLE, redact
 from maskwright.core.storage import is_url
 from maskwright.launch import cluster
-from maskwright.launch.target import Env, Option, Place, Submitted, Tell, Training, show, values_of
+from maskwright.launch.target import Env, Option, Place, Submitted, Tell, Training, commands_of, show, values_of
 
 BUCKETS, NFS, SCRATCH = "/gcs", "/mnt/nfs", "/tmp"
 """Folders in a container: all buckets that the job's account may read (Cloud Storage FUSE), NFS mounts, and its own
@@ -109,7 +109,7 @@ class Vertex(Place):
         if self.staging is not None and folder == self.staging.rstrip("/"):
             Folder(folder).put(name, text.encode())
         job = Jobs(project, self.region).create(request)
-        follow, end = f"maskwright logs {job.target} --follow", f"maskwright stop {job.target}"
+        follow, end = commands_of(job.target)
         say(f"{job.target}: submitted; `{end}` ends it")
         tell(Submitted(True, f"{project}/{self.region}", command.run, job.target, follow, end))
         follow_to_its_end(job)

@@ -24,6 +24,7 @@ from maskwright.launch.target import (
     Tell,
     Training,
     Workdir,
+    commands_of,
     show,
 )
 
@@ -50,8 +51,7 @@ class Bucket(Place):
             tell(Submitted(False, self.spec, command.run, shown=job.to_json()))
             return
         submission = queue.put_spec(folder, job)
-        follow, end = f"maskwright logs {self.spec} --follow", f"maskwright stop {self.spec}"
-        tell(Submitted(True, self.spec, command.run, self.spec, follow, end))
+        tell(Submitted(True, self.spec, command.run, self.spec, *commands_of(self.spec)))
         queue.follow(folder, submission, POLL_SECONDS)
 
     def status(self) -> JobReport:

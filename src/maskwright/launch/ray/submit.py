@@ -24,7 +24,18 @@ from maskwright.launch import cluster
 from maskwright.launch.ray.gang import RESTARTS_KEY, STOP_WAIT, require_lasting
 from maskwright.launch.ray.jobs import ID, Address, Cluster, conclude, find_address, follow_to_its_end
 from maskwright.launch.side_by_side import GONE
-from maskwright.launch.target import Env, Option, Place, Restarts, Submitted, Tell, Training, show, values_of
+from maskwright.launch.target import (
+    Env,
+    Option,
+    Place,
+    Restarts,
+    Submitted,
+    Tell,
+    Training,
+    commands_of,
+    show,
+    values_of,
+)
 
 LARGEST_FOLDER_BYTES = 100 << 20
 """Ray refuses more (HTTP 413), after it has packed all of it."""
@@ -68,7 +79,7 @@ class Ray(Place):
             return
         name = self._send(command)
         job, shown = f"ray:{name}", "" if self.follow else name
-        follow, end = f"maskwright logs {job} --follow", f"maskwright stop {job}"
+        follow, end = commands_of(job)
         say(f"{job}: submitted to {self._head.address}")
         if not self.follow:
             say(f"follow it with `{follow}`, end it with `{end}`")

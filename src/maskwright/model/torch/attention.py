@@ -121,18 +121,12 @@ def visible_nearby(segments: Tensor | CuSeqlens, dtype: torch.dtype, window: int
     blocks = -(-T // block)
     # No segment has these numbers. What fills the last block up sees itself, so that no softmax is empty.
     own = F.pad(segments, (0, blocks * block - T), value=-2).view(M, blocks, block)
-    around = _with_neighbours(own, -1)
+    padded = F.pad(own, (0, 0, 1, 1), value=-1)
+    around = torch.cat((padded[:, :-2], own, padded[:, 2:]), 2)
     place = torch.arange(3 * block, device=segments.device)
     near = (place[block : 2 * block, None] - place).abs() <= window
     together = (own[..., :, None] == around[..., None, :]) & near
     return Banded(_as_mask(together.flatten(0, 1)[:, None], dtype, block))
-
-
-def _with_neighbours(blocks: Tensor, beyond: float) -> Tensor:
-    """[M, blocks, B, ...] -> [M, blocks, 3 B, ...]: each block between the one before and the one after it, which are
-    `beyond` at the ends."""
-    padded = F.pad(blocks, (0, 0) * (blocks.ndim - 2) + (1, 1), value=beyond)
-    return torch.cat((padded[:, :-2], blocks, padded[:, 2:]), 2)
 
 
 CU_SEQLENS_MULTIPLE = 64
