@@ -11,6 +11,7 @@ from maskwright.core import config as run
 from maskwright.core.finetuning import FinetuningOptimizer
 from maskwright.data.batch import Batch
 from maskwright.engines.base import TrainState
+from maskwright.engines.torch import looked_up
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.model.initial import initial_parameters
 
@@ -37,14 +38,18 @@ def batch(ids: np.ndarray) -> Batch:
         ("roberta", {"weight_decay": 0.0}),
     ],
 )
-def test_only_the_embeddings_that_are_looked_up_need_training(kind: str, options: dict[str, object]) -> None:
+def test_only_the_embeddings_that_are_looked_up_need_training(
+    kind: str, options: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looked_up, "PENDING_UPDATES", 3)  # once inside of the six updates below, once with a save
+    monkeypatch.setattr(looked_up, "CACHED_NUMBERS", 1000)
     config = shape(kind, "single_label_classification")
     optimizer, generator = FinetuningOptimizer(**options), np.random.default_rng(0)
     given = [batch(generator.choice(SEEN, (4, 12))) for _ in range(6)]
     judged = [batch(generator.integers(0, config.vocab_size, (4, 12))) for _ in range(2)]
 
-    def made(looked_up: np.ndarray | None, state: TrainState) -> TorchEngine:
-        engine = TorchEngine(config, optimizer, run.Engine(device="cpu", dtype="fp32"), seed=0, looked_up=looked_up)
+    def made(ids: np.ndarray | None, state: TrainState) -> TorchEngine:
+        engine = TorchEngine(config, optimizer, run.Engine(device="cpu", dtype="fp32"), seed=0, looked_up=ids)
         engine.write(state)
         return engine
 

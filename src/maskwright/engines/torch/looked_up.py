@@ -1,8 +1,8 @@
 """Weights of a fine-tuning, whose embedding table trains only the rows that its training texts look up.
 
-The rows of all other tokens never have a gradient, so AdamW does nothing but decay them, and here they are decayed all
-at once. The gradient, the moments, the norm and the copy in bf16 are of the few thousand rows that a labelled set has,
-where a table of 50,000 rows took a third of the step of a small model.
+The rows of all other tokens never have a gradient, so AdamW does nothing but decay them. Here that is made up for later,
+for many updates in one pass. The gradient, the moments, the norm and the copy in bf16 are of the few thousand rows that
+a labelled set has, where a table of 50,000 rows took a third of the step of a small model.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ from maskwright.engines.torch.weights import Replicated
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.names import Parameters, pieces
 from maskwright.model.torch.networks import make_network
+
+PENDING_UPDATES = 64
+"""Updates whose decay may be outstanding, so that no save or evaluation waits long for it."""
+CACHED_NUMBERS = 2**17
+"""Numbers of the table that a core's cache holds while they are decayed, once for each outstanding update."""
 
 
 class LookedUp:
@@ -47,7 +52,10 @@ class LookedUp:
         self._inner = Replicated(self.network, few, options, dtype, exact=exact, processes=processes)
         self._ids, self._dtype, self._processes = ids, dtype, processes
         self._table = torch.zeros(config.vocab_size, config.hidden_size, device=device)
-        """The whole table in fp32, decayed as if no row had a gradient; those of `ids` are out of date."""
+        """The whole table in fp32, decayed as if no row had a gradient, but for `_pending`; the rows of `ids` are out of
+        date."""
+        self._pending: list[float] = []
+        """What each number of the table is yet to be multiplied by, in this order."""
         self._name = next(piece.hf_name for piece in pieces(config) if piece.name == "word.weight")
         self._trained, self._whole = self._word.data, False
         self._rows = torch.full((config.vocab_size,), -1, dtype=torch.int32, device=device)
@@ -66,6 +74,7 @@ class LookedUp:
             self._show_trained()
             return self._rows[ids.long()]
         if not self._whole:
+            self._catch_up()
             whole = self._table.to(self._dtype, copy=True)
             whole[torch.from_numpy(self._ids)] = self._trained[: len(self._ids)]
             self._word.data, self._whole = whole, True
@@ -93,14 +102,28 @@ class LookedUp:
 
     def update(self, scale: Tensor, learning_rate: float, good: Tensor | None) -> None:
         self._inner.update(scale, learning_rate, good)
-        if self._decay:
-            left = 1.0 - learning_rate * self._decay
-            self._table.mul_(left if good is None else torch.where(good > 0, left, 1.0))
+        if not self._decay:
+            return
+        left = 1.0 - learning_rate * self._decay
+        if good is not None:
+            self._table.mul_(torch.where(good > 0, left, 1.0))
+            return
+        self._pending.append(left)
+        if len(self._pending) == PENDING_UPDATES:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Rounds after each factor, as an update at a time would: the bits do not depend on when this is called."""
+        for part in self._table.view(-1).split(CACHED_NUMBERS) if self._pending else ():
+            for left in self._pending:
+                part.mul_(left)
+        self._pending.clear()
 
     def read(self, step: int) -> TrainState:
         state = self._inner.read(step)
         if self._processes.rank:
             return state
+        self._catch_up()
         moments = {}
         for kind, named in state.moments.items():
             moments[kind] = self._filled(named, np.zeros(self._table.shape, np.float32))
@@ -115,6 +138,7 @@ class LookedUp:
 
     def write(self, state: TrainState, *, moments: bool) -> None:
         self._show_trained()
+        self._pending.clear()
         if self._processes.rank == 0:
             self._table.copy_(torch.from_numpy(np.ascontiguousarray(state.parameters[self._name])))
         if self._processes.world_size > 1:
