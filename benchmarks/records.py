@@ -25,8 +25,9 @@ Found = dict[str, list[tuple[str, Record, Verdict]]]
 
 
 def read(folder: Path) -> Found:
-    """(place, record, verdict) by track, in the order in which they were made: their folders begin with the date.
-    Raises `InputError` for a damaged or unfinished one, and for one of another track, text or target than it says."""
+    """(place, record, verdict) by track: those of peers first, as record 0, then by date, and of one day the slowest
+    first. Raises `InputError` for a damaged or unfinished one, and for one of another track, text or target than it
+    says."""
     found: Found = {name: [] for name, track in TRACKS.items() if track.target is not None}
     for path in sorted(folder.glob(f"*/*/{RECORD}")):
         place, record = path.parent, read_record(str(path.parent))
@@ -34,7 +35,12 @@ def read(folder: Path) -> Found:
         if place.parent.name != record.track or not record.finished or record.target != track.target:
             sys.exit(f"{place}: is unfinished, or of another track or target than {place.parent.name}'s")
         found[record.track].append((place.relative_to(ROOT).as_posix(), record, judge(record)))
-    return found
+    return {track: sorted(records, key=_order) for track, records in found.items()}
+
+
+def _order(entry: tuple[str, Record, Verdict]) -> tuple[bool, str, float]:
+    _, record, verdict = entry
+    return record.program == "maskwright", record.date, -verdict.seconds
 
 
 def table(found: Found) -> str:
@@ -54,7 +60,7 @@ def table(found: Found) -> str:
 
 
 def plot(found: Found) -> str:
-    """A bar for each record, on one scale for each track."""
+    """A bar for each record, on one scale for each track, with its time and value."""
     parts, y = [], 0
     for track, records in found.items():
         if not records:
@@ -68,12 +74,12 @@ def plot(found: Found) -> str:
             width = (WIDTH - NAMES - NUMBERS) * verdict.seconds / longest
             parts.append(f'<text x="0" y="{y}">{escape(record.name[:42])}</text>')
             parts.append(f'<rect class="{kind}" x="{NAMES}" y="{y - 13}" height="16" width="{width:.1f}"/>')
-            parts.append(f'<text x="{NAMES + width + 8:.1f}" y="{y}">{human_seconds(verdict.seconds)}</text>')
+            value = f"loss {verdict.value:.2f}" if record.metric == "loss" else f"{verdict.value:.1%}"
+            parts.append(f'<text x="{NAMES + width + 8:.1f}" y="{y}">{human_seconds(verdict.seconds)}, {value}</text>')
         y += ROW // 2
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 6}" role="img">'
-    return (
-        f"{head}<title>Mean time of each record of the speedrun</title><style>{STYLE}</style>{''.join(parts)}</svg>\n"
-    )
+    title = "<title>Mean time and value of each record of the speedrun</title>"
+    return f"{head}{title}<style>{STYLE}</style>{''.join(parts)}</svg>\n"
 
 
 def section(found: Found) -> str:

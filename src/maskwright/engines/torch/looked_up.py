@@ -1,8 +1,8 @@
 """Weights of a fine-tuning, whose embedding table trains only the rows that its training texts look up.
 
-The rows of all other tokens never have a gradient, so AdamW does nothing but decay them. Here that is made up for later,
-for many updates in one pass. The gradient, the moments, the norm and the copy in bf16 are of the few thousand rows that
-a labelled set has, where a table of 50,000 rows took a third of the step of a small model.
+The rows of all other tokens never have a gradient, so AdamW does nothing but decay them. Here that is made up for
+later, for many updates in one pass. The gradient, the moments, the norm and the copy in bf16 are of the few thousand
+rows that a labelled set has, where a table of 50,000 rows took a third of the step of a small model.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class LookedUp:
         self._inner = Replicated(self.network, few, options, dtype, exact=exact, processes=processes)
         self._ids, self._dtype, self._processes = ids, dtype, processes
         self._table = torch.zeros(config.vocab_size, config.hidden_size, device=device)
-        """The whole table in fp32, decayed as if no row had a gradient, but for `_pending`; the rows of `ids` are out of
-        date."""
+        """The whole table in fp32, decayed as if no row had a gradient, but for `_pending`; the rows of `ids` are out
+        of date."""
         self._pending: list[float] = []
         """What each number of the table is yet to be multiplied by, in this order."""
         self._name = next(piece.hf_name for piece in pieces(config) if piece.name == "word.weight")
