@@ -43,11 +43,11 @@ class LabelledWork:
     flops: float
     """Of an update, on average, padding included."""
     alike: tuple[int, ...]
-    """Steps, the first of them first, that have the most frequent shapes."""
+    """Steps with the most frequent shapes."""
     of_alike: float
-    """FLOPs of one of those."""
+    """FLOPs of the first of those."""
     programs: int
-    """Different shapes of an update."""
+    """How many different ones there are."""
     evaluated: float
     """Batches of the validation split, as often as it is judged; the test split counts by its number of examples."""
     evaluated_flops: float
@@ -66,7 +66,7 @@ def work_of_labelled(ready: Labelled) -> LabelledWork:
     everybody = range(config.batch.virtual_workers)
     seen = [(step, ready.train.batches(step, everybody)) for step in steps]
     flops = {step: sum(_flops(model, batch) for batch in batches) for step, batches in seen}
-    programs = {step: tuple(_shape(batch) for batch in batches) for step, batches in seen}
+    programs: dict[int, Program] = {step: tuple(_shape(batch) for batch in batches) for step, batches in seen}
     common, _ = Counter(programs.values()).most_common(1)[0]
     alike = tuple(step for step in steps if programs[step] == common)
     evaluated = _evaluated(ready)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from maskwright.core.cgroups import Cgroups
 from maskwright.core.console import human_bytes, human_seconds, several
@@ -29,11 +30,11 @@ from maskwright.tasks.start import start_engine
 SECONDS = 4.0
 """Of measured steps; starting, compiling, a step before them and some evaluation come on top."""
 LEAST_STEPS, MOST_STEPS = 3, 200
-LONG_SECONDS, LONGEST_SECONDS = 3.0, 8.0
+LONG_SECONDS, LONGEST_SECONDS = 3.0, 6.0
 """A step of several micro-batches that takes longer is counted from one and from two of them. Where already one takes
 the second of these, nothing is tried."""
 EVALUATED = 8
-"""Batches for each device."""
+"""Batches for each device, at most."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,10 @@ def _seconds_of_each(compute: Callable[[Sequence[Batch]], object], batches: Sequ
         return 0.0
     unit = min(engine.dp_degree, len(batches))
     compute(batches[:unit])
-    groups = [batches[begin : begin + unit] for begin in range(0, min(EVALUATED * unit, len(batches)), unit)]
-    taken = seconds_of(engine, lambda: [compute(group) for group in groups])
-    return taken / sum(map(len, groups))
+    taken, done = 0.0, 0
+    for begin in range(0, min(EVALUATED * unit, len(batches)), unit):
+        group = batches[begin : begin + unit]
+        taken, done = taken + seconds_of(engine, partial(compute, group)), done + len(group)
+        if taken > SECONDS:
+            break
+    return taken / done
