@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import random
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +24,17 @@ from maskwright.core.errors import ConfigError, InputError, ModelError, StoppedE
 from maskwright.core.finetuning import FinetuneConfig, build_finetune_config
 from maskwright.data.batch import Batch
 from maskwright.drills.verify_resume import TIMES
+from maskwright.engines.torch.engine import TorchEngine
 from maskwright.labels.rows import Packer, in_order, prediction_batches
-from maskwright.model.config import TaskKind
+from maskwright.model.config import TaskKind, training_flops
 from maskwright.report import page
 from maskwright.report.run import read_all
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.export import export
 from maskwright.tasks.finetune import PreparedFinetuning, finetune, prepare_finetuning
 from maskwright.tasks.models import load_model
+from maskwright.tasks.planning import trial
+from maskwright.tasks.planning.labelled import work_of_labelled
 from maskwright.tasks.scores import judge
 from maskwright.tasks.start import start_engine
 from maskwright.training.stop import StopRequest
@@ -115,6 +120,36 @@ def make(tmp_path: Path, tokenizer: str) -> Callable[..., FinetuneConfig]:
 
 def prepared(config: FinetuneConfig) -> PreparedFinetuning:
     return prepare_finetuning(config, RunDirectory("nowhere"))
+
+
+def test_a_dry_run_counts_what_the_run_computes(
+    make: Callable[..., FinetuneConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its evaluations are those that the run then makes, and its FLOPs those of the rows that it packs."""
+    ready, seen = prepared(make()), list[Batch]()
+    counted = work_of_labelled(ready)
+    monkeypatch.setattr(trial, "SECONDS", 0.05)
+    told = trial.time_before(ready)
+    assert told and re.fullmatch(
+        r"time here: about .+ \(.+\) for 10 steps and their evaluations, measured on a few real steps", told
+    )
+    assert not (tmp_path / "run").exists()
+    predict = TorchEngine.predict
+
+    def spy(engine: TorchEngine, batches: Sequence[Batch]) -> Any:
+        seen.extend(batches)
+        return predict(engine, batches)
+
+    monkeypatch.setattr(TorchEngine, "predict", spy)
+    finetune(make(), str(tmp_path / "run"))
+    assert ready.validation and len(seen) == math.ceil(counted.evaluated)  # a test of 13 examples, beside 21
+    assert counted.evaluated == pytest.approx((len(seen) - 1 + 13 / 21) * len(ready.validation.packed))
+    rows = [ready.train.batches(step, [0])[0].input_ids for step in range(10)]
+    found = [training_flops(ready.model, ids.size, ids.size * ids.shape[1], 0.0) for ids in rows]
+    assert counted.flops == pytest.approx(float(np.mean(found)))
+    shapes = [(ids.shape, len(ready.train.batches(step, [0])[0].weights)) for step, ids in enumerate(rows)]
+    assert counted.programs == len(set(shapes)) and len({shapes[step] for step in counted.alike}) == 1
+    assert counted.of_alike == found[counted.alike[0]]
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:

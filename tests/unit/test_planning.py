@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,14 +20,16 @@ from maskwright.core.config import RunConfig, build_config
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.model.config import training_flops
 from maskwright.tasks import plan as slices
-from maskwright.tasks.planning import estimate, projection
+from maskwright.tasks.planning import estimate, projection, trial
 from maskwright.tasks.planning.devices import ACCELERATORS, DEVICES, place
 from maskwright.tasks.planning.enough import continuing, enough
-from maskwright.tasks.planning.expected import seconds_here, time_before
+from maskwright.tasks.planning.expected import Load, seconds_here, time_here
 from maskwright.tasks.planning.interval import Interval, mean_of
-from maskwright.tasks.planning.probe import _extrapolated, probe
+from maskwright.tasks.planning.probe import probe
 from maskwright.tasks.planning.recipes import table
 from maskwright.tasks.planning.run import Plan, prepared
+from maskwright.tasks.planning.steps import extrapolated, seconds_of
+from maskwright.tasks.planning.trial import time_before
 from maskwright.tasks.planning.work import Work, memory, work_of, work_without_store
 from maskwright.tasks.preflight import prepare_run
 
@@ -100,10 +103,26 @@ def test_more_devices_and_more_work_move_the_model_in_the_right_direction() -> N
 
 
 def test_time_here_is_the_work_over_the_share_of_the_ceiling() -> None:
-    one = work("base", 8, 512)
+    one = Load(1e12, 0.0, 768)
     found = seconds_here(one, 1e12, "cpu", 10)
-    assert found and found.mid == pytest.approx(10 * one.flops / (1e12 * 0.707))
-    assert seconds_here(one, 1e12, "mps", 10) is None
+    assert found and found.mid == pytest.approx(10 / 0.707)
+    judged = seconds_here(replace(one, evaluations=5e11), 1e12, "cpu", 10)
+    assert judged and judged.mid == pytest.approx(1.5 * found.mid)
+    for other in (replace(one, jax=True), replace(one, labelled=True)):
+        wider = seconds_here(other, 1e12, "cpu", 10)
+        assert wider and wider.high / wider.low > found.high / found.low
+    gpus = [seconds_here(replace(one, jax=jax), 1e12, "cuda", 10) for jax in (False, True)]
+    assert gpus[0] and gpus[1] and gpus[1].mid == pytest.approx(gpus[0].mid / projection.JAX_SHARE)
+    assert seconds_here(one, 1e12, "mps", 10) is seconds_here(one, 1e12, "tpu", 10) is None
+
+
+def test_compiling_is_no_part_of_a_step() -> None:
+    class Compiler:
+        def __init__(self) -> None:
+            self.report = {"compiles": [{"seconds": 1.0}]}
+
+    engine: Any = Compiler()
+    assert seconds_of(engine, lambda: engine.report["compiles"].append({"seconds": 50.0})) < -40.0
 
 
 def test_an_interval_of_a_mean_is_students() -> None:
@@ -118,7 +137,7 @@ def test_an_interval_of_a_mean_is_students() -> None:
 
 
 def test_micro_batches_that_were_not_computed_count_like_the_second() -> None:
-    found = _extrapolated(Interval(1.0, 1.0, 1.0), Interval(1.4, 1.5, 1.6), 5)
+    found = extrapolated(Interval(1.0, 1.0, 1.0), Interval(1.4, 1.5, 1.6), 5)
     assert (found.low, found.mid, found.high) == pytest.approx((2.6, 3.0, 3.4))
 
 
@@ -234,9 +253,53 @@ def test_measured_and_projected_are_told_apart(config: Callable[..., RunConfig],
 def test_a_dry_run_says_a_time_and_a_page_has_that_of_each_recipe(config: Callable[..., RunConfig]) -> None:
     told = time_before(prepare_run(config()))
     assert told and told.startswith("time here: about ") and f"for {config().steps} steps, projected" in told
-    assert time_before(prepare_run(config(**{"engine.kind": "jax"}))) is None
     page = Path(__file__).resolve().parents[2] / "docs" / "planning.md"
     assert table() in page.read_text(encoding="utf-8")
+
+
+def test_a_dry_run_of_jax_measures_steps_and_says_compiling_apart(
+    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(trial, "SECONDS", 0.05)
+    ready = prepare_run(config(**{"engine.kind": "jax", "batch.virtual_workers": 2}))
+    steps = f"{ready.config.steps} steps and their evaluations"
+    told = time_before(ready)
+    assert told and re.fullmatch(
+        rf"time here: about .+ \(.+\) for {steps}, measured on a few real steps; compiling takes .+ more", told
+    )
+    assert list(tmp_path.iterdir()) == []
+    first = time_here(ready, 1e12, "cpu", ready.config.steps - 2)
+    assert first and first.endswith(" for 2 steps, projected")
+    assert time_here(ready, 1e12, "cpu", ready.config.steps) is None
+    assert "not known, since no run was measured on tpu" in str(time_here(ready, 1e12, "tpu"))
+
+
+@pytest.mark.parametrize(
+    ("engine", "given", "says"),
+    [
+        ({"engine.device": "cuda"}, {}, "not known: engine.device: cuda was asked for"),
+        ({"engine.device": "tpu"}, {}, "not measured: engine.device: .*no TPU chip"),
+        ({}, {"world": "2"}, "not measured: 2 processes train together"),
+        ({}, {"bytes": 1000}, "not measured: weights and optimizer alone take .* of 1.0 kB of memory"),
+        ({}, {"longest": 0.0}, "about .* projected from matrix multiplication, since a step takes too long"),
+    ],
+)
+def test_a_dry_run_says_what_it_cannot_time(
+    engine: dict[str, Any],
+    given: dict[str, Any],
+    says: str,
+    config: Callable[..., RunConfig],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if "world" in given:
+        for name, value in (("WORLD_SIZE", "2"), ("MASTER_ADDR", "::1"), ("MASTER_PORT", "1"), ("RANK", "0")):
+            monkeypatch.setenv(name, value)
+    monkeypatch.setattr(trial, "memory_bytes", lambda: given.get("bytes", 1 << 50))
+    monkeypatch.setattr(trial, "LONGEST_SECONDS", given.get("longest", 1e9))
+    kind = "torch" if engine.get("engine.device") == "cuda" else "jax"
+    told = time_before(prepare_run(config(**{"engine.kind": kind, **engine})))
+    assert re.match(f"time here: {says}", str(told)), told
 
 
 def test_an_environments_yaml_names_its_parts(tmp_path: Path) -> None:

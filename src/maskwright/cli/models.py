@@ -82,7 +82,8 @@ def pretrain(
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Check all but device, network and checksums; say what would happen, and time each phase."
+            "--dry-run",
+            help="Check all but device, network and checksums; say what would happen, and how long it takes here.",
         ),
     ] = False,
     stop_after_hours: StopAfterHours = None,
@@ -134,7 +135,7 @@ def pretrain(
 
 
 def _say_what_would_happen(ready: Prepared, phases: str, as_json: bool) -> None:
-    from maskwright.tasks.planning.expected import time_before
+    from maskwright.tasks.planning.trial import time_before
 
     lines = "\n".join(filter(None, (ready.describe(), time_before(ready), phases)))
     warnings = ready.warnings()
@@ -159,7 +160,10 @@ def finetune(
     run: Annotated[str, typer.Option("--run", metavar="PATH", help="Run directory; an existing one is continued.")],
     set_: Set = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check all but device and network; say what would happen.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Check all but device and network; say what would happen, and how long it takes here."
+        ),
     ] = False,
     stop_after_hours: StopAfterHours = None,
     stop_after_steps: StopAfterSteps = None,

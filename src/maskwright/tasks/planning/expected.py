@@ -1,47 +1,67 @@
-"""How long a run will take here, at no cost: for `--dry-run` and the first lines of a run."""
+"""How long a run will take here, projected: for its first lines, and for `--dry-run`."""
 
 from __future__ import annotations
 
-from maskwright.core.console import human_seconds
+from dataclasses import dataclass
+
+from maskwright.core.console import human_seconds, several
 from maskwright.tasks.planning.interval import Interval
-from maskwright.tasks.planning.projection import cpu_share
-from maskwright.tasks.planning.work import Work, work_of
+from maskwright.tasks.planning.labelled import labelled, work_of_labelled
+from maskwright.tasks.planning.projection import JAX_SHARE, cpu_share
+from maskwright.tasks.planning.work import work_of
 from maskwright.tasks.preflight import Pretraining
+from maskwright.tasks.prepared import Prepared
 
 GPU_SHARE = 0.465
 """Of measured matrix multiplication: base on one H100 (docs/experiments.md)."""
+LABELLED_CPU_SHARE, JAX_CPU_SHARE = 0.6, 1.0
+"""Of the share that pretraining with torch reaches on a CPU. Judged by a few runs of nano and mini, hence a wider
+band."""
 CPU_BAND, GPU_BAND = (0.7, 1.2), (0.3, 1.2)
+WIDE_CPU_BAND = (0.5, 1.6)
+"""Of fine-tuning and of JAX."""
 
 
-def seconds_here(work: Work, ceiling: float, device: str, steps: int) -> Interval | None:
+@dataclass(frozen=True)
+class Load:
+    """What a run computes in an update, in model FLOPs of forward and backward, and with what."""
+
+    flops: float
+    evaluations: float
+    """What all evaluations come to for each update; 0 where they are left out."""
+    width: int
+    jax: bool = False
+    labelled: bool = False
+
+
+def load_of(ready: Prepared) -> Load | None:
+    jax, width = ready.config.engine.kind == "jax", ready.model.hidden_size
+    if own := labelled(ready):
+        work = work_of_labelled(own)
+        return Load(work.flops, work.evaluated_flops / ready.config.steps, width, jax, labelled=True)
+    return Load(work_of(ready).flops, 0.0, width, jax) if isinstance(ready, Pretraining) else None
+
+
+def seconds_here(load: Load, ceiling: float, device: str, steps: int) -> Interval | None:
     """Of so many steps, projected from the `ceiling` in FLOP/s; None for devices that no run was measured on."""
     if device not in ("cpu", "cuda") or ceiling <= 0.0:
         return None
-    share, (low, high) = (cpu_share(work.model.hidden_size), CPU_BAND) if device == "cpu" else (GPU_SHARE, GPU_BAND)
-    seconds = work.flops * steps / (ceiling * share)
+    share, (low, high) = GPU_SHARE * (JAX_SHARE if load.jax else 1.0), GPU_BAND
+    if device == "cpu":
+        share = cpu_share(load.width) * (JAX_CPU_SHARE if load.jax else 1.0)
+        share *= LABELLED_CPU_SHARE if load.labelled else 1.0
+        low, high = WIDE_CPU_BAND if load.jax or load.labelled else CPU_BAND
+    seconds = (load.flops + load.evaluations) * steps / (ceiling * share)
     return Interval(seconds / high, seconds, seconds / low)
 
 
-def time_here(ready: object, ceiling: float, device: str, done: int = 0) -> str | None:
-    """In words; None for what is no masked-LM training, and where nothing is left to do."""
-    if not isinstance(ready, Pretraining) or ready.config.engine.kind != "torch" or done >= ready.config.steps:
+def time_here(ready: Prepared, ceiling: float, device: str, done: int = 0) -> str | None:
+    """In words; None where nothing is left to do."""
+    left, load = ready.config.steps - done, load_of(ready)
+    if load is None or left <= 0:
         return None
-    left = ready.config.steps - done
-    found = seconds_here(work_of(ready), ceiling, device, left)
-    return f"time here: about {found.text(human_seconds)} for {left:,} steps, projected" if found else None
-
-
-def time_before(ready: object) -> str | None:
-    """The same before an engine is made: the ceiling is measured in a moment."""
-    if not isinstance(ready, Pretraining) or ready.config.engine.kind != "torch":
-        return None
-    from maskwright.engines.torch.look import measured
-    from maskwright.engines.torch.prepare import choose_device
-
-    engine = ready.config.engine
-    if engine.device not in ("auto", choose_device("auto")):
-        return None
-    rates = measured()
-    wanted = engine.dtype if engine.dtype in rates else list(rates)[-1]
-    told = time_here(ready, rates[wanted], choose_device("auto"))
-    return f"{told} from matrix multiplication; `maskwright plan` measures" if told else None
+    found = seconds_here(load, ceiling, device, left)
+    if found is None:
+        return f"time here: not known, since no run was measured on {device}; `maskwright status` has the time left"
+    evaluations = " and their evaluations" if load.evaluations else ""
+    return f"time here: about {found.text(human_seconds)} for {several(left, 'step')}{evaluations}, projected"

@@ -12,19 +12,16 @@ from pathlib import Path
 
 from maskwright.core.console import say
 from maskwright.engines.base import Engine
-from maskwright.tasks.planning.interval import Interval, mean_of
+from maskwright.tasks.planning.interval import Interval
+from maskwright.tasks.planning.steps import Stepper, seconds_of, take_steps
 from maskwright.tasks.preflight import Pretraining
 from maskwright.tasks.room import exact_threads
 from maskwright.tasks.start import start_engine
 from maskwright.training import checkpoint
-from maskwright.training.objective import Objective
 
 SECONDS = 15.0
 """Of measured steps; starting, the first steps and a checkpoint come on top."""
 WARM_STEPS, LEAST_STEPS, MOST_STEPS = 2, 4, 400
-GOLDEN = 0.6180339887498949
-"""Multiples of it, without their whole part, lie evenly from 0 to 1 however many they are: so do the measured steps of
-a run with phases, which have their share each."""
 BUSY_BELOW = 0.85
 """Of its cores that the probe had, on average: below it, others computed too."""
 RAPL = Path("/sys/class/powercap")
@@ -83,7 +80,7 @@ def _measure(engine: Engine, ready: Pretraining, seconds: float, began: float) -
     unit = min(engine.dp_degree, len(local))  # micro-batches that are computed at once
     for _, batches in objective.trials(0, local[:unit]):
         engine.dry_run(batches, objective.held_out[:unit])
-    stepper = _Stepper(engine, objective, ready)
+    stepper = Stepper(engine, objective, ready.config)
     first = stepper.step(local[:unit])
     starting = time.perf_counter() - began
     say(f"plan: the engine started in {starting:.0f} s; steps are measured for about {seconds:.0f} s")
@@ -92,70 +89,27 @@ def _measure(engine: Engine, ready: Pretraining, seconds: float, began: float) -
     turns = [local]
     if first * len(local) / unit * LEAST_STEPS > seconds and len(local) > unit:
         turns = [local[:unit], local[: 2 * unit]]  # by turns, so that what others compute meanwhile meets both
-    stepper.restart()
-    joules, count = _joules(), 0
-    times: list[list[float]] = [[] for _ in turns]
-    until = time.perf_counter() + seconds
-    while count < MOST_STEPS and (count < LEAST_STEPS or time.perf_counter() < until):
-        times[count % len(turns)].append(stepper.step(turns[count % len(turns)]))
-        count += 1
-    cpu, wall, whole = *stepper.taken(), len(turns) == 1
+    joules, whole = _joules(), len(turns) == 1
+    rounds = len(local) // unit
+    steps = take_steps(stepper, turns, rounds, seconds=seconds, least=LEAST_STEPS, most=MOST_STEPS)
     threads = getattr(engine, "threads", None) if engine.device == "cpu" else None
     used = None if joules is None or not whole else (_joules() or joules) - joules
-    found = [mean_of(one) for one in times]
-    step = found[0] if whole else _extrapolated(found[0], found[1], len(local) // unit)
     few = min(4 * unit, len(objective.held_out))
-    began = time.perf_counter()
-    if few:
-        engine.evaluate(objective.held_out[:few])
-    evaluation = (time.perf_counter() - began) * len(objective.held_out) / max(few, 1)
+    evaluation = seconds_of(engine, lambda: few and engine.evaluate(objective.held_out[:few]))
     return Probe(
         engine.description,
         engine.dtype_name,
-        step,
-        count,
-        len(turns[-1]),
-        cpu / wall * step.mid,
-        cpu / wall / float(threads) if threads else None,
-        evaluation,
+        steps.seconds,
+        steps.count,
+        steps.micro_batches,
+        steps.cores * steps.seconds.mid,
+        steps.cores / float(threads) if threads else None,
+        evaluation * len(objective.held_out) / max(few, 1),
         starting,
         *_save(engine),
         *_peak(engine),
-        used / count if used is not None and used > 0 else None,
+        used / steps.count if used is not None and used > 0 else None,
     )
-
-
-def _extrapolated(one: Interval, two: Interval, micro_batches: int) -> Interval:
-    """Of a step of so many, from steps of one and of two: each further one adds the difference."""
-    more = micro_batches - 1
-    low, high = max(two.low - one.high, 0.0), two.high - one.low
-    return Interval(one.low + more * low, one.mid + more * max(two.mid - one.mid, 0.0), one.high + more * high)
-
-
-class _Stepper:
-    """Steps with the loop's own batches and rates: in order, or where a run has phases, spread over it. Time is that of
-    the host, after the device is done."""
-
-    def __init__(self, engine: Engine, objective: Objective, ready: Pretraining) -> None:
-        self._engine, self._objective, self._ready, self._number = engine, objective, ready, 0
-        self._cpu = self._wall = 0.0
-        self.restart()
-
-    def step(self, local: list[int]) -> float:
-        begin, config = time.perf_counter(), self._ready.config
-        number = int(config.steps * (self._number * GOLDEN % 1.0)) if config.phases else self._number
-        batches = self._objective.batches(number, local)
-        self._engine.step(batches, config.learning_rate_at(min(number, config.steps - 1)), lambda: False)
-        self._engine.check()
-        self._number += 1
-        return time.perf_counter() - begin
-
-    def restart(self) -> None:
-        self._cpu, self._wall = time.process_time(), time.perf_counter()
-
-    def taken(self) -> tuple[float, float]:
-        """CPU seconds of this process, and seconds, since `restart`."""
-        return time.process_time() - self._cpu, time.perf_counter() - self._wall
 
 
 def _save(engine: Engine) -> tuple[float, float, int]:

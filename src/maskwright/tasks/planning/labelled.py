@@ -1,0 +1,99 @@
+"""What a fine-tuning computes: counted from its own batches, some of which stand for all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from maskwright.core.finetuning import FinetuneConfig
+from maskwright.data.batch import Batch
+from maskwright.labels.dataset import Dataset
+from maskwright.labels.rows import Examples
+from maskwright.model.config import ModelConfig, training_flops
+from maskwright.tasks.examples import Split
+from maskwright.tasks.prepared import Prepared
+
+SEEN_STEPS = 64
+"""Spread over the run."""
+
+
+class Labelled(Prepared, Protocol):
+    """See `PreparedFinetuning`."""
+
+    @property
+    def config(self) -> FinetuneConfig: ...
+
+    @property
+    def train(self) -> Examples: ...
+
+    @property
+    def dataset(self) -> Dataset: ...
+
+    @property
+    def validation(self) -> Split | None: ...
+
+
+Program = tuple[tuple[int, ...], ...]
+"""Shapes of all micro-batches of an update: for each, JAX compiles a program of its own."""
+
+
+@dataclass(frozen=True)
+class LabelledWork:
+    flops: float
+    """Of an update, on average, padding included."""
+    alike: tuple[int, ...]
+    """Steps with the most frequent shapes."""
+    of_alike: float
+    """FLOPs of the first of those."""
+    programs: int
+    """How many different ones there are."""
+    evaluated: float
+    """Batches of the validation split, as often as it is judged; the test split counts by its number of examples."""
+    evaluated_flops: float
+    """Of all of them: forward passes are a third of a step."""
+
+
+def labelled(ready: Prepared) -> Labelled | None:
+    """None for pretraining."""
+    return cast(Labelled, ready) if isinstance(ready.config, FinetuneConfig) else None
+
+
+def work_of_labelled(ready: Labelled) -> LabelledWork:
+    """Rows are counted as they are packed, since padding is computed too."""
+    config, model = ready.config, ready.model
+    steps = sorted({config.steps * part // SEEN_STEPS for part in range(SEEN_STEPS)})
+    everybody = range(config.batch.virtual_workers)
+    seen = [(step, ready.train.batches(step, everybody)) for step in steps]
+    flops = {step: sum(_flops(model, batch) for batch in batches) for step, batches in seen}
+    programs: dict[int, Program] = {step: tuple(_shape(batch) for batch in batches) for step, batches in seen}
+    common, _ = Counter(programs.values()).most_common(1)[0]
+    alike = tuple(step for step in steps if programs[step] == common)
+    evaluated = _evaluated(ready)
+    each = _flops(model, ready.validation.packed[0].batch) / 3.0 if ready.validation else 0.0
+    return LabelledWork(
+        sum(flops.values()) / len(flops),
+        alike,
+        flops[alike[0]],
+        len(set(programs.values())),
+        evaluated,
+        evaluated * each,
+    )
+
+
+def _evaluated(ready: Labelled) -> float:
+    if ready.validation is None:
+        return 0.0
+    every = ready.config.evaluation.every_steps
+    times = 2.0 + ((ready.config.steps - 1) // every if every else 0)  # once more at the end, with the best checkpoint
+    times += len(ready.dataset.test) / len(ready.validation.examples)
+    return times * len(ready.validation.packed)
+
+
+def _shape(batch: Batch) -> tuple[int, ...]:
+    return (*batch.input_ids.shape, len(batch.weights))
+
+
+def _flops(model: ModelConfig, batch: Batch) -> float:
+    M, T = batch.input_ids.shape
+    return training_flops(model, M * T, M * T * T, 0.0)

@@ -1,0 +1,106 @@
+"""A few real steps of a run that is prepared, timed: what `plan` and `--dry-run` measure with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from maskwright.core.config import RunConfig
+from maskwright.core.finetuning import FinetuneConfig
+from maskwright.engines.base import Engine
+from maskwright.tasks.planning.interval import Interval, mean_of
+from maskwright.training.objective import Objective
+
+GOLDEN = 0.6180339887498949
+"""Multiples of it, without their whole part, lie evenly from 0 to 1 however many they are: so do the measured steps of
+a run with phases, which have their share each."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    seconds: Interval
+    """Of the mean, 95 %."""
+    count: int
+    """That were measured."""
+    micro_batches: int
+    """Of an update, that were computed; the others were counted like the second of them."""
+    cores: float
+    """CPU seconds of all threads in each second of it."""
+
+
+class Stepper:
+    """Steps with the loop's own batches and rates: in order, or where a run has phases, spread over it. Time is that of
+    the host, after the device is done; compiling does not count. `of`: the steps to take in turn instead."""
+
+    def __init__(
+        self, engine: Engine, objective: Objective, config: RunConfig | FinetuneConfig, of: Sequence[int] = ()
+    ) -> None:
+        self._engine, self._objective, self._config, self._of, self._number = engine, objective, config, of, 0
+        self._cpu = self._wall = 0.0
+        self.restart()
+
+    def step(self, local: Sequence[int]) -> float:
+        number = self._next()
+        if self._config.engine.kind == "jax":
+            self._engine.dry_run(self._objective.batches(number, local), [])  # compiles without a warning
+
+        def once() -> None:
+            batches = self._objective.batches(number, local)
+            rate = self._config.learning_rate_at(min(number, self._config.steps - 1))
+            self._engine.step(batches, rate, lambda: False)
+            self._engine.check()
+
+        return seconds_of(self._engine, once)
+
+    def _next(self) -> int:
+        number = self._number
+        self._number += 1
+        if self._of:
+            return self._of[number % len(self._of)]
+        spread = isinstance(self._config, RunConfig) and bool(self._config.phases)
+        return int(self._config.steps * (number * GOLDEN % 1.0)) if spread else number
+
+    def restart(self) -> None:
+        self._cpu, self._wall = time.process_time(), time.perf_counter()
+
+    def taken(self) -> tuple[float, float]:
+        """CPU seconds of this process, and seconds, since `restart`."""
+        return time.process_time() - self._cpu, time.perf_counter() - self._wall
+
+
+def take_steps(
+    stepper: Stepper, turns: Sequence[Sequence[int]], rounds: int, *, seconds: float, least: int, most: int
+) -> Steps:
+    """Of so many `seconds`, but no fewer than `least` and no more than `most`. `turns`: the micro-batches of a whole
+    update, or of one and of two of its `rounds`."""
+    stepper.restart()
+    count, times = 0, [list[float]() for _ in turns]
+    until = time.perf_counter() + seconds
+    while count < most and (count < least or time.perf_counter() < until):
+        times[count % len(turns)].append(stepper.step(turns[count % len(turns)]))
+        count += 1
+    cpu, wall = stepper.taken()
+    found = [mean_of(one) for one in times]
+    step = found[0] if len(turns) == 1 else extrapolated(found[0], found[1], rounds)
+    return Steps(step, count, len(turns[-1]), cpu / wall)
+
+
+def extrapolated(one: Interval, two: Interval, rounds: int) -> Interval:
+    """Of a step of so many, from steps of one and of two: each further one adds the difference."""
+    more = rounds - 1
+    low, high = max(two.low - one.high, 0.0), two.high - one.low
+    return Interval(one.low + more * low, one.mid + more * max(two.mid - one.mid, 0.0), one.high + more * high)
+
+
+def seconds_of(engine: Engine, compute: Callable[[], object]) -> float:
+    """Without what was compiled meanwhile."""
+    began, before = time.perf_counter(), compiling_seconds(engine)
+    compute()
+    return time.perf_counter() - began - (compiling_seconds(engine) - before)
+
+
+def compiling_seconds(engine: Engine) -> float:
+    """Of all programs so far; 0 with torch, which compiles as it computes."""
+    made = engine.report.get("compiles")
+    return sum(float(one["seconds"]) for one in made) if isinstance(made, list) else 0.0

@@ -1,0 +1,164 @@
+"""How long a run will take here, for `--dry-run`: of fine-tuning and of JAX, a few real steps and evaluations, timed.
+
+Pretraining with torch has a projection there, which takes a moment, and `maskwright plan` for more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from maskwright.core.cgroups import Cgroups
+from maskwright.core.console import human_bytes, human_seconds, several
+from maskwright.core.errors import ConfigError, MaskwrightError
+from maskwright.core.hardware import memory_bytes
+from maskwright.data.batch import Batch
+from maskwright.engines.base import Engine, TrainState
+from maskwright.engines.processes import launch_variables
+from maskwright.model.initial import initial_parameters
+from maskwright.tasks.planning.expected import load_of, seconds_here, time_here
+from maskwright.tasks.planning.interval import Interval
+from maskwright.tasks.planning.labelled import labelled, work_of_labelled
+from maskwright.tasks.planning.steps import Stepper, compiling_seconds, seconds_of, take_steps
+from maskwright.tasks.planning.work import work_of
+from maskwright.tasks.preflight import Pretraining
+from maskwright.tasks.prepared import Prepared
+from maskwright.tasks.room import exact_threads, state_bytes
+from maskwright.tasks.start import start_engine
+
+SECONDS = 4.0
+"""Of measured steps; starting, compiling, a step before them and some evaluation come on top."""
+LEAST_STEPS, MOST_STEPS = 3, 200
+LONG_SECONDS, LONGEST_SECONDS = 3.0, 6.0
+"""A step of several micro-batches that takes longer is counted from one and from two of them. Where already one takes
+the second of these, nothing is tried."""
+EVALUATED = 8
+"""Batches for each device, at most."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    step: Interval
+    """Seconds of the mean, 95 %."""
+    evaluations: float
+    """Seconds of all that the run makes."""
+    compiling: float
+    """Seconds for all programs; 0 with torch."""
+
+
+def time_before(ready: Prepared) -> str | None:
+    """For `--dry-run`, in words: projected for pretraining with torch, and else measured, or why it is not."""
+    if labelled(ready) is None and ready.config.engine.kind == "torch":
+        return _projected(ready)
+    if why := _not_tried(ready):
+        return f"time here: not measured: {why}"
+    try:
+        engine = start_engine(ready, None, exact_threads(ready.config, None))
+        turn = _seconds_of_a_turn(ready, engine)
+        if turn is not None and turn > LONGEST_SECONDS:
+            told = time_here(ready, engine.ceiling(), engine.device)
+            return f"{told} from matrix multiplication, since a step takes too long to try a few" if told else None
+        return in_words(trial(ready, engine, turn), ready)
+    except MaskwrightError as error:
+        return f"time here: not measured: {error}"
+
+
+def _projected(ready: Prepared) -> str | None:
+    """Before an engine is made: the ceiling is measured in a moment."""
+    from maskwright.engines.torch.look import measured
+    from maskwright.engines.torch.prepare import choose_device
+
+    engine = ready.config.engine
+    try:
+        wanted, here = choose_device(engine.device), choose_device("auto")
+    except ConfigError as error:
+        return f"time here: not known: {error}"
+    if wanted != here:
+        return f"time here: not known on {wanted}, beside {here}; `maskwright plan` measures"
+    rates = measured()
+    told = time_here(ready, rates[engine.dtype if engine.dtype in rates else list(rates)[-1]], here)
+    return f"{told} from matrix multiplication; `maskwright plan` measures" if told else None
+
+
+def in_words(found: Trial, ready: Prepared) -> str:
+    steps, rest = ready.config.steps, Interval(found.evaluations, found.evaluations, found.evaluations)
+    about = found.step.times(steps).plus(rest).text(human_seconds)
+    what = f"{several(steps, 'step')}{' and their evaluations' if found.evaluations else ''}"
+    several_may = ready.config.engine.kind == "torch" and ready.config.batch.virtual_workers > 1
+    alone = " in one process" if several_may else ""
+    compiling = f"; compiling takes {human_seconds(found.compiling)} more" if found.compiling else ""
+    return f"time here: about {about} for {what}, measured on a few real steps{alone}{compiling}"
+
+
+def _seconds_of_a_turn(ready: Prepared, engine: Engine) -> float | None:
+    """Of the micro-batches that the devices compute at once, roughly; None on a device that no run was measured on."""
+    load, workers = load_of(ready), ready.config.batch.virtual_workers
+    found = seconds_here(load, engine.ceiling(), engine.device, 1) if load else None
+    return found.mid * min(engine.dp_degree, workers) / workers if found else None
+
+
+def _not_tried(ready: Prepared) -> str | None:
+    """What a trial in this one process cannot show, or should not take from the machine."""
+    launch, engine = launch_variables(), ready.config.engine
+    if launch and launch.world_size > 1:
+        return f"{launch.world_size} processes train together, and a dry run is one"
+    if engine.kind == "jax" and engine.device in ("auto", "tpu"):
+        from maskwright.engines.jax.processes import tpu_chips
+
+        if tpu_chips():
+            return "a dry run leaves the TPU to the runs that hold it; `maskwright plan` compiles for it"
+    there = memory_bytes()
+    there = min(there, Cgroups().memory_bytes() or there)
+    if 2 * (needed := state_bytes(ready)) > there:
+        return f"weights and optimizer alone take {human_bytes(needed)} of {human_bytes(there)} of memory"
+    return None
+
+
+def trial(ready: Prepared, engine: Engine, turn_seconds: float | None, seconds: float = SECONDS) -> Trial:
+    """With random weights, and nothing is kept. `turn_seconds`: roughly, of the micro-batches that the devices compute
+    at once. Raises `MaskwrightError` where memory runs out."""
+    engine.write(TrainState(0, initial_parameters(ready.model, ready.config.seed)))
+    objective, config = ready.objective(), ready.config
+    local = engine.local_virtual_workers(config.batch.virtual_workers)
+    unit = min(engine.dp_degree, len(local))
+    rounds = len(local) // unit
+    long = rounds > 1 and (turn_seconds is None or turn_seconds * rounds > LONG_SECONDS)
+    turns = [local[:unit], local[: 2 * unit]] if long else [local]
+    work = work_of_labelled(own) if (own := labelled(ready)) else None
+    few = work if config.engine.kind == "jax" else None  # JAX would compile each shape, so one stands for all
+    trials = [(0, objective.batches(few.alike[0], turns[-1]))] if few else objective.trials(0, turns[-1])
+    for _, batches in trials:
+        engine.dry_run(batches, objective.held_out[:unit])
+    compiling = compiling_seconds(engine) * (few.programs if few else 1)
+    stepper = Stepper(engine, objective, config, few.alike if few else ())
+    for turn in turns:
+        stepper.step(turn)
+    least = max(LEAST_STEPS, 2 * len(turns))
+    steps = take_steps(stepper, turns, rounds, seconds=seconds, least=least, most=MOST_STEPS)
+    before = compiling_seconds(engine)
+    if own and work:
+        packed = [one.batch for one in own.validation.packed] if own.validation else []
+        evaluations = work.evaluated * _seconds_of_each(engine.predict, packed, engine)
+        splits = 2 if own.dataset.test else 1
+    else:
+        evaluated = work_of(ready).evaluations * len(objective.held_out) if isinstance(ready, Pretraining) else 0
+        evaluations = evaluated * _seconds_of_each(engine.evaluate, objective.held_out, engine)
+        splits = 0  # compiled before the steps
+    compiling += splits * (compiling_seconds(engine) - before)
+    return Trial(steps.seconds.times(few.flops / few.of_alike if few else 1.0), evaluations, compiling)
+
+
+def _seconds_of_each(compute: Callable[[Sequence[Batch]], object], batches: Sequence[Batch], engine: Engine) -> float:
+    """Of some of the `batches`, after one on each device that does not count; 0 without any."""
+    if not batches:
+        return 0.0
+    unit = min(engine.dp_degree, len(batches))
+    compute(batches[:unit])
+    taken, done = 0.0, 0
+    for begin in range(0, min(EVALUATED * unit, len(batches)), unit):
+        group = batches[begin : begin + unit]
+        taken, done = taken + seconds_of(engine, partial(compute, group)), done + len(group)
+        if taken > SECONDS:
+            break
+    return taken / done
