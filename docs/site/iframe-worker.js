@@ -25,9 +25,9 @@
         });
       }
     };
-    const fail = (message) => port.postMessage({ error: message });
-    window.addEventListener("error", ({ message, target }) => fail(message ?? `${target.src} cannot be loaded`), true);
-    window.addEventListener("unhandledrejection", ({ reason }) => fail(String(reason)));
+    // A browser keeps to itself what a script of a folder said when it failed: the message is "Script error.".
+    const fail = ({ message, target }) => port.postMessage({ error: message ?? `${target.src} cannot be loaded` });
+    window.addEventListener("error", fail, true);
     window.addEventListener("load", () => {
       port.onmessage = ({ data }) => {
         const event = new MessageEvent("message", { data });
@@ -35,6 +35,15 @@
       };
     });
   }
+
+  const expected = new Map(); // window of a frame that begins → who waits for its port
+  window.addEventListener("message", (event) => {
+    const resolve = expected.get(event.source);
+    if (!resolve) return;
+    expected.delete(event.source);
+    event.stopImmediatePropagation(); // it is no message to the page
+    resolve(event.ports[0]);
+  });
 
   class FrameWorker extends EventTarget {
     #frame = document.createElement("iframe");
@@ -46,18 +55,11 @@
       const script = new URL(address, document.baseURI).href.replaceAll("&", "&amp;");
       this.#frame.hidden = true;
       this.#frame.srcdoc = `<!doctype html><script>(${inside})()</script><script src="${script}"></script>`;
-      this.#port = new Promise((resolve) => {
-        const take = (event) => {
-          if (event.source !== this.#frame.contentWindow || !event.ports.length) return;
-          event.stopImmediatePropagation(); // it is no message to the page
-          window.removeEventListener("message", take);
-          const [port] = event.ports;
-          port.onmessage = ({ data }) => this.#tell(data);
-          resolve(port);
-        };
-        window.addEventListener("message", take);
-      });
       document.body.append(this.#frame);
+      this.#port = new Promise((resolve) => expected.set(this.#frame.contentWindow, resolve));
+      this.#port.then((port) => {
+        port.onmessage = ({ data }) => this.#tell(data);
+      });
     }
 
     postMessage(data, given) {
