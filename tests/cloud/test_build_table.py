@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import signal
 import sys
 from pathlib import Path
@@ -10,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from maskwright.cli.main import run
+from maskwright.cloud.environment import read_environment
 from maskwright.cloud.old_setup import build_table
 from maskwright.cloud.old_setup.build_table import commands, row_of
-from maskwright.core.errors import InputError, StoppedEarly
+from maskwright.core import child
+from maskwright.core.child import Steps
+from maskwright.core.errors import InputError, JobError, StoppedEarly
 
 D, T = "default", "true"
 SEED, RESEED = "seed e.yaml --yes", "seed e.yaml --move-hosts --yes"
@@ -132,7 +136,7 @@ def test_first_failure_ends_the_build_with_its_code(
         called.append(words)
         return next(codes)
 
-    monkeypatch.setattr(build_table.child, "run", call)
+    monkeypatch.setattr(child, "run", call)
     path = tmp_path / "e.yaml"
     path.write_text(LAB)
     assert run(["env", "build", str(path), "--action", "create"]) == 75
@@ -141,14 +145,28 @@ def test_first_failure_ends_the_build_with_its_code(
     codes = iter([3])
     assert run(["env", "build", str(path), "--action", "create"]) == 3
     assert [words[1] for words in called] == ["image"]
-    assert "nothing after it is run" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "nothing after it is run" in shown and shown.endswith("--yes: exit 3. Fix: see what it said\n")
+    codes = iter([0, 3])
+    assert run(["env", "build", str(path), "--action", "create", "--json"]) == 3
+    shown = capsys.readouterr()
+    told, error = json.loads(shown.out), json.loads(shown.err.splitlines()[-1])["error"]
+    assert (told["version"], told["environment"], told["image"]) == (
+        1,
+        str(path),
+        read_environment(str(path)).container,
+    )
+    assert [step["exit_code"] for step in told["steps"]] == [0, 3]
+    assert error["where"] == told["steps"][1]["command"] and told["steps"][1]["seconds"] >= 0
 
 
 def test_commands_are_run_as_processes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A YAML without a disk cannot be seeded: the code of that command, exit 2, is the build's."""
     path = tmp_path / "e.yaml"
     path.write_text(LAB.replace("name: lab1", "name: LAB"))
-    assert build_table.run([["prices", str(path)], ["prices"]]) == 2
+    with pytest.raises(JobError) as caught:
+        build_table.run([["prices", str(path)], ["prices"]], Steps())
+    assert caught.value.exit_code == 2
     shown = capfd.readouterr()
     assert "error: " in shown.err and "currency" not in shown.out
 
@@ -161,6 +179,9 @@ def test_dry_run_prints_and_says_what_has_no_part(tmp_path: Path, capsys: pytest
     shown = capsys.readouterr()
     assert shown.out == f"maskwright env down {path} --only slice --yes\n"
     assert "_DISK=true has no part in this row" in shown.err
+    assert run([*words, "--json"]) == 0
+    step = {"command": f"maskwright env down {path} --only slice --yes", "exit_code": None, "seconds": None}
+    assert json.loads(capsys.readouterr().out)["steps"] == [step]
     assert run(["env", "build", str(path), "--action", "default"]) == 2
 
 
@@ -190,12 +211,14 @@ def test_a_build_that_is_stopped_lets_its_command_clean_up(tmp_path: Path, monke
     def stop(number: int, frame: object) -> None:
         raise StoppedEarly("by SIGTERM")
 
+    steps = Steps()
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, 1.0)
     try:
         with pytest.raises(StoppedEarly):
-            build_table.run([["seed", "lab.yaml"]])
+            build_table.run([["seed", "lab.yaml"]], steps)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert (tmp_path / "begun").exists() and (tmp_path / "clean").exists()
+    assert [(step.command, step.exit_code) for step in steps.ran] == [("maskwright env seed lab.yaml", None)]

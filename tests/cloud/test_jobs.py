@@ -61,10 +61,10 @@ def lab(**parts: Any) -> None:
 
 
 @pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Say:
+def say(capfd: pytest.CaptureFixture[str]) -> Say:
     def said(*words: str, code: int = 0) -> str:
         got = run(list(words))
-        text = "".join(capsys.readouterr())
+        text = "".join(capfd.readouterr())
         assert got == code, text
         return text
 
@@ -205,6 +205,8 @@ def test_detached_job_is_seen_followed_and_stopped(cloud: Cloud, say: Say) -> No
     assert "host 2: lab1-slice-2 computes" in said and "host 3: lab1-slice-3 waits" in said
     assert json.loads(say("status", "lab.yaml", "--json"))["jobs"][0]["submission"] == 1
     assert say("logs", "lab.yaml", "--lines", "1").splitlines() == [f"host {n} | two {n}" for n in range(4)]
+    documents = map(json.loads, say("logs", "lab.yaml", "--lines", "1", "--json").splitlines())
+    assert list(documents) == [{"version": 1, "host": n, "line": f"two {n}"} for n in range(4)]
     another = say("submit", "env", "lab.yaml", "run.yaml", "--run", "two", code=2)
     assert "another job is not over yet" in another
 
@@ -220,8 +222,13 @@ def test_watch_ends_with_the_jobs_code_and_takes_down(cloud: Cloud, say: Say) ->
     say(*submit("--up", "--detach", "--down-when-done"))
     folder = Folder(f"gs://{BUCKET}/jobs/slice")
     folder.put_json("0001/result.json", {"code": 3, "cause": "host 1: exit 3", "report": [], "time": 0.0})
-    said = say("env", "watch", "lab.yaml", "--poll-seconds", "0.1", code=3)
-    assert "the job failed: host 1: exit 3" in said
+    said = say("env", "watch", "lab.yaml", "--poll-seconds", "0.1", "--json", code=3)
+    *words, last = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    assert "the job failed: host 1: exit 3" in last["error"]["message"] and last["error"]["exit_code"] == 3
+    assert {(word["version"], word["submission"]) for word in words} == {(1, 1)}
+    told = [(word["action"], word["hosts"], word["exit_code"], word["looks"]) for word in words]
+    assert told == [("down", True, None, 1), ("end", False, 3, 2), ("leave", False, None, 2)]
+    assert words[1]["why"] == "host 1: exit 3" and words[0]["machines"] == 4 and words[0]["time"] > 1e9
     assert not [key for key in cloud.resources if key.endswith("/instanceGroupManagers/lab1-slice")]
 
 

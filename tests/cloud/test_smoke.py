@@ -22,6 +22,7 @@ from in_process import Cli, Result
 from maskwright.cloud import smoke
 from maskwright.cloud.environment import build_environment
 from maskwright.cloud.smoke import Smoke
+from maskwright.core import child
 from maskwright.core.config import read_config
 from maskwright.core.errors import JobError, StoppedEarly
 
@@ -149,6 +150,26 @@ def test_it_says_what_it_costs_and_that_nobody_ran_it_and_asks(cli: Cli, tmp_pat
         < drawn.out.index("env down")
         < drawn.out.index("env audit")
     )
+    told = json.loads(cli("env", "smoke", path, "--dry-run", "--json").out)
+    assert told["environment"]["name"] == "laboratory-nu-smoke" and "/laboratory-nu-smoke/maskwright:" in told["image"]
+    assert [step["exit_code"] for step in told["steps"]] == [None] * len([*WHOLE, *END]) and told["taken_away"] is None
+
+
+def test_a_program_is_told_each_command_and_what_became_of_it(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Recorder(env_init=3)
+    monkeypatch.setattr(child, "run", run)
+    path = tmp_path / "lab.yaml"
+    path.write_text(yaml.safe_dump(BASE.model_dump(exclude_defaults=True)))
+    words = ("env", "smoke", path, "--container", "image:1", "--yes", "--json")
+    result = cli(*words)
+    told, error = json.loads(result.out), json.loads(result.err.splitlines()[-1])["error"]
+    assert (result.code, error["exit_code"], told["version"], told["image"]) == (3, 3, 1, "image:1")
+    assert [step["exit_code"] for step in told["steps"]] == [0, 0, 3, 0, 0] and told["taken_away"] is True
+    assert error["where"] == told["steps"][2]["command"] == f"maskwright env init {told['files']}/smoke.yaml"
+    run.fails = {"tokenizer train": 2, "env audit": 1}
+    assert json.loads(cli(*words).out)["taken_away"] is False
 
 
 @pytest.mark.long

@@ -266,6 +266,8 @@ def test_a_job_is_followed_to_its_end_with_its_logs(submit: Cli, cli: Cli, cloud
     assert cli("logs", target).out == result.out
     again = cli("logs", target, "--follow")
     assert (again.code, again.out) == (0, result.out)
+    documents = [json.loads(text) for text in cli("logs", target, "--json").out.splitlines()]
+    assert [(one["host"], one["line"]) for one in documents] == [(0, "step 1  https://***@x/y"), (1, "step 2")]
 
 
 EXIT = "The replica workerpool{pool} exited with a non-zero status of {code}. To find out more, see the logs."

@@ -93,7 +93,7 @@ def test_whole_life_of_a_job_that_hosts_fetch(bucket: Bucket) -> None:
             f'echo "w{worker} n$n $HF_TOKEN"; [ $n = 1 ] && {{ [ {worker} = 1 ] && kill -KILL $$; exit 75; }}; exit 0'
         )
         bucket.hosts.plan(worker, plan)
-    agents = [bucket.agent(worker, HF_TOKEN="hf_made_up_secret") for worker in (0, 1)]
+    agents = [bucket.agent(worker, "--json", HF_TOKEN="hf_made_up_secret") for worker in (0, 1)]
     out, err = end(bucket.submit("--env", "HF_TOKEN", "--set", "a.b='c d'"), 0)
     assert {f"host {w} | w{w} n{n} ***" for w in (0, 1) for n in (1, 2)} == {line for line in out if line.strip()}
     assert "attempt 2 begins on 2 hosts" in err and bucket.json("0001/result.json")["code"] == 0
@@ -117,12 +117,32 @@ def test_whole_life_of_a_job_that_hosts_fetch(bucket: Bucket) -> None:
     out, err = end(submitted, 75)
     log, _ = end(bucket.process("logs", bucket.spec, "--lines=1"), 0)
     assert log == ["host 0 | saving", "host 1 | saving"]
+    log, _ = end(bucket.process("logs", bucket.spec, "--lines=1", "--json"), 0)
+    assert list(map(json.loads, log)) == [{"version": 1, "host": host, "line": "saving"} for host in (0, 1)]
     assert "host 1 | saving" in err and json.loads("\n".join(out))["job"] == bucket.spec
     assert bucket.json("job.json")["submission"] == 2
     assert all(agent.poll() is None for agent in agents)  # they wait for the next one
-    for agent in agents:
+    for host, (agent, first) in enumerate(zip(agents, (75, 137), strict=True)):
         agent.terminate()
-        end(agent, 75)
+        out, err = end(agent, 75)
+        assert f"host {host} | saving" in err
+        documents = list(map(json.loads, out))
+        assert {(told.pop("version"), told.pop("host"), told.pop("time") > 1e9) for told in documents} == {
+            (1, host, True)
+        }
+        assert len({told.pop("instance") for told in documents}) == 1
+        told = [(one["event"], one["submission"], one["attempt"], one["exit_code"]) for one in documents]
+        assert told == [
+            ("waits", None, None, None),
+            ("begins", 1, 1, None),
+            ("ends", 1, 1, first),
+            ("begins", 1, 2, None),
+            ("ends", 1, 2, 0),
+            ("begins", 2, 1, None),
+            ("ends", 2, 1, 75),
+            ("leaves", None, None, None),
+        ]
+        assert documents[-1]["why"] == "told to end"
     assert bucket.hosts.left_over() == []
 
 
@@ -136,7 +156,8 @@ def test_first_error_is_final_and_the_others_are_ended(bucket: Bucket) -> None:
     assert lines[first + 1 :][:2] == ["host 1 | error: bad", "host 0: exit 75, stopped early, told to end"]
     assert lines[-1].endswith("the job failed: host 1: exit 3") and "host 1 | error: bad" in out
     for agent in agents:
-        end(agent, 3)
+        out, err = end(agent, 3)
+    assert "host 1 | error: bad" in out and err.splitlines()[-1].endswith("the job failed: host 1: exit 3")
     assert not (bucket.folder / "0001" / "attempt-002").exists()
 
 

@@ -68,8 +68,10 @@ def test_the_list_for_programs_leads_to_pages_of_the_site(tmp_path: Path) -> Non
 
 def test_the_site_loads_nothing_from_elsewhere() -> None:
     site = settings()
-    assert site["theme"]["font"] is False and site["plugins"] == ["search"]
+    assert site["theme"]["font"] is False and site["plugins"] == ["search", "offline"]
     assert not {"extra_javascript", "hooks"} & set(site)
+    (script,) = site["extra"]["polyfills"]  # `offline` adds none of its own beside one of this name
+    assert Path(script).name == "iframe-worker.js" and (ROOT / "docs" / script).is_file()
 
 
 @pytest.mark.parametrize("name", reference_pages.MADE)

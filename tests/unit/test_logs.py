@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from maskwright.cli.main import run as command
 from maskwright.core.errors import InputError
 from maskwright.monitor.logs import RESTART_SECONDS, Tail, follow, show
 from maskwright.monitor.status import look
@@ -76,9 +77,13 @@ class Run:
         if callable(action):
             action()
 
+    def take(self, host: int | None, line: str) -> None:
+        assert host is None
+        self.lines.append(line)
+
     def follow(self, lines: int | None = None) -> int:
         folder = str(self.folder)
-        return follow(folder, lines, write=self.lines.append, clock=lambda: self.now, sleep=self.sleep)
+        return follow(folder, lines, write=self.take, clock=lambda: self.now, sleep=self.sleep)
 
 
 @pytest.mark.parametrize(("phase", "code"), [("done", 0), ("failed", 3), ("stopped", 75)])
@@ -92,7 +97,7 @@ def test_it_waits_for_the_start_and_ends_with_the_runs_code(
         20: lambda: (run.log("2026  end"), run.write(phase=phase, exit=code, message="so it was")),
     }
     assert run.follow() == code
-    assert run.lines == ["2026  step 1  loss 2\n", "2026  step 2  loss 1\n", "2026  end\n"]
+    assert run.lines == ["2026  step 1  loss 2", "2026  step 2  loss 1", "2026  end"]
     said = capsys.readouterr().err
     assert said.count("no run there yet") == 1 and f"{phase}: so it was" in said
     assert run.polls < 30
@@ -106,7 +111,7 @@ def test_after_a_lost_process_it_waits_for_the_launcher(tmp_path: Path, capsys: 
         40: lambda: (run.write(phase="training", exit=None, reason="", attempt=2), run.log("attempt 2\n")),
         60: lambda: run.write(phase="done", exit=0, message="trained to the last step"),
     }
-    assert run.follow() == 0 and run.lines == ["attempt 2\n"]
+    assert run.follow() == 0 and run.lines == ["attempt 2"]
     assert "waiting 60 s for its launcher" in capsys.readouterr().err
 
     began, run.polls = run.now, 0
@@ -137,12 +142,27 @@ def test_a_run_that_ended_without_a_word(tmp_path: Path) -> None:
 def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = Run(tmp_path / "run")
     with pytest.raises(InputError):
-        show(str(run.folder), None)
+        show(str(run.folder), None, write=run.take)
     run.write()
-    assert show(str(run.folder), None) == 0
+    assert show(str(run.folder), None, write=run.take) == 0
     assert "no log yet" in capsys.readouterr().err
     run.log("one\ntwo\nthree")
-    show(str(run.folder), 2, write=run.lines.append)
-    assert run.lines == ["two\n", "three\n"]
+    show(str(run.folder), 2, write=run.take)
+    assert run.lines == ["two", "three"]
     with pytest.raises(InputError, match="URL"):
-        follow("memory://nowhere", None)
+        follow("memory://nowhere", None, write=run.take)
+
+
+def test_a_document_for_each_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run(tmp_path / "run")
+    run.write(phase="failed", exit=3, message="so it was")
+    run.log('one "é"\nhttps://me:hunter22@host/x\n')
+    documents = [
+        {"version": 1, "host": None, "line": 'one "é"'},
+        {"version": 1, "host": None, "line": "https://***@host/x"},
+    ]
+    for more, code in (((), 0), (("--follow",), 3)):
+        assert command(["logs", str(run.folder), "--json", *more]) == code
+        assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == documents
+    assert command(["logs", str(run.folder), "--lines", "1"]) == 0
+    assert capsys.readouterr().out == "https://***@host/x\n"

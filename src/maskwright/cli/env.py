@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection
+from dataclasses import asdict
 from json import dumps
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,6 +16,7 @@ from maskwright.cli.options import (
     StopAfterHours,
     app,
     plain,
+    print_line,
     print_result,
     require_alone,
     stdout_for_document,
@@ -23,6 +25,7 @@ from maskwright.cli.options import (
 if TYPE_CHECKING:
     from maskwright.cloud.environment import Environment
     from maskwright.cloud.google.rest import Google
+    from maskwright.cloud.jobs.policy import Word
     from maskwright.cloud.provision.commands import Confirm
     from maskwright.cloud.provision.terraform_cli import Plan
     from maskwright.cloud.record import Record
@@ -220,6 +223,7 @@ def watch(
     prices: Prices = None,
     stay: Annotated[bool, typer.Option("--stay", help="Watch the next jobs too, until you end it.")] = False,
     poll_seconds: PollSeconds = 10.0,
+    json: AsJson = False,
 ) -> None:
     """Look after the hosts of the job. They are made again when they are preempted, and taken away at a limit."""
     from maskwright.cloud.jobs import follow as following
@@ -229,7 +233,13 @@ def watch(
     place = jobs.find(location, target)
     limits = following.make_limits(max_cost, stop_after_hours, down_when_done)
     ground = EnvironmentGround(place.location, place.kind, prices)
-    following.watch(place, ground, limits, stay=stay, poll_seconds=poll_seconds)
+    with stdout_for_document(json) as documents:
+
+        def hear(word: Word) -> None:
+            if json:
+                print_line(asdict(word), documents)
+
+        following.watch(place, ground, limits, stay=stay, poll_seconds=poll_seconds, hear=hear)
 
 
 @env.command("status")
@@ -280,43 +290,6 @@ def audit(location: EnvironmentFile, json: AsJson = False, prices: Prices = None
     environment = read_environment(location)
     wanted, remembered = record.wanted(environment), record.read(environment)
     _audit(Google(environment.project), environment, wanted, remembered, prices, json=json)
-
-
-@env.command("smoke")
-def smoke(
-    location: EnvironmentFile,
-    on: Annotated[
-        Literal["vm", "tpu"],
-        typer.Option("--on", help="Spot machine to use: vm is one n2-standard-8, tpu is one v6e chip."),
-    ] = "vm",
-    container: Annotated[
-        str | None,
-        typer.Option(metavar="IMAGE", help="Image to run; Cloud Build builds one when not given, which takes long."),
-    ] = None,
-    yes: Yes = False,
-    prices: Prices = None,
-    dry_run: DryRun = False,
-) -> None:
-    """Make, seed, use and take away a small environment beside ENV. It costs money, and we have never run it."""
-    from maskwright.cloud import smoke as task
-    from maskwright.cloud.environment import read_environment
-    from maskwright.cloud.prices import estimate, read_prices, table
-    from maskwright.core.console import say
-
-    planned, image = task.plan(read_environment(location), on, container), container is None
-    if dry_run:
-        return print(task.describe(planned, image))
-    costs = estimate(planned.environment, read_prices(prices))
-    usd, more = costs.hourly * task.MOST_HOURS, ", and Cloud Build for the image" if image else ""
-    for line in (
-        "This was written without access to Google Cloud: you are the first to run it, in your project and for money.",
-        *table(costs).splitlines(),
-        f"About {usd:,.2f} USD if it takes {task.MOST_HOURS:g} h, by that table{more}; at the end all is taken away.",
-    ):
-        say(line)
-    if not yes:
-        require_yes("Spend that?", "env smoke", "nothing was made")
-    task.smoke(planned, image=image)
 
 
 @env.command("prices")

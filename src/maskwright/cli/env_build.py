@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
 from maskwright.cli.env import DryRun, EnvironmentFile, ServiceAccount, env
-from maskwright.cli.options import AsJson, print_result
+from maskwright.cli.options import AsJson, print_result, stdout_for_document
 from maskwright.cloud.machines import TpuKind
 
 
@@ -30,10 +32,12 @@ def build(
     ] = "default",
     service_account: ServiceAccount = None,
     dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run the commands that a row of the older Cloud Build set-up stands for. It ends with the first that fails."""
     from maskwright.cloud.environment import read_environment
     from maskwright.cloud.old_setup import build_table
+    from maskwright.core.child import Step, Steps, typed
     from maskwright.core.console import say, warn
     from maskwright.core.errors import InputError
 
@@ -48,10 +52,20 @@ def build(
         say(line)
     if row.disk is None and build_table.FLAGS[disk]:
         warn(build_table.DISK_HAS_NO_PART)
+
+    def tell(of: Sequence[Step]) -> None:
+        value = {"environment": location, "image": environment.container, "steps": [asdict(step) for step in of]}
+        print_result("\n".join(step.command for step in of), value, as_json)
+
     if dry_run:
-        return print("\n".join(f"maskwright env {' '.join(words)}" for words in listed))
-    if code := build_table.run(listed):
-        raise typer.Exit(code)
+        return tell([Step(typed(["env", *words])) for words in listed])
+    steps = Steps()
+    try:
+        with stdout_for_document(as_json):
+            build_table.run(listed, steps)
+    finally:
+        if as_json:
+            tell(steps.ran)
 
 
 @env.command("import")

@@ -27,6 +27,7 @@ from maskwright.cli import (  # noqa: F401 - each puts its commands into the tab
     drills,
     env,
     env_build,
+    env_smoke,
     image,
     imports,
     models,
@@ -127,9 +128,7 @@ def _meant(error: Any, words: list[str]) -> str:
 
     option, command = error.option_name, error.ctx.command
     if option == "--json":
-        behind = "put it behind the command, as in `maskwright doctor --json`"
-        none = "leave it out; docs/json.md says what programs read instead"
-        return none if error.ctx.parent and not hasattr(command, "commands") else behind
+        return "put it behind the command, as in `maskwright doctor --json`"
     guide = (finetuning if command.name == "finetune" else config).GUIDE
     keys = keys_of(guide.section)
     known = [name for parameter in command.params for name in parameter.opts]

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 import typer
 
 from maskwright.cli import places
-from maskwright.cli.options import Address, AsJson, app, print_result
-from maskwright.core import storage
+from maskwright.cli.options import Address, AsJson, app, as_line, print_result
+from maskwright.core import console, storage
+from maskwright.core.secrets import redact
 
 WATCH_SECONDS = 5.0
 
@@ -30,7 +31,10 @@ def status(
     try:
         while True:
             found = target.status()
-            print_result(found.report(), found.to_json(), as_json)
+            if as_json and watch:
+                print(as_line(found.to_json()), flush=True)
+            else:
+                print_result(found.report(), found.to_json(), as_json)
             if not watch or found.over:
                 return
             time.sleep(WATCH_SECONDS)
@@ -48,10 +52,16 @@ def logs(
         int | None, typer.Option(metavar="N", help="Show this many of the last lines; all when not given.", min=0)
     ] = None,
     address: Address = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show a run's log. With --follow, end with the run's exit code: 0 for done, 75 for stopped early, else its own."""
     target = places.run(run, address, options=frozenset({"--lines"} if lines is not None else ()))
-    if code := target.logs(follow=follow, lines=lines):
+
+    def show(host: int | None, line: str) -> None:
+        text = as_line({"host": host, "line": redact(line)}) if as_json else console.log_line(host, line)
+        print(text, flush=True)
+
+    if code := target.logs(follow=follow, lines=lines, show=show):
         raise typer.Exit(code)
 
 

@@ -8,13 +8,13 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TextIO
 
 import typer
 from typer.core import TyperArgument, TyperGroup
 
 from maskwright.core import storage
-from maskwright.core.console import say, several, warn
+from maskwright.core.console import lost_terminal_is_no_error, say, several, warn
 from maskwright.core.errors import InputError
 
 PANELS = {
@@ -149,17 +149,20 @@ def print_result(report: str, value: Mapping[str, Any], as_json: bool) -> None:
 
 
 @contextmanager
-def stdout_for_document(as_json: bool) -> Iterator[None]:
-    """With `as_json`, what this process and those that it starts print inside goes to stderr."""
+def stdout_for_document(as_json: bool) -> Iterator[TextIO]:
+    """With `as_json`, what this process and those that it starts print inside goes to stderr. Yields stdout."""
     if not as_json:
-        yield
+        yield sys.stdout
         return
     sys.stdout.flush()
     kept = os.dup(1)
     try:
         os.dup2(2, 1)
-        with redirect_stdout(sys.stderr):
-            yield
+        with (
+            open(kept, "w", encoding=sys.stdout.encoding, errors="replace", closefd=False) as documents,
+            redirect_stdout(sys.stderr),
+        ):
+            yield documents
     finally:
         os.dup2(kept, 1)
         os.close(kept)
@@ -174,6 +177,16 @@ def require_alone(as_json: bool, others: Mapping[str, object]) -> None:
 def as_document(value: Mapping[str, Any]) -> str:
     assert "version" not in value
     return in_json({"version": JSON_VERSION, **value})
+
+
+def print_line(value: Mapping[str, Any], file: TextIO) -> None:
+    """One document of many, on a line of its own. Should whoever reads have gone, the work goes on without it."""
+    with lost_terminal_is_no_error():
+        print(as_line(value), file=file, flush=True)
+
+
+def as_line(value: Mapping[str, Any]) -> str:
+    return json.dumps({"version": JSON_VERSION, **value}, ensure_ascii=False)
 
 
 def in_json(value: Any) -> str:

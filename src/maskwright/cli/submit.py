@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from maskwright.cli import options as common
-from maskwright.cli.options import all_overrides, app, as_document, plain
+from maskwright.cli.options import all_overrides, app, as_document, plain, print_line, stdout_for_document
 from maskwright.cli.places import CLUSTERS, PLACES, place
 from maskwright.core.errors import InputError
 from maskwright.launch import target
@@ -166,16 +166,24 @@ def agent(
     poll_seconds: Annotated[
         float, typer.Option(metavar="N", help="Seconds between two looks at the bucket.", min=0.1)
     ] = 5.0,
+    as_json: common.AsJson = False,
 ) -> None:
     """Wait on a host for jobs in a bucket, and run them. For a host's start-up script."""
-    from maskwright.launch.bucket.agent import run_agent
+    from maskwright.launch.bucket.agent import News, run_agent
 
-    run_agent(
-        spec,
-        host_index,
-        num_hosts,
-        once=once,
-        poll_seconds=poll_seconds,
-        instance=instance,
-        idle_minutes=idle_minutes,
-    )
+    with stdout_for_document(as_json) as documents:
+
+        def hear(news: News) -> None:
+            if as_json:
+                print_line(asdict(news), documents)
+
+        run_agent(
+            spec,
+            host_index,
+            num_hosts,
+            once=once,
+            poll_seconds=poll_seconds,
+            instance=instance,
+            idle_minutes=idle_minutes,
+            hear=hear,
+        )

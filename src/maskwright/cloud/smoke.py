@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import inspect
 import os
-import shlex
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import Any, Literal
 
 import yaml
 
 from maskwright.cloud.environment import Environment, build_environment
-from maskwright.core import child, storage
+from maskwright.core import storage
+from maskwright.core.child import Step, Steps, require, typed
 from maskwright.core.console import say
-from maskwright.core.errors import JobError, StoppedEarly
+from maskwright.core.errors import JobError
 from maskwright.core.folder import Folder
 
 Kind = Literal["vm", "tpu"]
@@ -116,10 +116,23 @@ def configuration(smoke: Smoke) -> dict[str, Any]:
 def describe(smoke: Smoke, image: bool) -> str:
     """The commands that would run, below the environment's YAML."""
     lines = [_yaml(smoke.environment.model_dump(exclude_defaults=True))]
-    lines += [f"maskwright {shlex.join(words)}" for words in smoke.before()]
+    lines += [typed(words) for words in smoke.before()]
     lines += [f"# {smoke.path('data')} is copied to {smoke.source}"]
-    lines += [f"maskwright {shlex.join(words)}" for words in (*smoke.after(image), *smoke.end())]
+    lines += [typed(words) for words in (*smoke.after(image), *smoke.end())]
     return "\n".join(lines)
+
+
+def as_json(smoke: Smoke, image: bool, ran: Sequence[Step] | None) -> dict[str, Any]:
+    """`ran`: None where nothing was to be run, and `steps` has what would be."""
+    commands = [*smoke.before(), *smoke.after(image), *smoke.end()]
+    ended = {step.command: step.exit_code for step in ran or ()}
+    return {
+        "environment": smoke.environment.model_dump(mode="json", exclude_defaults=True),
+        "files": smoke.files,
+        "image": smoke.environment.container,
+        "steps": [asdict(step) for step in ([Step(typed(words)) for words in commands] if ran is None else ran)],
+        "taken_away": None if ran is None else all(ended.get(typed(words)) == 0 for words in smoke.end()),
+    }
 
 
 def _yaml(values: dict[str, Any]) -> str:
@@ -164,32 +177,19 @@ def copy(smoke: Smoke) -> None:
 
 def smoke(planned: Smoke, *, image: bool, run: Run | None = None) -> None:
     """Raises `JobError` with the code of the first command that fails. Whatever happens, it takes everything away."""
-    run = run or _run
+    run = run or Steps().run
     write(planned)
     try:
         for words in planned.before():
-            _require(run, words)
+            require(run, words)
         say(f"copying the token store to {planned.source}")
         copy(planned)
         for words in planned.after(image):
-            _require(run, words)
+            require(run, words)
     finally:
         failed = [words for words in planned.end() if run(words)]
         if failed:
-            say(f"STILL THERE, AND IT MAY COST MONEY: run `maskwright {shlex.join(failed[0])}` until it ends with 0")
+            say(f"STILL THERE, AND IT MAY COST MONEY: run `{typed(failed[0])}` until it ends with 0")
     if failed:
-        fix = f"run it again until it ends with 0: maskwright {shlex.join(failed[0])}"
+        fix = f"run it again until it ends with 0: {typed(failed[0])}"
         raise JobError("the job is done, but not everything was taken away", 1, where=planned.environment.name, fix=fix)
-
-
-def _require(run: Run, words: Sequence[str]) -> None:
-    code = run(words)
-    if code == StoppedEarly.exit_code:
-        raise StoppedEarly(f"`maskwright {shlex.join(words)}` stopped early")
-    if code:
-        raise JobError(f"exit {code}", code, where=f"maskwright {shlex.join(words)}", fix="see what it said")
-
-
-def _run(words: Sequence[str]) -> int:
-    say(f"$ maskwright {shlex.join(words)}")
-    return child.run(words)

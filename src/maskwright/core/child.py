@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from maskwright.core.console import say
+from maskwright.core.errors import JobError, StoppedEarly
 from maskwright.core.parent import PARENT
 
 
@@ -54,6 +57,48 @@ def run(words: Sequence[str]) -> int:
             process.wait()
         raise
     return code if code >= 0 else 128 - code
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command of several that are run one after another."""
+
+    command: str
+    """As a user would type it."""
+    exit_code: int | None = None
+    """None before its end, also where it was stopped."""
+    seconds: float | None = None
+    """None before it begins."""
+
+
+def typed(words: Sequence[str]) -> str:
+    """What a user would type to run `words`."""
+    return f"maskwright {shlex.join(words)}"
+
+
+class Steps:
+    """Runs one command after another, as `run`; `ran` has those that began."""
+
+    def __init__(self) -> None:
+        self.ran: list[Step] = []
+
+    def run(self, words: Sequence[str]) -> int:
+        say(f"$ {typed(words)}")
+        began, code = time.monotonic(), None
+        try:
+            code = run(words)
+            return code
+        finally:
+            self.ran.append(Step(typed(words), code, round(time.monotonic() - began, 3)))
+
+
+def require(run: Callable[[Sequence[str]], int], words: Sequence[str]) -> None:
+    """Raises `StoppedEarly`, or `JobError` with the exit code, where the command ends with another one than 0."""
+    code = run(words)
+    if code == StoppedEarly.exit_code:
+        raise StoppedEarly(f"`{typed(words)}` stopped early")
+    if code:
+        raise JobError(f"exit {code}", code, where=typed(words), fix="see what it said")
 
 
 def run_side_by_side(commands: Sequence[Finetuning], at_once: int = 1) -> Generator[tuple[int, int], None, None]:

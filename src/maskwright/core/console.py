@@ -20,6 +20,10 @@ LINE_EVERY_SECONDS = 15.0
 REDRAW_EVERY_SECONDS = 0.2
 
 
+Show = Callable[[int | None, str], object]
+"""Gets the lines of a job's log: the index of the host that said it, None where one log is that of all, and the line
+without its end."""
+
 _open_bars: list[Progress] = []
 _quiet = False
 
@@ -58,6 +62,17 @@ def lost_terminal_is_no_error() -> Iterator[None]:
 
 def warn(message: str) -> None:
     say(f"warning: {message}")
+
+
+def log_line(host: int | None, line: str) -> str:
+    """A line of a job's log as a person sees it, without secrets."""
+    return ("" if host is None else f"host {host} | ") + redact(line)
+
+
+def show_line(host: int | None, line: str) -> None:
+    """A line of a job's log on stdout. One thread prints, so no two lines mix."""
+    with lost_terminal_is_no_error():
+        print(log_line(host, line), flush=True)
 
 
 def human_count(number: float) -> str:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 from pydantic import ValidationError
 
 from maskwright.core import records
+from maskwright.core.console import Show
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import redact
 
@@ -183,8 +184,8 @@ class Target(Protocol):
 
     def status(self) -> Report: ...
 
-    def logs(self, *, follow: bool, lines: int | None) -> int:
-        """Prints them. With `follow`, returns the run's exit code or raises what gives it."""
+    def logs(self, *, follow: bool, lines: int | None, show: Show) -> int:
+        """Gives `show` each line. With `follow`, returns the run's exit code or raises what gives it."""
         ...
 
     def stop(self, *, checkpoint: bool, wait_seconds: float) -> str:

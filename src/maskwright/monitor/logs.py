@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
 
-from maskwright.core.console import human_seconds, say
+from maskwright.core.console import Show, human_seconds, say
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.folder import Folder
-from maskwright.core.secrets import redact
 from maskwright.monitor.status import Report, look
 
 LOG = "log.txt"
@@ -22,7 +20,7 @@ KILLED = 1
 """Exit code for a run that ended without a word, as of a launcher whose process is killed every time."""
 
 
-def show(run: str, lines: int | None, *, write: Callable[[str], object] | None = None) -> int:
+def show(run: str, lines: int | None, *, write: Show) -> int:
     """Raises `InputError` where there is no run."""
     found = look(run)
     content = Folder(run, reach=True).get(LOG)
@@ -38,7 +36,7 @@ def follow(
     run: str,
     lines: int | None,
     *,
-    write: Callable[[str], object] | None = None,
+    write: Show,
     clock: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
@@ -136,8 +134,6 @@ def _note(found: Report | None) -> str:
     return ""
 
 
-def _emit(lines: list[str], write: Callable[[str], object] | None) -> None:
+def _emit(lines: list[str], write: Show) -> None:
     for line in lines:
-        (write or sys.stdout.write)(redact(line) + "\n")
-    if lines and write is None:
-        sys.stdout.flush()
+        write(None, line)

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import ClassVar
 
+from maskwright.core.console import Show
 from maskwright.core.errors import INTERRUPTED, InputError, MaskwrightError, StoppedEarly
 from maskwright.monitor import logs, status
 from maskwright.monitor.status import OVER, SILENT_SECONDS
@@ -22,9 +23,9 @@ class RunFolder:
     def status(self) -> status.Report:
         return status.look(self.location)
 
-    def logs(self, *, follow: bool, lines: int | None) -> int:
+    def logs(self, *, follow: bool, lines: int | None, show: Show) -> int:
         try:
-            return logs.follow(self.location, lines) if follow else logs.show(self.location, lines)
+            return (logs.follow if follow else logs.show)(self.location, lines, write=show)
         except StoppedEarly:
             return INTERRUPTED
 

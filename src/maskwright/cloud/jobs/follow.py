@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from maskwright.cloud.environment import Slice
 from maskwright.cloud.jobs import spec as jobs
 from maskwright.cloud.jobs.hosts import EnvironmentGround
-from maskwright.cloud.jobs.policy import Action
+from maskwright.cloud.jobs.policy import Action, Hear
 from maskwright.cloud.jobs.spec import Place, Prepared
 from maskwright.cloud.jobs.watcher import Ground, Limits, Watcher, read_limits
 from maskwright.core.console import say
@@ -175,10 +175,16 @@ def raise_result(place: Place, end: Action, ended: MaskwrightError | None = None
 
 
 def watch(
-    place: Place, ground: Ground, limits: Limits, *, stay: bool = False, poll_seconds: float = POLL_SECONDS
+    place: Place,
+    ground: Ground,
+    limits: Limits,
+    *,
+    stay: bool = False,
+    poll_seconds: float = POLL_SECONDS,
+    hear: Hear = lambda word: None,
 ) -> None:
     """`env watch`: until the job is over, with its exit code; `stay`: for the next ones too."""
-    watcher = Watcher(place.folder, ground, with_rates(ground, limits))
+    watcher = Watcher(place.folder, ground, with_rates(ground, limits), hear=hear)
     try:
         raise_result(place, until_end(watcher, poll_seconds, stay=stay))
     finally:

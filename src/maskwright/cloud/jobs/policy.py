@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -132,6 +133,35 @@ class Action:
     placement: int = 0
     """Place in which hosts are to be made. Hosts in another place go first."""
     code: int = 0
+
+
+@dataclass(frozen=True)
+class Word:
+    """What a watcher tells a program, each time that it has something new to say. Times are Unix seconds. What it has
+    counted is None while it has not, as another one watches."""
+
+    time: float
+    action: Kind | Literal["leave"]
+    """The decision, told before it is carried out; leave: from here on this watcher does nothing."""
+    why: str
+    next_try: float | None
+    """With `wait`."""
+    exit_code: int | None
+    """The job's, with `end`, `conclude` and `give up`."""
+    hosts: bool
+    """Whether there were hosts at the last look."""
+    looks: int
+    submission: int | None = None
+    placement: int | None = None
+    machines: int | None = None
+    """Those that bill."""
+    hours: float | None = None
+    """Hours in which machines have existed, of this submission."""
+    usd: float | None = None
+    """Cost of those hours."""
+
+
+Hear = Callable[[Word], object]
 
 
 def read_history(value: dict[str, Any] | None, submission: int, placement: int) -> History:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from maskwright.cloud.environment import read_environment
 from maskwright.cloud.jobs.spec import Place
 from maskwright.cloud.jobs.watcher import HISTORY
-from maskwright.core.console import human_seconds, say
+from maskwright.core.console import Show, human_seconds, say
 from maskwright.core.errors import InputError, StoppedEarly
 from maskwright.launch.bucket.place import Bucket, JobReport, look
 from maskwright.launch.bucket.queue import put_result, read_result, read_spec
@@ -64,9 +64,9 @@ class EnvironmentJobs:
     def status(self) -> Report:
         return Report([_look(place) for place in places(self.location)])
 
-    def logs(self, *, follow: bool, lines: int | None) -> int:
+    def logs(self, *, follow: bool, lines: int | None, show: Show) -> int:
         """With `follow`, it raises the error that gives the job's exit code."""
-        return self._chosen().logs(follow=follow, lines=lines)
+        return self._chosen().logs(follow=follow, lines=lines, show=show)
 
     def stop(self, *, checkpoint: bool = False, wait_seconds: float = 0.0) -> str:
         return self._chosen().stop()

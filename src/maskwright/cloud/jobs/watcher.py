@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 from maskwright.cloud.jobs import policy
 from maskwright.cloud.jobs.lease import Lease
-from maskwright.cloud.jobs.policy import Action, History, Rules, Seen
+from maskwright.cloud.jobs.policy import Action, Hear, History, Kind, Rules, Seen, Word
 from maskwright.core import records
 from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, Locked, MaskwrightError, StoppedEarly
@@ -139,7 +139,9 @@ class Watcher:
         *,
         known: Limits | None = None,
         clock: Callable[[], float] = time.time,
+        hear: Hear = lambda word: None,
     ) -> None:
+        self._hear, self._looks = hear, 0
         self._folder, self._ground, self._limits, self._clock = folder, ground, limits or Limits(), clock
         self._known = known or Limits()
         self._last: tuple[Rules, History, float] | None = None
@@ -153,10 +155,12 @@ class Watcher:
     def leave(self) -> None:
         with suppress(MaskwrightError):  # the next one then waits until this one is silent
             self._lease.leave()
+        self._hear(self._word("leave"))
 
     def turn(self) -> Action:
         """Waits out trouble with Google or the bucket, and trouble that nobody has thought of: a watcher that dies
         keeps no budget."""
+        self._looks += 1
         try:
             if not self._lease.turn():
                 self._last = None
@@ -220,8 +224,26 @@ class Watcher:
             text += f"; next try at {time.strftime('%H:%M:%S', time.localtime(action.until))}"
         if text != self._said and action.why:
             how(text)
+        if text != self._said:
+            over = action.kind in ("end", "conclude", "give up")
+            until = action.until if action.kind == "wait" else None
+            self._hear(self._word(action.kind, action.why, until, action.code if over else None))
         self._said = text
         return action
+
+    def _word(
+        self,
+        action: Kind | Literal["leave"],
+        why: str = "",
+        next_try: float | None = None,
+        exit_code: int | None = None,
+    ) -> Word:
+        word = Word(self._clock(), action, redact(why), next_try, exit_code, self.left, self._looks)
+        if self._last is None:
+            return word
+        known = self._last[1]
+        counts = {name: getattr(known, name) for name in ("submission", "placement", "machines", "hours", "usd")}
+        return replace(word, **counts)
 
     # ---- looking -------------------------------------------------------------------------------------------------
 

@@ -10,9 +10,9 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from maskwright.core import child
+from maskwright.core.child import Steps, require
 from maskwright.core.console import say
-from maskwright.core.errors import InputError
+from maskwright.core.errors import InputError, MaskwrightError
 
 PARTS = ("nfs", "slice", "group")
 """Parts that `create` makes where the YAML has them. Disks are seeded on their own."""
@@ -134,11 +134,13 @@ def _without_group(action: str, command: str, parts: Collection[str]) -> tuple[s
     return command, "there is no group: the slice's own hosts run the code, so _MIG=true is about them"
 
 
-def run(listed: Sequence[Sequence[str]]) -> int:
-    """Runs one after another. Ends with the first that fails, and its exit code."""
-    for words in listed:
-        say(f"$ maskwright env {' '.join(words)}")
-        if code := child.run(["env", *words]):
-            say(f"maskwright env {words[0]} ended with {code}; nothing after it is run")
-            return code
-    return 0
+def run(listed: Sequence[Sequence[str]], steps: Steps) -> None:
+    """Runs one `maskwright env` after another. At the first that fails, raises `StoppedEarly`, or `JobError` with its
+    exit code."""
+    for number, words in enumerate(listed):
+        try:
+            require(steps.run, ["env", *words])
+        except MaskwrightError:
+            if number + 1 < len(listed):
+                say("nothing after it is run")
+            raise

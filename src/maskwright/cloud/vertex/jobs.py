@@ -15,11 +15,10 @@ from typing import Any, ClassVar
 
 from maskwright.cloud.google.errors import unsure
 from maskwright.cloud.google.rest import Google, seconds_of
-from maskwright.core.console import say
+from maskwright.core.console import Show, say, show_line
 from maskwright.core.errors import CloudError, InputError, JobError, MaskwrightError, StoppedEarly
 from maskwright.core.secrets import redact
 from maskwright.launch.follow import followed, until_over, wait_until_over
-from maskwright.launch.ssh.host import show
 
 POLL_SECONDS = 5.0
 LATE_SECONDS = 60
@@ -167,8 +166,8 @@ def exit_code(why: str) -> int | None:
 class Log:
     """What was shown of a job's log. `more` shows what came since; true when that was something."""
 
-    def __init__(self, jobs: Jobs, job: VertexJob) -> None:
-        self._jobs, self._job = jobs, job
+    def __init__(self, jobs: Jobs, job: VertexJob, show: Show) -> None:
+        self._jobs, self._job, self._show = jobs, job, show
         self._since, self._shown = job.created or "1970-01-01T00:00:00Z", set[str]()
 
     def more(self) -> bool:
@@ -183,7 +182,7 @@ class Log:
             if host is None:
                 say(line)
             else:
-                show(host, line)
+                self._show(host, line)
             self._since = max(self._since, _earlier(str(entry.get("timestamp", ""))))
         return anything
 
@@ -207,10 +206,10 @@ def _earlier(timestamp: str) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds - LATE_SECONDS))
 
 
-def follow_to_its_end(job: VertexJob) -> None:
+def follow_to_its_end(job: VertexJob, show: Show = show_line) -> None:
     """Shows state and log until the job is over; raises what gives its exit code. Ctrl-C ends only the following."""
     jobs, state, where = Jobs(job.project, job.region), "", job.target
-    log = Log(jobs, job)
+    log = Log(jobs, job, show)
 
     def look() -> VertexJob | None:
         nonlocal state
@@ -268,12 +267,12 @@ class Submitted:
     def status(self) -> VertexJob:
         return self._find()[1]
 
-    def logs(self, *, follow: bool, lines: int | None) -> int:
+    def logs(self, *, follow: bool, lines: int | None, show: Show) -> int:
         jobs, job = self._find()
         if follow:
-            follow_to_its_end(job)
+            follow_to_its_end(job, show)
         else:
-            Log(jobs, job).more()
+            Log(jobs, job, show).more()
         return 0
 
     def stop(self, *, checkpoint: bool = False, wait_seconds: float = 120.0) -> str:

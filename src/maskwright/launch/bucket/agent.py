@@ -12,11 +12,12 @@ import platform
 import shlex
 import time
 from collections import deque
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from maskwright import __version__
-from maskwright.core.console import say, warn
+from maskwright.core.console import say, show_line, warn
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.parent import as_reason
@@ -28,7 +29,7 @@ from maskwright.launch.bucket.queue import attempt_folder, is_asked, last_attemp
 from maskwright.launch.bucket.slots import Slot, Slots
 from maskwright.launch.cluster import PORT
 from maskwright.launch.outcome import End, conclude
-from maskwright.launch.ssh.host import Attempt, show
+from maskwright.launch.ssh.host import Attempt
 from maskwright.launch.target import JobSpec, node_words
 
 IMAGE = "MASKWRIGHT_IMAGE"
@@ -42,6 +43,30 @@ WAIT_SECONDS = 3600.0
 the missing ones, they would bill for ever; a watcher makes all of them again."""
 LOG_BYTES = 4 << 20
 """Kept for a bucket that cannot be reached; beyond it the oldest lines are dropped."""
+
+
+Event = Literal["waits", "begins", "ends", "displaced", "leaves"]
+
+
+@dataclass(frozen=True)
+class News:
+    """What an agent tells a program, as it happens."""
+
+    time: float
+    """Unix seconds."""
+    event: Event
+    """begins, ends: an attempt; displaced: another machine is this host from here on."""
+    instance: str
+    host: int | None
+    """Its index; None for a machine that has found no free one."""
+    submission: int | None = None
+    attempt: int | None = None
+    exit_code: int | None = None
+    """Of the attempt on this host; with `leaves`, that of the submission that the agent was for."""
+    why: str = ""
+
+
+Hear = Callable[[News], object]
 
 
 class Agent:
@@ -60,12 +85,16 @@ class Agent:
         slots: Slots | None = None,
         slot: Slot | None = None,
         idle_seconds: float | None = None,
+        hear: Hear = lambda news: None,
     ) -> None:
+        self._hear, self._submission, self._number = hear, 0, 0
         self.folder, self.index, self.num_hosts = folder, index, num_hosts
         self.once, self.poll_seconds = once, poll_seconds
         self.over: dict[str, Any] | None = None
         """The result after which an agent that runs one submission ends."""
-        self.idle_for_good = self.displaced = False
+        self.idle_for_good = ""
+        """Why it ends for want of something to compute."""
+        self.displaced = False
         self._instance, self._slots, self._slot = instance or machine.instance(), slots, slot
         self._idle_seconds, self._busy_at = idle_seconds, time.monotonic()
         self._waits: tuple[int, float] = (0, 0.0)
@@ -169,7 +198,7 @@ class Agent:
         _leave_note(self.folder, self._instance, what)
         now = read_spec(self.folder)
         if (now.submission if now else 0) == (spec.submission if spec else 0):
-            self.idle_for_good = True
+            self.idle_for_good = what
         else:
             _remove_note(self.folder, self._instance)
             say("a job came: staying")
@@ -184,6 +213,7 @@ class Agent:
         if not number or self.folder.get(f"{place}/exit.json") is not None:
             return
         self._place, self._segment = place, 0
+        self._submission, self._number = spec.submission, number
         if self.folder.get(f"{place}/begun.json") is not None:
             self._put_exit(End(self.index, None, why="the host, or its agent, was started again"))
             return
@@ -206,6 +236,7 @@ class Agent:
             line=self._take_line,
         )
         self._set_up = spec.submission
+        self._tell("begins")
 
     def _node_words(self, spec: JobSpec, number: int) -> list[str]:
         """Several hosts meet at the first one. Slices too: whether JAX would find the hosts of an instance group by
@@ -217,7 +248,7 @@ class Agent:
         return node_words(self.num_hosts, self.index, f"{first}:{PORT + number % PORTS}")
 
     def _take_line(self, index: int, line: str) -> None:
-        show(index, line)
+        show_line(index, line)
         self._log.append(redact(line).encode() + b"\n")
         self._log_bytes += len(self._log[-1])
         while self._log_bytes > LOG_BYTES:
@@ -240,6 +271,11 @@ class Agent:
 
     def _put_exit(self, end: End) -> None:
         self.folder.put_json(f"{self._place}/exit.json", asdict(end))
+        self._tell("ends", end.code, end.why)
+
+    def _tell(self, event: Event, code: int | None = None, why: str = "") -> None:
+        attempt = (self._submission, self._number)
+        self._hear(News(time.time(), event, self._instance, self.index, *attempt, code, redact(why)))
 
 
 def run_agent(
@@ -251,6 +287,7 @@ def run_agent(
     poll_seconds: float,
     instance: str | None = None,
     idle_minutes: float | None = None,
+    hear: Hear = lambda news: None,
 ) -> None:
     """Returns when no job came for `idle_minutes`. Raises `StoppedEarly` when it was told to end; with `once`, what
     gives the process the job's exit code."""
@@ -263,6 +300,10 @@ def run_agent(
     name = instance or machine.instance()
     slots = Slots(folder, name, num_hosts, leader.LOST_SECONDS) if index is None else None
     idle_seconds = None if idle_minutes is None else 60.0 * idle_minutes
+
+    def tell(event: Event, host: int | None, why: str = "", code: int | None = None) -> None:
+        hear(News(time.time(), event, name, host, exit_code=code, why=redact(why)))
+
     with Stop(patient=True).on_signals() as stop:
         while True:
             slot = _claim(slots, poll_seconds, stop, idle_seconds) if slots else None
@@ -270,8 +311,10 @@ def run_agent(
             if number is None:
                 if stop.asked:
                     break
-                return _leave_note(folder, name, f"no free place for {idle_minutes:g} minutes")
+                tell("leaves", None, what := f"no free place for {idle_minutes:g} minutes")
+                return _leave_note(folder, name, what)
             say(f"agent: {name} is host {number} of {num_hosts}, waiting for {spec}")
+            tell("waits", number)
             agent = Agent(
                 folder,
                 number,
@@ -282,16 +325,20 @@ def run_agent(
                 slots=slots,
                 slot=slot,
                 idle_seconds=idle_seconds,
+                hear=hear,
             )
             _run(agent, stop)
             if agent.idle_for_good:
-                return
+                return tell("leaves", number, agent.idle_for_good)
             if agent.over is not None:
-                over = agent.over
-                return conclude(int(over["code"]), str(over["cause"]), spec, as_reason(str(over.get("reason"))))
+                code, cause = int(agent.over["code"]), str(agent.over["cause"])
+                tell("leaves", number, cause, code)
+                return conclude(code, cause, spec, as_reason(str(agent.over.get("reason"))))
             if stop.asked:
                 break
+            tell("displaced", number)
             warn(f"another machine has become host {number}: this one was silent for long")
+    tell("leaves", number, "told to end")
     raise StoppedEarly("the agent was told to end; started again, it waits for the next attempt")
 
 

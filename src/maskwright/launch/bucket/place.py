@@ -6,12 +6,11 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar
 
-from maskwright.core.console import say
+from maskwright.core.console import Show, say
 from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder
 from maskwright.launch.bucket import queue
 from maskwright.launch.bucket.queue import attempt_folder, last_attempt, plain, read_result, read_spec
-from maskwright.launch.ssh.host import show as show_line
 from maskwright.launch.target import (
     Env,
     GraceSeconds,
@@ -57,12 +56,12 @@ class Bucket(Place):
     def status(self) -> JobReport:
         return look(queue.spec_folder(self.spec), self.spec)
 
-    def logs(self, *, follow: bool, lines: int | None) -> int:
+    def logs(self, *, follow: bool, lines: int | None, show: Show) -> int:
         folder, submission = self._submitted()
         if follow:
-            queue.follow(folder, submission, POLL_SECONDS)
+            queue.follow(folder, submission, POLL_SECONDS, show=show)
         else:
-            print_log(folder, submission, lines)
+            show_log(folder, submission, lines, show)
         return 0
 
     def stop(self, *, checkpoint: bool = False, wait_seconds: float = 0.0) -> str:
@@ -141,7 +140,7 @@ def _host(beat: dict[str, Any] | None, said: dict[str, Any] | None, submission: 
     return f"{name} {'waits' if beat.get('idle') else 'computes'}, by its last heartbeat"
 
 
-def print_log(folder: Folder, submission: int, lines: int | None) -> None:
+def show_log(folder: Folder, submission: int, lines: int | None, show: Show) -> None:
     """Of each host in the last attempt: all, or so many of its last lines."""
     attempt = last_attempt(folder, submission)
     if not attempt:
@@ -153,4 +152,4 @@ def print_log(folder: Folder, submission: int, lines: int | None) -> None:
         text = b"".join(folder.get(f"{place}/{name}") or b"" for name in sorted(names)).decode(errors="replace")
         whole = text.splitlines()
         for line in whole if lines is None else whole[max(0, len(whole) - lines) :]:
-            show_line(host, plain(line))
+            show(host, plain(line))

@@ -23,13 +23,12 @@ from dataclasses import replace
 from typing import Any
 
 from maskwright.core import storage
-from maskwright.core.console import say, several
+from maskwright.core.console import Show, say, several, show_line
 from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder
 from maskwright.core.parent import as_reason
 from maskwright.launch.follow import followed, until_over
 from maskwright.launch.outcome import conclude
-from maskwright.launch.ssh.host import show
 from maskwright.launch.target import JobSpec, parse_spec
 
 
@@ -90,7 +89,12 @@ def put_spec(folder: Folder, spec: JobSpec, first: Callable[[int], None] = lambd
 
 
 def follow(
-    folder: Folder, submission: int, poll_seconds: float, meanwhile: Callable[[], object] = lambda: None
+    folder: Folder,
+    submission: int,
+    poll_seconds: float,
+    meanwhile: Callable[[], object] = lambda: None,
+    *,
+    show: Show = show_line,
 ) -> None:
     """Shows what hosts log, and concludes. Ctrl-C ends the following; the job goes on. `meanwhile` is called in each
     round."""
@@ -99,7 +103,7 @@ def follow(
     where = f"{folder.location}/job.json"
 
     def look() -> dict[str, Any] | None:
-        return _news(folder, submission, begun)
+        return _news(folder, submission, begun, show)
 
     with followed(where):
         result = look()  # what is wrong from the start does not pass
@@ -112,7 +116,7 @@ def follow(
     conclude(int(result["code"]), plain(str(result["cause"])), folder.location, reason)
 
 
-def _news(folder: Folder, submission: int, begun: dict[int, list[int]]) -> dict[str, Any] | None:
+def _news(folder: Folder, submission: int, begun: dict[int, list[int]], show: Show) -> dict[str, Any] | None:
     """Shows what is new; returns the result when the job is over."""
     result = read_result(folder, submission)  # before the logs, so that none is missed
     for number in range(len(begun) + 1, last_attempt(folder, submission) + 1):
@@ -120,11 +124,11 @@ def _news(folder: Folder, submission: int, begun: dict[int, list[int]]) -> dict[
         begun[number] = [0] * int(start["hosts"])
         say(f"attempt {number} begins on {several(start['hosts'], 'host')}")
     for number in sorted(begun)[-2:]:
-        _show_logs(folder, attempt_folder(submission, number), begun[number])
+        _show_logs(folder, attempt_folder(submission, number), begun[number], show)
     return result
 
 
-def _show_logs(folder: Folder, place: str, shown: list[int]) -> None:
+def _show_logs(folder: Folder, place: str, shown: list[int], show: Show) -> None:
     for host in range(len(shown)):
         while (content := folder.get(f"{place}/host-{host}/log-{shown[host] + 1:06d}.txt")) is not None:
             shown[host] += 1

@@ -20,7 +20,7 @@ from typing import Any
 
 from maskwright.core import storage
 from maskwright.core.config import RunConfig
-from maskwright.core.console import say, several, warn
+from maskwright.core.console import say, several, show_line, warn
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly, StopReason
 from maskwright.core.finetuning import FinetuneConfig
 from maskwright.core.secrets import redact
@@ -29,7 +29,7 @@ from maskwright.launch.attempts import Stop, run
 from maskwright.launch.cluster import LONGER_THAN_SAVING_SECONDS
 from maskwright.launch.outcome import End
 from maskwright.launch.ray.member import Member
-from maskwright.launch.ssh.host import ANSWER_SECONDS, OTHERS_SECONDS, TAIL_LINES, show
+from maskwright.launch.ssh.host import ANSWER_SECONDS, OTHERS_SECONDS, TAIL_LINES
 from maskwright.launch.target import Training, node_words
 from maskwright.run.directory import RunDirectory
 
@@ -321,7 +321,7 @@ class Attempt:
                 continue
             for line in lines:
                 self._tails[index].append(redact(line))
-                show(index, line)
+                show_line(index, line)
             if over:
                 self._ended(index, code, "" if code is not None else "its process was lost", reason)
             else:

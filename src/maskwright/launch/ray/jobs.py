@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
-from maskwright.core.console import lost_terminal_is_no_error, warn
+from maskwright.core.console import Show, lost_terminal_is_no_error, show_line, warn
 from maskwright.core.errors import InputError, JobError, MaskwrightError, StoppedEarly
 from maskwright.core.extras import missing
 from maskwright.core.secrets import redact
@@ -226,22 +226,36 @@ def _run_of(entrypoint: str) -> str | None:
 # ---- following and ending ------------------------------------------------------------------------------------------
 
 
-def _show(text: str) -> None:
-    with lost_terminal_is_no_error():
-        print(redact(text), end="", flush=True)
+class Lines:
+    """Whole lines of a log that comes in pieces. The client takes what `show` raises for trouble of the network."""
+
+    def __init__(self, show: Show) -> None:
+        self._show, self._partial = show, ""
+
+    def take(self, piece: str) -> None:
+        *whole, self._partial = (self._partial + piece).split("\n")
+        for line in whole:
+            with lost_terminal_is_no_error():
+                self._show(None, line)
+
+    def end(self) -> None:
+        if self._partial:
+            self.take("\n")
 
 
-def follow_to_its_end(cluster: Cluster, name: str) -> None:
+def follow_to_its_end(cluster: Cluster, name: str, show: Show = show_line) -> None:
     """Shows the log until the job is over, then `conclude`. Ctrl-C ends the following; the job goes on."""
-    where = f"ray:{name}"
+    where, lines = f"ray:{name}", Lines(show)
     try:
         with followed(where):
-            job = cluster.follow(name, _show)
+            job = cluster.follow(name, lines.take)
     except StoppedEarly:
         raise
     except MaskwrightError as error:
         fix = "look for the head; if it is gone, its jobs have saved and ended, and the same submission continues"
         raise MaskwrightError(f"lost sight of it: {error.what}", where=where, fix=fix) from None
+    finally:
+        lines.end()
     conclude(job)
 
 
@@ -279,13 +293,15 @@ class Submitted:
     def status(self) -> RayJob:
         return Cluster(self.address).job(self.job)
 
-    def logs(self, *, follow: bool, lines: int | None) -> int:
+    def logs(self, *, follow: bool, lines: int | None, show: Show) -> int:
         cluster = Cluster(self.address)
         cluster.job(self.job)
         if follow:
-            follow_to_its_end(cluster, self.job)
+            follow_to_its_end(cluster, self.job, show)
         else:
-            _show(cluster.logs(self.job))
+            whole = Lines(show)
+            whole.take(cluster.logs(self.job))
+            whole.end()
         return 0
 
     def stop(self, *, checkpoint: bool = False, wait_seconds: float = 120.0) -> str:

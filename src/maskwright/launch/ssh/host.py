@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO
 
-from maskwright.core.console import lost_terminal_is_no_error
+from maskwright.core.console import show_line
 from maskwright.core.errors import InputError, StopReason
 from maskwright.core.parent import as_reason
 from maskwright.core.secrets import redact
@@ -36,12 +36,6 @@ CLOSED_SECONDS = 2.0
 RETRYING = "Retrying: SSH command error"
 """gcloud (528, `AttemptRunWithRetries`) says so on stderr each time that ssh itself fails, and runs the command again
 after 5 seconds, 10 times in all. Good before the host has greeted; afterwards it would start the job twice."""
-
-
-def show(index: int, line: str) -> None:
-    """A host's line on stdout, without secrets. One thread prints, so no two lines mix."""
-    with lost_terminal_is_no_error():
-        print(f"host {index} | {redact(line)}", flush=True)
 
 
 @dataclass
@@ -107,7 +101,7 @@ class Attempt:
         replace: bool = False,
         connect_seconds: float = 300.0,
         more: Sequence[str] = (),
-        line: Callable[[int, str], None] = show,
+        line: Callable[[int, str], object] = show_line,
     ) -> None:
         self.spec, self._argv, self._line = spec, argv, line
         self.ends: list[End] = []
