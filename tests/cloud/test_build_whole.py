@@ -14,7 +14,7 @@ from google_cloud.values_env import write
 from maskwright.cli.main import run
 from maskwright.cloud.google import groups
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.old_setup import build_table
+from maskwright.core import child
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,7 +73,7 @@ def test_rows_on_an_imported_environment(
     ):
         for variable, value in {**cloud.environment(), **world.environment(), "XDG_CACHE_HOME": str(tmp_path)}.items():
             monkeypatch.setenv(variable, value)
-        monkeypatch.setattr(build_table.child, "run", in_process)
+        monkeypatch.setattr(child, "run", in_process)
         monkeypatch.chdir(ROOT)
         assert run(["env", "import", *write(tmp_path, version), "--to", str(path), "--accelerator", "v6e"]) == 0
         build = Build(cloud, path, capsys)
