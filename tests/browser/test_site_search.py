@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from browser.served import browser_path, opened, until
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+pytest.importorskip("playwright.sync_api", reason="needs playwright")
 pytestmark = pytest.mark.skipif(browser_path() is None, reason="needs Chromium or Chrome on the path")
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,14 +44,6 @@ onmessage = async ({ data }) => {
   postMessage([data.list, data.bytes[0], BESIDE, ABOVE]);
 };
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as play:
-        started = play.chromium.launch(executable_path=browser_path(), args=["--disable-gpu", "--mute-audio"])
-        yield started
-        started.close()
 
 
 def test_a_frame_does_what_a_worker_does(browser: Any, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from browser.served import TOKEN, Served, browser_path, opened, until
 
 from maskwright.core.console import human_bytes, human_count, human_seconds
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+pytest.importorskip("playwright.sync_api", reason="needs playwright")
 for _package in ("starlette", "uvicorn", "plotly"):
     pytest.importorskip(_package, reason="needs the extra web")
 pytestmark = pytest.mark.skipif(browser_path() is None, reason="needs Chromium or Chrome on the path")
@@ -25,14 +25,6 @@ pytestmark = pytest.mark.skipif(browser_path() is None, reason="needs Chromium o
 PANELS = ["loss, nats", "learning rate", "gradient norm, before clipping", "tokens/s"]
 EVIL = "<img src=x onerror=alert(1)><b>bold</b>"
 DRAWN = ".panel .main-svg"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as play:
-        started = play.chromium.launch(executable_path=browser_path(), args=["--disable-gpu", "--mute-audio"])
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
