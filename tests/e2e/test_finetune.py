@@ -33,7 +33,8 @@ from maskwright.run.directory import RunDirectory
 from maskwright.tasks.export import export
 from maskwright.tasks.finetune import PreparedFinetuning, finetune, prepare_finetuning
 from maskwright.tasks.models import load_model
-from maskwright.tasks.planning import trial
+from maskwright.tasks.planning import labelled, trial
+from maskwright.tasks.planning.expected import load_of
 from maskwright.tasks.planning.labelled import work_of_labelled
 from maskwright.tasks.scores import judge
 from maskwright.tasks.start import start_engine
@@ -150,6 +151,11 @@ def test_a_dry_run_counts_what_the_run_computes(
     shapes = [(ids.shape, len(ready.train.batches(step, [0])[0].weights)) for step, ids in enumerate(rows)]
     assert counted.programs == len(set(shapes)) and len({shapes[step] for step in counted.alike}) == 1
     assert counted.of_alike == found[counted.alike[0]]
+    monkeypatch.setattr(labelled, "MOST_JUDGED", 10)  # of 21 examples every third is packed
+    few, times = labelled.thinned(ready)
+    assert (len(few.dataset.validation), len(few.dataset.test), times) == (7, 5, 3)
+    thin, whole = load_of(ready), counted.evaluated_flops / 10
+    assert thin and whole < thin.evaluations < 3 * whole  # padding: so few fill no batch
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:

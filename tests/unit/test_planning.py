@@ -282,7 +282,7 @@ def test_a_dry_run_of_jax_measures_steps_and_says_compiling_apart(
         ({"engine.device": "tpu"}, {}, "not measured: engine.device: .*no TPU chip"),
         ({}, {"world": "2"}, "not measured: 2 processes train together"),
         ({}, {"bytes": 1000}, "not measured: weights and optimizer alone take .* of 1.0 kB of memory"),
-        ({}, {"longest": 0.0}, "about .* projected from matrix multiplication, since a step takes too long"),
+        ({}, {"longest": 0.0}, "about .* projected from matrix multiplication, since one step takes too long"),
     ],
 )
 def test_a_dry_run_says_what_it_cannot_time(

@@ -137,9 +137,12 @@ def pretrain(
 def _say_what_would_happen(ready: Prepared, phases: str, as_json: bool) -> None:
     from maskwright.tasks.planning.trial import time_before
 
-    lines = "\n".join(filter(None, (ready.describe(), time_before(ready), phases)))
-    warnings = ready.warnings()
-    print_result(lines, {"lines": lines.splitlines(), "warnings": warnings}, as_json)
+    known, warnings = ready.describe(), ready.warnings()
+    if not as_json:
+        print(known, flush=True)  # before steps are tried
+    more = "\n".join(filter(None, (time_before(ready), phases)))
+    if as_json or more:
+        print_result(more, {"lines": f"{known}\n{more}".splitlines(), "warnings": warnings}, as_json)
     for warning in warnings:
         warn(warning)
 
@@ -161,9 +164,7 @@ def finetune(
     set_: Set = None,
     dry_run: Annotated[
         bool,
-        typer.Option(
-            "--dry-run", help="Check all but device and network; say what would happen, and how long it takes here."
-        ),
+        typer.Option("--dry-run", help="Check all but device and network; say what happens, and how long it takes."),
     ] = False,
     stop_after_hours: StopAfterHours = None,
     stop_after_steps: StopAfterSteps = None,

@@ -158,11 +158,13 @@ def stdout_for_document(as_json: bool) -> Iterator[TextIO]:
     kept = os.dup(1)
     try:
         os.dup2(2, 1)
-        with (
-            open(kept, "w", encoding=sys.stdout.encoding, errors="replace", closefd=False) as documents,
-            redirect_stdout(sys.stderr),
-        ):
-            yield documents
+        documents = os.fdopen(kept, "w", encoding=sys.stdout.encoding, errors="replace", closefd=False)
+        try:
+            with redirect_stdout(sys.stderr):
+                yield documents
+        finally:
+            with lost_terminal_is_no_error():  # it tries again to write what nobody reads
+                documents.close()
     finally:
         os.dup2(kept, 1)
         os.close(kept)

@@ -1,6 +1,6 @@
 """Weights of a fine-tuning, whose embedding table trains only the rows that its training texts look up.
 
-The rows of all other tokens never have a gradient, so AdamW does nothing but decay them. Here that is made up for
+The rows of all other tokens never have a gradient, so AdamW does nothing but decay them. Here they are decayed
 later, for many updates in one pass. The gradient, the moments, the norm and the copy in bf16 are of the few thousand
 rows that a labelled set has, where a table of 50,000 rows took a third of the step of a small model.
 """

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from maskwright.core.console import human_seconds, several
 from maskwright.tasks.planning.interval import Interval
-from maskwright.tasks.planning.labelled import labelled, work_of_labelled
+from maskwright.tasks.planning.labelled import labelled, thinned, work_of_labelled
 from maskwright.tasks.planning.projection import JAX_SHARE, cpu_share
 from maskwright.tasks.planning.work import work_of
 from maskwright.tasks.preflight import Pretraining
@@ -37,8 +37,9 @@ class Load:
 def load_of(ready: Prepared) -> Load | None:
     jax, width = ready.config.engine.kind == "jax", ready.model.hidden_size
     if own := labelled(ready):
-        work = work_of_labelled(own)
-        return Load(work.flops, work.evaluated_flops / ready.config.steps, width, jax, labelled=True)
+        few, times = thinned(own)
+        work = work_of_labelled(few)
+        return Load(work.flops, times * work.evaluated_flops / ready.config.steps, width, jax, labelled=True)
     return Load(work_of(ready).flops, 0.0, width, jax) if isinstance(ready, Pretraining) else None
 
 

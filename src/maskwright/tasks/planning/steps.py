@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from maskwright.core.config import RunConfig
 from maskwright.core.finetuning import FinetuneConfig
+from maskwright.data.batch import Batch
 from maskwright.engines.base import Engine
 from maskwright.tasks.planning.interval import Interval, mean_of
 from maskwright.training.objective import Objective
@@ -37,13 +38,14 @@ class Stepper:
         self, engine: Engine, objective: Objective, config: RunConfig | FinetuneConfig, of: Sequence[int] = ()
     ) -> None:
         self._engine, self._objective, self._config, self._of, self._number = engine, objective, config, of, 0
+        self._compiled: set[tuple[tuple[int, ...], ...]] = set()
         self._cpu = self._wall = 0.0
         self.restart()
 
     def step(self, local: Sequence[int]) -> float:
         number = self._next()
         if self._config.engine.kind == "jax":
-            self._engine.dry_run(self._objective.batches(number, local), [])  # compiles without a warning
+            self._compile(self._objective.batches(number, local))
 
         def once() -> None:
             batches = self._objective.batches(number, local)
@@ -52,6 +54,13 @@ class Stepper:
             self._engine.check()
 
         return seconds_of(self._engine, once)
+
+    def _compile(self, batches: Sequence[Batch]) -> None:
+        """In a dry run, which gives no warning of it."""
+        shapes = tuple((*one.input_ids.shape, len(one.weights)) for one in batches)
+        if shapes not in self._compiled:
+            self._engine.dry_run(batches, [])
+            self._compiled.add(shapes)
 
     def _next(self) -> int:
         number = self._number

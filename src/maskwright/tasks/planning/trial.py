@@ -5,8 +5,9 @@ Pretraining with torch has a projection there, which takes a moment, and `maskwr
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from maskwright.core.cgroups import Cgroups
@@ -14,12 +15,12 @@ from maskwright.core.console import human_bytes, human_seconds, several
 from maskwright.core.errors import ConfigError, MaskwrightError
 from maskwright.core.hardware import memory_bytes
 from maskwright.data.batch import Batch
-from maskwright.engines.base import Engine, TrainState
+from maskwright.engines.base import Engine, TrainState, is_out_of_memory
 from maskwright.engines.processes import launch_variables
 from maskwright.model.initial import initial_parameters
 from maskwright.tasks.planning.expected import load_of, seconds_here, time_here
 from maskwright.tasks.planning.interval import Interval
-from maskwright.tasks.planning.labelled import labelled, work_of_labelled
+from maskwright.tasks.planning.labelled import labelled, thinned, work_of_labelled
 from maskwright.tasks.planning.steps import Stepper, compiling_seconds, seconds_of, take_steps
 from maskwright.tasks.planning.work import work_of
 from maskwright.tasks.preflight import Pretraining
@@ -53,15 +54,21 @@ def time_before(ready: Prepared) -> str | None:
         return _projected(ready)
     if why := _not_tried(ready):
         return f"time here: not measured: {why}"
+    # Without it JAX would take three quarters of a GPU's memory, which another run may need.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     try:
         engine = start_engine(ready, None, exact_threads(ready.config, None))
         turn = _seconds_of_a_turn(ready, engine)
         if turn is not None and turn > LONGEST_SECONDS:
             told = time_here(ready, engine.ceiling(), engine.device)
-            return f"{told} from matrix multiplication, since a step takes too long to try a few" if told else None
+            return f"{told} from matrix multiplication, since one step takes too long for a trial" if told else None
         return in_words(trial(ready, engine, turn), ready)
     except MaskwrightError as error:
         return f"time here: not measured: {error}"
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return f"time here: not measured: memory ran out on {ready.config.engine.device}"
 
 
 def _projected(ready: Prepared) -> str | None:
@@ -75,7 +82,9 @@ def _projected(ready: Prepared) -> str | None:
     except ConfigError as error:
         return f"time here: not known: {error}"
     if wanted != here:
-        return f"time here: not known on {wanted}, beside {here}; `maskwright plan` measures"
+        return f"time here: not known for {wanted}, as {here} is what is taken here; `maskwright plan` measures"
+    if here not in ("cpu", "cuda"):
+        return f"time here: not known for {here}, on which no run was measured; `maskwright plan` measures"
     rates = measured()
     told = time_here(ready, rates[engine.dtype if engine.dtype in rates else list(rates)[-1]], here)
     return f"{told} from matrix multiplication; `maskwright plan` measures" if told else None
@@ -94,7 +103,7 @@ def in_words(found: Trial, ready: Prepared) -> str:
 def _seconds_of_a_turn(ready: Prepared, engine: Engine) -> float | None:
     """Of the micro-batches that the devices compute at once, roughly; None on a device that no run was measured on."""
     load, workers = load_of(ready), ready.config.batch.virtual_workers
-    found = seconds_here(load, engine.ceiling(), engine.device, 1) if load else None
+    found = seconds_here(replace(load, evaluations=0.0), engine.ceiling(), engine.device, 1) if load else None
     return found.mid * min(engine.dp_degree, workers) / workers if found else None
 
 
@@ -119,16 +128,22 @@ def trial(ready: Prepared, engine: Engine, turn_seconds: float | None, seconds: 
     """With random weights, and nothing is kept. `turn_seconds`: roughly, of the micro-batches that the devices compute
     at once. Raises `MaskwrightError` where memory runs out."""
     engine.write(TrainState(0, initial_parameters(ready.model, ready.config.seed)))
-    objective, config = ready.objective(), ready.config
+    config, own, times = ready.config, labelled(ready), 1
+    if own:
+        own, times = thinned(own)
+    objective = (own or ready).objective()
     local = engine.local_virtual_workers(config.batch.virtual_workers)
     unit = min(engine.dp_degree, len(local))
     rounds = len(local) // unit
     long = rounds > 1 and (turn_seconds is None or turn_seconds * rounds > LONG_SECONDS)
     turns = [local[:unit], local[: 2 * unit]] if long else [local]
-    work = work_of_labelled(own) if (own := labelled(ready)) else None
+    work = work_of_labelled(own) if own else None
     few = work if config.engine.kind == "jax" else None  # JAX would compile each shape, so one stands for all
-    trials = [(0, objective.batches(few.alike[0], turns[-1]))] if few else objective.trials(0, turns[-1])
-    for _, batches in trials:
+    # A fine-tuning's own trial has its longest examples together, which may take many times as long as its steps.
+    trials = (
+        [objective.batches(work.alike[0], turns[-1])] if work else [one for _, one in objective.trials(0, turns[-1])]
+    )
+    for batches in trials:
         engine.dry_run(batches, objective.held_out[:unit])
     compiling = compiling_seconds(engine) * (few.programs if few else 1)
     stepper = Stepper(engine, objective, config, few.alike if few else ())
@@ -139,7 +154,7 @@ def trial(ready: Prepared, engine: Engine, turn_seconds: float | None, seconds: 
     before = compiling_seconds(engine)
     if own and work:
         packed = [one.batch for one in own.validation.packed] if own.validation else []
-        evaluations = work.evaluated * _seconds_of_each(engine.predict, packed, engine)
+        evaluations = times * work.evaluated * _seconds_of_each(engine.predict, packed, engine)
         splits = 2 if own.dataset.test else 1
     else:
         evaluated = work_of(ready).evaluations * len(objective.held_out) if isinstance(ready, Pretraining) else 0
