@@ -139,12 +139,12 @@ def _say_what_would_happen(ready: Prepared, phases: str, as_json: bool) -> None:
 
     known, warnings = ready.describe(), ready.warnings()
     if not as_json:
-        print(known, flush=True)  # before steps are tried
-    more = "\n".join(filter(None, (time_before(ready), phases)))
-    if as_json or more:
-        print_result(more, {"lines": f"{known}\n{more}".splitlines(), "warnings": warnings}, as_json)
+        print(known, flush=True)
     for warning in warnings:
         warn(warning)
+    more = "\n".join(filter(None, (time_before(ready), phases)))  # it may try steps
+    if as_json or more:
+        print_result(more, {"lines": f"{known}\n{more}".splitlines(), "warnings": warnings}, as_json)
 
 
 def _say_how_it_ended(run: str, as_json: bool) -> None:
