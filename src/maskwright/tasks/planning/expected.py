@@ -12,6 +12,8 @@ from maskwright.tasks.planning.work import work_of
 from maskwright.tasks.preflight import Pretraining
 from maskwright.tasks.prepared import Prepared
 
+MEASURED_ON = ("cpu", "cuda")
+"""Devices that runs were measured on."""
 GPU_SHARE = 0.465
 """Of measured matrix multiplication: base on one H100 (docs/experiments.md)."""
 LABELLED_CPU_SHARE, JAX_CPU_SHARE = 0.7, 1.0
@@ -45,7 +47,7 @@ def load_of(ready: Prepared) -> Load | None:
 
 def seconds_here(load: Load, ceiling: float, device: str, steps: int) -> Interval | None:
     """Of so many steps, projected from the `ceiling` in FLOP/s; None for devices that no run was measured on."""
-    if device not in ("cpu", "cuda") or ceiling <= 0.0:
+    if device not in MEASURED_ON or ceiling <= 0.0:
         return None
     share, (low, high) = GPU_SHARE * (JAX_SHARE if load.jax else 1.0), GPU_BAND
     if device == "cpu":
@@ -58,11 +60,13 @@ def seconds_here(load: Load, ceiling: float, device: str, steps: int) -> Interva
 
 def time_here(ready: Prepared, ceiling: float, device: str, done: int = 0) -> str | None:
     """In words; None where nothing is left to do."""
-    left, load = ready.config.steps - done, load_of(ready)
-    if load is None or left <= 0:
-        return None
-    found = seconds_here(load, ceiling, device, left)
+    left = ready.config.steps - done
+    return in_words(load, left, ceiling, device) if left > 0 and (load := load_of(ready)) else None
+
+
+def in_words(load: Load, steps: int, ceiling: float, device: str) -> str:
+    found = seconds_here(load, ceiling, device, steps)
     if found is None:
         return f"time here: not known, since no run was measured on {device}; `maskwright status` has the time left"
     evaluations = " and their evaluations" if load.evaluations else ""
-    return f"time here: about {found.text(human_seconds)} for {several(left, 'step')}{evaluations}, projected"
+    return f"time here: about {found.text(human_seconds)} for {several(steps, 'step')}{evaluations}, projected"

@@ -12,6 +12,7 @@ from maskwright.labels.dataset import Dataset
 from maskwright.labels.rows import Examples
 from maskwright.model.config import ModelConfig, training_flops
 from maskwright.tasks.examples import Split
+from maskwright.tasks.planning.steps import program_of
 from maskwright.tasks.prepared import Prepared
 
 SEEN_STEPS, SEEN_EXAMPLES = 64, 8192
@@ -34,10 +35,6 @@ class Labelled(Prepared, Protocol):
 
     @property
     def validation(self) -> Split | None: ...
-
-
-Program = tuple[tuple[int, ...], ...]
-"""Shapes of all micro-batches of an update: for each, JAX compiles a program of its own."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,7 @@ def work_of_labelled(ready: Labelled) -> LabelledWork:
     everybody = range(config.batch.virtual_workers)
     seen = [(step, ready.train.batches(step, everybody)) for step in steps]
     flops = {step: sum(_flops(model, batch) for batch in batches) for step, batches in seen}
-    programs: dict[int, Program] = {step: tuple(_shape(batch) for batch in batches) for step, batches in seen}
+    programs = {step: program_of(batches) for step, batches in seen}
     common, _ = Counter(programs.values()).most_common(1)[0]
     alike = tuple(step for step in steps if programs[step] == common)
     evaluated = _evaluated(ready)
@@ -99,10 +96,6 @@ def _evaluated(ready: Labelled) -> float:
     times = 2.0 + ((ready.config.steps - 1) // every if every else 0)  # once more at the end, with the best checkpoint
     times += len(ready.dataset.test) / len(ready.validation.examples)
     return times * len(ready.validation.packed)
-
-
-def _shape(batch: Batch) -> tuple[int, ...]:
-    return (*batch.input_ids.shape, len(batch.weights))
 
 
 def _flops(model: ModelConfig, batch: Batch) -> float:

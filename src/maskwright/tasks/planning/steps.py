@@ -18,6 +18,14 @@ GOLDEN = 0.6180339887498949
 a run with phases, which have their share each."""
 
 
+Program = tuple[tuple[int, ...], ...]
+"""Shapes of all micro-batches of an update: for each, JAX compiles a program of its own."""
+
+
+def program_of(batches: Sequence[Batch]) -> Program:
+    return tuple((*batch.input_ids.shape, len(batch.weights)) for batch in batches)
+
+
 @dataclass(frozen=True)
 class Steps:
     seconds: Interval
@@ -38,7 +46,7 @@ class Stepper:
         self, engine: Engine, objective: Objective, config: RunConfig | FinetuneConfig, of: Sequence[int] = ()
     ) -> None:
         self._engine, self._objective, self._config, self._of, self._number = engine, objective, config, of, 0
-        self._compiled: set[tuple[tuple[int, ...], ...]] = set()
+        self._compiled: set[Program] = set()
         self._cpu = self._wall = 0.0
         self.restart()
 
@@ -57,10 +65,9 @@ class Stepper:
 
     def _compile(self, batches: Sequence[Batch]) -> None:
         """In a dry run, which gives no warning of it."""
-        shapes = tuple((*one.input_ids.shape, len(one.weights)) for one in batches)
-        if shapes not in self._compiled:
+        if (program := program_of(batches)) not in self._compiled:
             self._engine.dry_run(batches, [])
-            self._compiled.add(shapes)
+            self._compiled.add(program)
 
     def _next(self) -> int:
         number = self._number

@@ -18,7 +18,8 @@ from maskwright.data.batch import Batch
 from maskwright.engines.base import Engine, TrainState, is_out_of_memory
 from maskwright.engines.processes import launch_variables
 from maskwright.model.initial import initial_parameters
-from maskwright.tasks.planning.expected import load_of, seconds_here, time_here
+from maskwright.tasks.planning import expected
+from maskwright.tasks.planning.expected import MEASURED_ON, Load, load_of, seconds_here
 from maskwright.tasks.planning.interval import Interval
 from maskwright.tasks.planning.labelled import labelled, thinned, work_of_labelled
 from maskwright.tasks.planning.steps import Stepper, compiling_seconds, seconds_of, take_steps
@@ -58,17 +59,18 @@ def time_before(ready: Prepared) -> str | None:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     try:
         engine = start_engine(ready, None, exact_threads(ready.config, None))
-        turn = _seconds_of_a_turn(ready, engine)
-        if turn is not None and turn > LONGEST_SECONDS:
-            told = time_here(ready, engine.ceiling(), engine.device)
-            return f"{told} from matrix multiplication, since one step takes too long for a trial" if told else None
+        load, ceiling = load_of(ready), engine.ceiling()
+        turn = _seconds_of_a_turn(load, ceiling, ready, engine) if load else None
+        if load and turn is not None and turn > LONGEST_SECONDS:
+            told = expected.in_words(load, ready.config.steps, ceiling, engine.device)
+            return f"{told} from matrix multiplication, since one step takes too long for a trial"
         return in_words(trial(ready, engine, turn), ready)
     except MaskwrightError as error:
         return f"time here: not measured: {error}"
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        return f"time here: not measured: memory ran out on {ready.config.engine.device}"
+        return "time here: not measured: memory ran out"
 
 
 def _projected(ready: Prepared) -> str | None:
@@ -82,11 +84,11 @@ def _projected(ready: Prepared) -> str | None:
     except ConfigError as error:
         return f"time here: not known: {error}"
     if wanted != here:
-        return f"time here: not known for {wanted}, as {here} is what is taken here; `maskwright plan` measures"
-    if here not in ("cpu", "cuda"):
+        return f"time here: not projected for {wanted} on a machine with {here}; `maskwright plan` measures"
+    if here not in MEASURED_ON:
         return f"time here: not known for {here}, on which no run was measured; `maskwright plan` measures"
     rates = measured()
-    told = time_here(ready, rates[engine.dtype if engine.dtype in rates else list(rates)[-1]], here)
+    told = expected.time_here(ready, rates[engine.dtype if engine.dtype in rates else list(rates)[-1]], here)
     return f"{told} from matrix multiplication; `maskwright plan` measures" if told else None
 
 
@@ -100,10 +102,10 @@ def in_words(found: Trial, ready: Prepared) -> str:
     return f"time here: about {about} for {what}, measured on a few real steps{alone}{compiling}"
 
 
-def _seconds_of_a_turn(ready: Prepared, engine: Engine) -> float | None:
+def _seconds_of_a_turn(load: Load, ceiling: float, ready: Prepared, engine: Engine) -> float | None:
     """Of the micro-batches that the devices compute at once, roughly; None on a device that no run was measured on."""
-    load, workers = load_of(ready), ready.config.batch.virtual_workers
-    found = seconds_here(replace(load, evaluations=0.0), engine.ceiling(), engine.device, 1) if load else None
+    workers = ready.config.batch.virtual_workers
+    found = seconds_here(replace(load, evaluations=0.0), ceiling, engine.device, 1)
     return found.mid * min(engine.dp_degree, workers) / workers if found else None
 
 
