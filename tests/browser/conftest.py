@@ -1,4 +1,4 @@
-"""One browser for the tests of pages."""
+"""A browser for the tests of pages."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 from browser.served import browser_path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """One Chromium for all files of this folder, which say when they are skipped."""
+    """One Chromium for a file of this folder, which says when it is skipped. It ends with the file: Playwright keeps an
+    event loop running in this thread for as long, and asyncio.run() fails beside it."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as play:
