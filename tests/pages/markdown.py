@@ -142,10 +142,10 @@ def visible(text: str) -> str:
 
 LEFT_OUT = re.compile(
     r"^(host \d+ \| )?(\w+ +(\d+%  )?[\d.,]+ ?[kMGTB]*(/[\d.,]+ ?[kMGTB]*)?( \w+)?  [\d.,]+ ?[kMGTB]*( \w+)?/s  "
-    r"|warning: other programs compute on this run's cores)"
+    r"|warning: other programs compute on this run's cores|hosts: whole$)"
 )
-"""A terminal has a bar there; elsewhere it is a line every 15 seconds, and one at the end of what took over 2. And what
-depends on the tests that run beside."""
+"""A terminal has a bar there; elsewhere it is a line every 15 seconds, and one at the end of what took over 2. What
+depends on the tests that run beside; and what a job's watcher says at a moment of its own, before or after its hosts."""
 VARIES = {
     "this machine": r"(?<=engine: ).*|torch [\d.]+\S* on cpu, ([^()]|\([^()]*\))*",
     "a projected time": r"(?<=time here: ).*(?= for )",
