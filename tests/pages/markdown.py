@@ -145,7 +145,7 @@ LEFT_OUT = re.compile(
     r"|warning: other programs compute on this run's cores|hosts: whole$)"
 )
 """A terminal has a bar there; elsewhere it is a line every 15 seconds, and one at the end of what took over 2. What
-depends on the tests that run beside; and what a job's watcher says at a moment of its own, before or after its hosts."""
+depends on the tests that run beside; and what a job's watcher says at a moment of its own."""
 VARIES = {
     "this machine": r"(?<=engine: ).*|torch [\d.]+\S* on cpu, ([^()]|\([^()]*\))*",
     "a projected time": r"(?<=time here: ).*(?= for )",
