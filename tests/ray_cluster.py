@@ -33,7 +33,7 @@ def ray_cluster(folder: Path, home: Path) -> Iterator[tuple[PrivateNetwork, dict
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": TOKEN,
         "RAY_worker_niceness": "0",  # Ray's 15 lets other tests take all of the two cores
-        # Ray's 30 are too few for a client's process to start, on a machine that is busy.
+        # On a busy machine, a client's process takes longer to start than the 30 s that Ray gives it.
         "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "200",
     }
     network = PrivateNetwork()

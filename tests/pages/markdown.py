@@ -144,8 +144,8 @@ LEFT_OUT = re.compile(
     r"^(host \d+ \| )?(\w+ +(\d+%  )?[\d.,]+ ?[kMGTB]*(/[\d.,]+ ?[kMGTB]*)?( \w+)?  [\d.,]+ ?[kMGTB]*( \w+)?/s  "
     r"|warning: other programs compute on this run's cores|hosts: whole$)"
 )
-"""A terminal has a bar there; elsewhere it is a line every 15 seconds, and one at the end of what took over 2. What
-depends on the tests that run beside; and what a job's watcher says at a moment of its own."""
+"""Lines that come at moments of their own. Where a terminal has a bar, there is a line every 15 seconds elsewhere, and one
+at the end of what took over 2. The warning depends on the tests that run beside. A job's watcher looks now and then."""
 VARIES = {
     "this machine": r"(?<=engine: ).*|torch [\d.]+\S* on cpu, ([^()]|\([^()]*\))*",
     "a projected time": r"(?<=time here: ).*(?= for )",
