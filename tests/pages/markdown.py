@@ -144,7 +144,7 @@ LEFT_OUT = re.compile(
     r"^(host \d+ \| )?(\w+ +(\d+%  )?[\d.,]+ ?[kMGTB]*(/[\d.,]+ ?[kMGTB]*)?( \w+)?  [\d.,]+ ?[kMGTB]*( \w+)?/s  "
     r"|warning: other programs compute on this run's cores|hosts: whole$)"
 )
-"""Lines that come at moments of their own. Where a terminal has a bar, there is a line every 15 seconds elsewhere, and one
+"""Lines that come at moments of their own. A terminal has a bar there; elsewhere it is a line every 15 seconds, and one
 at the end of what took over 2. The warning depends on the tests that run beside. A job's watcher looks now and then."""
 VARIES = {
     "this machine": r"(?<=engine: ).*|torch [\d.]+\S* on cpu, ([^()]|\([^()]*\))*",
