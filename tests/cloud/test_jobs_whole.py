@@ -8,12 +8,14 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from conftest import small_config
+from google_cloud import storage as buckets
 from google_cloud.boots import booting
-from google_cloud.fake import Cloud, fake_cloud
+from google_cloud.fake import Cloud, Dropped, fake_cloud
 from google_cloud.small_terraform import SmallTerraform
 
 from maskwright.cli import main
@@ -71,7 +73,11 @@ def saved_steps(cloud: Cloud) -> list[int]:
 
 @pytest.mark.long
 def test_preempted_run_goes_on_elsewhere_to_the_same_weights(
-    cloud: Cloud, store: TokenStore, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    cloud: Cloud,
+    store: TokenStore,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both hosts are taken in the middle, there are no machines in their zone any more, others come up in another."""
     config = write_config(store, tmp_path / "run.yaml", 60)
@@ -84,6 +90,15 @@ def test_preempted_run_goes_on_elsewhere_to_the_same_weights(
         cloud.stockout("us-east5-b")
         cloud.preempt("lab1-group")
 
+    store_object = buckets.store
+
+    def stored(cloud: Cloud, bucket: str, about: dict[str, Any], *rest: Any) -> dict[str, Any]:
+        """The first hosts copy one checkpoint: a run this small would be over before they are taken."""
+        if about["name"].startswith("runs/one/") and saved_steps(cloud) and len(boots.booted) < 4:
+            raise Dropped
+        return store_object(cloud, bucket, about, *rest)
+
+    monkeypatch.setattr(buckets, "store", stored)
     thread = threading.Thread(target=taken, daemon=True)
     with booting(cloud, tmp_path / "hosts", "lab1-group", spec, 2) as boots:
         thread.start()
