@@ -66,8 +66,24 @@ def test_silent_host_is_replaced_and_learns_of_it(location: str) -> None:
     time.sleep(0.3)
     assert first.holds(slot)
     assert second.look() == Slot(0, 2) and not first.holds(slot)
-    folder.put_json("hosts/host-0.json", {"beat": 1, "gone": True})
+    folder.put_json("hosts/host-0.json", {"beat": 1, "gone": True, "instance": "second"})
     assert Slots(folder, "third", 1, 90.0).look() == Slot(0, 3)  # at once: it said that it left
+
+
+def test_newcomers_do_not_take_one_number_from_each_other(location: str) -> None:
+    """Two machines have gone, one silently, and two come in their place: neither has beaten when the other looks."""
+    folder = Folder(location)
+    for name in ("left", "died"):
+        assert Slots(folder, name, 2, 90.0).look()
+    folder.put_json("hosts/host-0.json", {"beat": 7, "gone": True, "instance": "left"})
+    folder.put_json("hosts/host-1.json", {"beat": 7, "gone": False, "instance": "died"})
+    one, other = (Slots(folder, name, 2, 0.5) for name in ("one", "other"))
+    assert one.look() == Slot(0, 2)
+    assert other.look() is None
+    time.sleep(0.6)
+    folder.put_json("hosts/host-0.json", {"beat": 1, "gone": False, "instance": "one"})
+    assert other.look() == Slot(1, 2)
+    assert one.holds(Slot(0, 2))
 
 
 def test_create_of_which_the_answer_was_lost_has_won(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ class Slots:
                 return Slot(host, claim)
         for host, claim in highest.items():
             slot = Slot(host, claim + 1)
-            if (not claim or self._silent(host)) and self._folder.create_json(
+            if (not claim or self._silent(Slot(host, claim))) and self._folder.create_json(
                 _name(slot), {"instance": self._instance, "time": time.time()}
             ):
                 return slot
@@ -64,10 +64,13 @@ class Slots:
             self._owners[slot] = str((self._folder.get_json(_name(slot)) or {}).get("instance", ""))
         return self._owners[slot]
 
-    def _silent(self, host: int) -> bool:
-        beat = self._folder.get_json(f"hosts/host-{host}.json")
-        still = self._pulse.still(host, beat)
-        return bool(beat and beat.get("gone")) or still >= self._lost_seconds
+    def _silent(self, slot: Slot) -> bool:
+        """Each claim has the whole span to itself: the beat that its owner finds there is its predecessor's, and by that
+        beat alone two newcomers would take one number from each other without end."""
+        beat = self._folder.get_json(f"hosts/host-{slot.index}.json")
+        still = self._pulse.still(slot, beat)
+        gone = beat is not None and beat.get("gone") and beat.get("instance") == self._owner(slot)
+        return bool(gone) or still >= self._lost_seconds
 
 
 def _name(slot: Slot) -> str:
