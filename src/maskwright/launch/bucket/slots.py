@@ -65,8 +65,8 @@ class Slots:
         return self._owners[slot]
 
     def _silent(self, slot: Slot) -> bool:
-        """Each claim has the whole span to itself: the beat that its owner finds there is its predecessor's, and by that
-        beat alone two newcomers would take one number from each other without end."""
+        """Each claim has the whole span to itself: the beat that its owner finds is its predecessor's, and by that beat
+        alone two newcomers would take one number from each other without end."""
         beat = self._folder.get_json(f"hosts/host-{slot.index}.json")
         still = self._pulse.still(slot, beat)
         gone = beat is not None and beat.get("gone") and beat.get("instance") == self._owner(slot)
