@@ -152,10 +152,10 @@ def test_a_dry_run_counts_what_the_run_computes(
     assert counted.programs == len(set(shapes)) and len({shapes[step] for step in counted.alike}) == 1
     assert counted.of_alike == found[counted.alike[0]]
     monkeypatch.setattr(labelled, "MOST_JUDGED", 10)  # of 21 examples every third is packed
-    few, times = labelled.thinned(ready)
-    assert (len(few.dataset.validation), len(few.dataset.test), times) == (7, 5, 3)
     thin, whole = load_of(ready), counted.evaluated_flops / 10
-    assert thin and thin.evaluations == pytest.approx(whole, rel=0.3)
+    assert thin and thin.evaluations == pytest.approx(whole, rel=0.3) and thin.labelled
+    few = thin.labelled.few.dataset
+    assert (len(few.validation), len(few.test)) == (7, 5)
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:

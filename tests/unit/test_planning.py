@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from scipy import stats
@@ -25,6 +25,7 @@ from maskwright.tasks.planning.devices import ACCELERATORS, DEVICES, place
 from maskwright.tasks.planning.enough import continuing, enough
 from maskwright.tasks.planning.expected import Load, seconds_here, time_here
 from maskwright.tasks.planning.interval import Interval, mean_of
+from maskwright.tasks.planning.labelled import LabelledWork
 from maskwright.tasks.planning.probe import probe
 from maskwright.tasks.planning.recipes import table
 from maskwright.tasks.planning.run import Plan, prepared
@@ -108,7 +109,8 @@ def test_time_here_is_the_work_over_the_share_of_the_ceiling() -> None:
     assert found and found.mid == pytest.approx(10 / 0.707)
     judged = seconds_here(replace(one, evaluations=5e11), 1e12, "cpu", 10)
     assert judged and judged.mid == pytest.approx(1.5 * found.mid)
-    for other in (replace(one, jax=True), replace(one, labelled=True)):
+    labelled = LabelledWork(cast(Any, None), 1e12, (0,), 1e12, 1, 0.0, 0.0)
+    for other in (replace(one, jax=True), replace(one, labelled=labelled)):
         wider = seconds_here(other, 1e12, "cpu", 10)
         assert wider and wider.high / wider.low > found.high / found.low
     gpus = [seconds_here(replace(one, jax=jax), 1e12, "cuda", 10) for jax in (False, True)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from maskwright.core.console import human_seconds, several
 from maskwright.tasks.planning.interval import Interval
-from maskwright.tasks.planning.labelled import labelled, thinned, work_of_labelled
+from maskwright.tasks.planning.labelled import LabelledWork, labelled, work_of_labelled
 from maskwright.tasks.planning.projection import JAX_SHARE, cpu_share
 from maskwright.tasks.planning.work import work_of
 from maskwright.tasks.preflight import Pretraining
@@ -33,15 +33,15 @@ class Load:
     """What all evaluations come to for each update; 0 where they are left out."""
     width: int
     jax: bool = False
-    labelled: bool = False
+    labelled: LabelledWork | None = None
+    """Of fine-tuning."""
 
 
 def load_of(ready: Prepared) -> Load | None:
     jax, width = ready.config.engine.kind == "jax", ready.model.hidden_size
     if own := labelled(ready):
-        few, times = thinned(own)
-        work = work_of_labelled(few)
-        return Load(work.flops, times * work.evaluated_flops / ready.config.steps, width, jax, labelled=True)
+        work = work_of_labelled(own)
+        return Load(work.flops, work.evaluated_flops / ready.config.steps, width, jax, work)
     return Load(work_of(ready).flops, 0.0, width, jax) if isinstance(ready, Pretraining) else None
 
 

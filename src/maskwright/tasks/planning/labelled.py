@@ -39,6 +39,8 @@ class Labelled(Prepared, Protocol):
 
 @dataclass(frozen=True)
 class LabelledWork:
+    few: Labelled
+    """With every n-th example alone of those that it is judged by, where they are many."""
     flops: float
     """Of an update, on average, padding included."""
     alike: tuple[int, ...]
@@ -58,17 +60,10 @@ def labelled(ready: Prepared) -> Labelled | None:
     return cast(Labelled, ready) if isinstance(ready.config, FinetuneConfig) else None
 
 
-def thinned(ready: Labelled) -> tuple[Labelled, int]:
-    """With every n-th example alone of those that it is judged by where they are many, and n."""
-    data = ready.dataset
-    n = max(1, -(-len(data.validation) // MOST_JUDGED))
-    few = replace(data, validation=data.validation[::n], test=data.test[::n])
-    return (ready, 1) if n == 1 else (replace(cast(Any, ready), dataset=few), n)
-
-
 def work_of_labelled(ready: Labelled) -> LabelledWork:
     """Rows are counted as they are packed, since padding is computed too."""
     config, model = ready.config, ready.model
+    few, n = _thinned(ready)
     most = min(SEEN_STEPS, max(4, SEEN_EXAMPLES // ready.train.per_step))
     steps = sorted({config.steps * part // most for part in range(most)})
     everybody = range(config.batch.virtual_workers)
@@ -77,9 +72,10 @@ def work_of_labelled(ready: Labelled) -> LabelledWork:
     programs = {step: program_of(batches) for step, batches in seen}
     common, _ = Counter(programs.values()).most_common(1)[0]
     alike = tuple(step for step in steps if programs[step] == common)
-    evaluated = _evaluated(ready)
-    each = _flops(model, ready.validation.packed[0].batch) / 3.0 if ready.validation else 0.0
+    evaluated = n * _evaluated(few)
+    each = _flops(model, few.validation.packed[0].batch) / 3.0 if few.validation else 0.0
     return LabelledWork(
+        few,
         sum(flops.values()) / len(flops),
         alike,
         flops[alike[0]],
@@ -87,6 +83,13 @@ def work_of_labelled(ready: Labelled) -> LabelledWork:
         evaluated,
         evaluated * each,
     )
+
+
+def _thinned(ready: Labelled) -> tuple[Labelled, int]:
+    data = ready.dataset
+    n = max(1, -(-len(data.validation) // MOST_JUDGED))
+    few = replace(data, validation=data.validation[::n], test=data.test[::n])
+    return (ready, 1) if n == 1 else (replace(cast(Any, ready), dataset=few), n)
 
 
 def _evaluated(ready: Labelled) -> float:

@@ -21,7 +21,7 @@ from maskwright.model.initial import initial_parameters
 from maskwright.tasks.planning import expected
 from maskwright.tasks.planning.expected import MEASURED_ON, Load, load_of, seconds_here
 from maskwright.tasks.planning.interval import Interval
-from maskwright.tasks.planning.labelled import labelled, thinned, work_of_labelled
+from maskwright.tasks.planning.labelled import labelled
 from maskwright.tasks.planning.steps import Stepper, compiling_seconds, seconds_of, take_steps
 from maskwright.tasks.planning.work import work_of
 from maskwright.tasks.preflight import Pretraining
@@ -64,7 +64,7 @@ def time_before(ready: Prepared) -> str | None:
         if load and turn is not None and turn > LONGEST_SECONDS:
             told = expected.in_words(load, ready.config.steps, ceiling, engine.device)
             return f"{told} from matrix multiplication, since one step takes too long for a trial"
-        return in_words(trial(ready, engine, turn), ready)
+        return in_words(trial(ready, engine, load, turn), ready)
     except MaskwrightError as error:
         return f"time here: not measured: {error}"
     except (RuntimeError, MemoryError) as error:
@@ -126,44 +126,41 @@ def _not_tried(ready: Prepared) -> str | None:
     return None
 
 
-def trial(ready: Prepared, engine: Engine, turn_seconds: float | None, seconds: float = SECONDS) -> Trial:
+def trial(ready: Prepared, engine: Engine, load: Load | None, turn_seconds: float | None) -> Trial:
     """With random weights, and nothing is kept. `turn_seconds`: roughly, of the micro-batches that the devices compute
     at once. Raises `MaskwrightError` where memory runs out."""
     engine.write(TrainState(0, initial_parameters(ready.model, ready.config.seed)))
-    config, own, times = ready.config, labelled(ready), 1
-    if own:
-        own, times = thinned(own)
-    objective = (own or ready).objective()
+    config, work = ready.config, load.labelled if load else None
+    objective = (work.few if work else ready).objective()
     local = engine.local_virtual_workers(config.batch.virtual_workers)
     unit = min(engine.dp_degree, len(local))
     rounds = len(local) // unit
     long = rounds > 1 and (turn_seconds is None or turn_seconds * rounds > LONG_SECONDS)
     turns = [local[:unit], local[: 2 * unit]] if long else [local]
-    work = work_of_labelled(own) if own else None
-    few = work if config.engine.kind == "jax" else None  # JAX would compile each shape, so one stands for all
+    typical = work if config.engine.kind == "jax" else None  # JAX would compile each shape, so one stands for all
     # A fine-tuning's own trial has its longest examples together, which may take many times as long as its steps.
     trials = (
         [objective.batches(work.alike[0], turns[-1])] if work else [one for _, one in objective.trials(0, turns[-1])]
     )
     for batches in trials:
         engine.dry_run(batches, objective.held_out[:unit])
-    compiling = compiling_seconds(engine) * (few.programs if few else 1)
-    stepper = Stepper(engine, objective, config, few.alike if few else ())
+    compiling = compiling_seconds(engine) * (typical.programs if typical else 1)
+    stepper = Stepper(engine, objective, config, typical.alike if typical else ())
     for turn in turns:
         stepper.step(turn)
     least = max(LEAST_STEPS, 2 * len(turns))
-    steps = take_steps(stepper, turns, rounds, seconds=seconds, least=least, most=MOST_STEPS)
+    steps = take_steps(stepper, turns, rounds, seconds=SECONDS, least=least, most=MOST_STEPS)
     before = compiling_seconds(engine)
-    if own and work:
-        packed = [one.batch for one in own.validation.packed] if own.validation else []
-        evaluations = times * work.evaluated * _seconds_of_each(engine.predict, packed, engine)
-        splits = 2 if own.dataset.test else 1
+    if work:
+        packed = [one.batch for one in work.few.validation.packed] if work.few.validation else []
+        evaluations = work.evaluated * _seconds_of_each(engine.predict, packed, engine)
+        splits = 2 if work.few.dataset.test else 1
     else:
         evaluated = work_of(ready).evaluations * len(objective.held_out) if isinstance(ready, Pretraining) else 0
         evaluations = evaluated * _seconds_of_each(engine.evaluate, objective.held_out, engine)
         splits = 0  # compiled before the steps
     compiling += splits * (compiling_seconds(engine) - before)
-    return Trial(steps.seconds.times(few.flops / few.of_alike if few else 1.0), evaluations, compiling)
+    return Trial(steps.seconds.times(typical.flops / typical.of_alike if typical else 1.0), evaluations, compiling)
 
 
 def _seconds_of_each(compute: Callable[[Sequence[Batch]], object], batches: Sequence[Batch], engine: Engine) -> float:
