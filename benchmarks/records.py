@@ -52,7 +52,7 @@ def table(found: Found) -> str:
         for place, record, verdict in records:
             value = f"{shown(record.metric, verdict.value)} ± {shown(record.metric, verdict.deviation)}"
             mark = "**best**" if verdict.seconds == best else "" if verdict.holds else "does not hold"
-            who, time = f"[{record.name}]({place}), {record.by}, {record.date}", human_seconds(round(verdict.seconds))
+            who, time = f"[{record.name}]({place}), {record.by}, {record.date}", human_seconds(verdict.seconds)
             lines.append(
                 f"| `{track}` | {who} | {time} | {record.metric} {value} | {verdict.seeds} | {verdict.p:.1g} | {mark} |"
             )
@@ -76,7 +76,7 @@ def plot(found: Found) -> str:
             parts.append(f'<rect class="{kind}" x="{NAMES}" y="{y - 13}" height="16" width="{width:.1f}"/>')
             value = f"loss {verdict.value:.2f}" if record.metric == "loss" else f"{verdict.value:.1%}"
             parts.append(
-                f'<text x="{NAMES + width + 8:.1f}" y="{y}">{human_seconds(round(verdict.seconds))}, {value}</text>'
+                f'<text x="{NAMES + width + 8:.1f}" y="{y}">{human_seconds(verdict.seconds)}, {value}</text>'
             )
         y += ROW // 2
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 6}" role="img">'

@@ -95,11 +95,12 @@ def human_bytes(size: float) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes, seconds = divmod(int(seconds), 60)
+    whole = round(seconds)
+    if whole < 100:
+        return f"{whole} s"
+    minutes, whole = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+    return f"{hours}:{minutes:02d}:{whole:02d}" if hours else f"{minutes}:{whole:02d}"
 
 
 class Progress:
