@@ -75,9 +75,7 @@ def plot(found: Found) -> str:
             parts.append(f'<text x="0" y="{y}">{escape(record.name[:42])}</text>')
             parts.append(f'<rect class="{kind}" x="{NAMES}" y="{y - 13}" height="16" width="{width:.1f}"/>')
             value = f"loss {verdict.value:.2f}" if record.metric == "loss" else f"{verdict.value:.1%}"
-            parts.append(
-                f'<text x="{NAMES + width + 8:.1f}" y="{y}">{human_seconds(verdict.seconds)}, {value}</text>'
-            )
+            parts.append(f'<text x="{NAMES + width + 8:.1f}" y="{y}">{human_seconds(verdict.seconds)}, {value}</text>')
         y += ROW // 2
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 6}" role="img">'
     title = "<title>Mean time and value of each record of the speedrun</title>"
