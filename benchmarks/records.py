@@ -1,12 +1,15 @@
 """Renews the table of records in the README, and its plot: `python benchmarks/records.py`.
 
-The best record of a track is the fastest of those that hold. A record that does not hold is shown, and says so.
+Seconds of different machines say nothing about recipes, so each kind of machine has its own best record of a track: the
+fastest of those that hold. A record that does not hold is shown, and says so.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from html import escape
+from itertools import groupby
 from pathlib import Path
 
 from maskwright.core.console import human_seconds
@@ -16,6 +19,7 @@ from maskwright.tasks.speedrun.tracks import TRACKS, shown
 ROOT = Path(__file__).resolve().parents[1]
 README, PLOT = ROOT / "README.md", ROOT / "docs" / "pictures" / "speedrun.svg"
 BEGIN, END = "<!-- records: python benchmarks/records.py renews them -->\n", "<!-- end of records -->"
+PRECISIONS = {"bfloat16": "bf16", "float32": "fp32"}
 WIDTH, ROW, NAMES, NUMBERS = 760, 26, 300, 120
 STYLE = """text { font: 14px system-ui, sans-serif; fill: #1b1f24; } .head { font-weight: 600; } rect { fill: #0a6ab8; }
 .peer { fill: #b3500b; } .open { fill: #59636e; }
@@ -25,9 +29,9 @@ Found = dict[str, list[tuple[str, Record, Verdict]]]
 
 
 def read(folder: Path) -> Found:
-    """(place, record, verdict) by track: those of peers first, as record 0, then by date, and of one day the slowest
-    first. Raises `InputError` for a damaged or unfinished one, and for one of another track, text or target than it
-    says."""
+    """(place, record, verdict) by track, and in it by machine: those of peers first, as record 0, then by date, and of
+    one day the slowest first. Raises `InputError` for a damaged or unfinished one, and for one of another track, text
+    or target than it says."""
     found: Found = {name: [] for name, track in TRACKS.items() if track.target is not None}
     for path in sorted(folder.glob(f"*/*/{RECORD}")):
         place, record = path.parent, read_record(str(path.parent))
@@ -38,37 +42,58 @@ def read(folder: Path) -> Found:
     return {track: sorted(records, key=_order) for track, records in found.items()}
 
 
-def _order(entry: tuple[str, Record, Verdict]) -> tuple[bool, str, float]:
+def _order(entry: tuple[str, Record, Verdict]) -> tuple[str, bool, str, float]:
     _, record, verdict = entry
-    return record.program == "maskwright", record.date, -verdict.seconds
+    return machine_kind(record), record.program == "maskwright", record.date, -verdict.seconds
+
+
+def machine_kind(record: Record) -> str:
+    """Some names stand for several generations of processors, which their instructions tell apart."""
+    return f"{record.kind.get('processor')} {record.kind.get('instructions')}"
+
+
+def machine(record: Record) -> str:
+    name = re.sub(r"\((R|TM)\)|\b(CPU|Processor)\b", "", record.kind.get("processor", "not known"))
+    return " ".join(name.split())
+
+
+def precision(record: Record) -> str:
+    """Of a run of ours; a peer says nothing of its own."""
+    return next((short for long, short in PRECISIONS.items() if long in record.kind.get("engine", "")), "")
 
 
 def table(found: Found) -> str:
-    lines = ["| track | record | mean time | value | seeds | p | |", "|---|---|---|---|---|---|---|"]
+    lines = ["| track | record | machine | mean time | value | seeds | p | |", "|---|---|---|---|---|---|---|---|"]
     for track, records in found.items():
         if not records:
-            lines.append(f"| `{track}` | none yet: {TRACKS[track].aim} | | | | | |")
-        best = min((one.seconds for _, _, one in records if one.holds), default=None)
+            lines.append(f"| `{track}` | none yet: {TRACKS[track].aim} | | | | | | |")
+        best: dict[str, float] = {}
+        for _, record, verdict in records:
+            if verdict.holds:
+                kind = machine_kind(record)
+                best[kind] = min(verdict.seconds, best.get(kind, verdict.seconds))
         for place, record, verdict in records:
-            value = f"{shown(record.metric, verdict.value)} ± {shown(record.metric, verdict.deviation)}"
-            mark = "**best**" if verdict.seconds == best else "" if verdict.holds else "does not hold"
+            value = f"{record.metric} {shown(record.metric, verdict.value)} ± {shown(record.metric, verdict.deviation)}"
+            first = verdict.seconds == best.get(machine_kind(record))
+            mark = "does not hold" if not verdict.holds else "**best**" if first else ""
             who, time = f"[{record.name}]({place}), {record.by}, {record.date}", human_seconds(verdict.seconds)
-            lines.append(
-                f"| `{track}` | {who} | {time} | {record.metric} {value} | {verdict.seeds} | {verdict.p:.1g} | {mark} |"
-            )
+            where = ", ".join(filter(None, (machine(record), precision(record))))
+            cells = (f"`{track}`", who, where, time, value, verdict.seeds, f"{verdict.p:.1g}", mark)
+            lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines) + "\n"
 
 
 def plot(found: Found) -> str:
-    """A bar for each record, on one scale for each track, with its time and value."""
+    """A bar for each record, with its time and value. Those of one track and machine have one scale."""
     parts, y = [], 0
-    for track, records in found.items():
-        if not records:
-            continue
+    everything = [(track, *entry) for track, records in found.items() for entry in records]
+    for (track, _), group in groupby(everything, lambda one: (one[0], machine_kind(one[2]))):
+        entries = [(record, verdict) for _, _, record, verdict in group]
+        head = f"{track}: {TRACKS[track].aim}, {machine(entries[0][0])}"
         y += ROW
-        parts.append(f'<text class="head" x="0" y="{y}">{escape(f"{track}: {TRACKS[track].aim}")}</text>')
-        longest = max(verdict.seconds for _, _, verdict in records)
-        for _, record, verdict in records:
+        parts.append(f'<text class="head" x="0" y="{y}">{escape(head)}</text>')
+        longest = max(verdict.seconds for _, verdict in entries)
+        for record, verdict in entries:
             y += ROW
             kind = "open" if not verdict.holds else "" if record.program == "maskwright" else "peer"
             width = (WIDTH - NAMES - NUMBERS) * verdict.seconds / longest

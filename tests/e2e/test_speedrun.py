@@ -284,3 +284,13 @@ def test_a_table_names_the_best_that_holds(place: Path, table: ModuleType) -> No
     assert lines[5].startswith("| `ten` | none yet: loss below ")
     drawn = table.plot(found)
     assert drawn.count("<rect") == 3 and 'class="open"' in drawn and "ten:" not in drawn
+
+    # Another machine has a best record of its own, and bars of its own scale.
+    kind = {**record.kind, "processor": "Another(R) Processor", "engine": "torch on cpu, bfloat16"}
+    other = record.model_copy(update={"kind": kind})
+    found["minute"].append(("records/minute/3", other, verdicts[0]))
+    lines = table.table(found).splitlines()
+    assert [line.rsplit(" | ", 1)[1] for line in lines[2:6]] == [" |", "**best** |", "does not hold |", "**best** |"]
+    assert "| Another, bf16 |" in lines[5]
+    drawn = table.plot(found)
+    assert drawn.count('class="head"') == 2 and drawn.count('width="340.0"') == 2
