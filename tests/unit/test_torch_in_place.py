@@ -70,18 +70,20 @@ def test_blocks_with_their_neighbours(tokens: int, dtype: torch.dtype, monkeypat
     assert torch.equal(first, torch.cat((torch.zeros(H, block, h, dtype=dtype), x[:, : 2 * block]), 1))
 
 
-def test_a_table_that_is_looked_up_and_multiplied_by() -> None:
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_table_that_is_looked_up_and_multiplied_by(*, autocast: bool) -> None:
     V, D = 11, 4
     ids = torch.tensor([[3, 3, 0], [9, 3, 7]])
 
     def both(*, by_hand: bool) -> list[Tensor]:
         weight, bias = (drawn(*shape, dtype=torch.float32).requires_grad_() for shape in ((V, D), (V,)))
-        if by_hand:
-            table = Table(weight)
-            logits = table.product(torch.tanh(table.look_up(ids)).flatten(0, 1)[1:], bias)
-            assert table.gradient is None
-        else:
-            logits = F.linear(torch.tanh(F.embedding(ids, weight)).flatten(0, 1)[1:], weight, bias)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            if by_hand:
+                table = Table(weight)
+                logits = table.product(torch.tanh(table.look_up(ids)).flatten(0, 1)[1:], bias)
+                assert table.gradient is None
+            else:
+                logits = F.linear(torch.tanh(F.embedding(ids, weight)).flatten(0, 1)[1:], weight, bias)
         F.cross_entropy(logits, torch.tensor([3, 0, 9, 3, 7]), reduction="sum").backward()
         return [logits, weight.grad, bias.grad]
 

@@ -28,7 +28,10 @@ class Table:
 
     def __init__(self, weight_VD: Tensor) -> None:
         self._weight = weight_VD
-        self._by_hand = weight_VD.device.type != "cuda" and weight_VD.requires_grad and torch.is_grad_enabled()
+        kind = weight_VD.device.type
+        # Under autocast the products are of other precisions than the weights, as only autograd's own functions know.
+        plain = kind not in ("cuda", "meta") and not torch.is_autocast_enabled(kind)
+        self._by_hand = plain and weight_VD.requires_grad and torch.is_grad_enabled()
         self.gradient: Tensor | None = None
         """That of the product, whose backward pass is the earlier one, until the look-up takes it."""
 
