@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from browser.made_runs import MadeRun
+from browser.made_runs import MadeRun, crowd
 from browser.served import Served, browser_path, opened, until
 from PIL import Image
 from playwright.sync_api import sync_playwright
@@ -19,6 +19,7 @@ from playwright.sync_api import sync_playwright
 SHOWN = "/home/you/project/runs"
 """In place of the temporary folder in which the runs are made."""
 WIDE, TALL = {"width": 1240, "height": 880}, {"width": 1240, "height": 1270}
+PHONE, GAP = {"width": 390, "height": 844}, 40
 DRAWN = ".panel .main-svg"
 
 
@@ -54,19 +55,36 @@ def choose(page: Any, *names: str) -> None:
     page.evaluate("scrollTo(0, 0)")
 
 
-def take(browser: Any, address: str, root: str, to: Path, name: str, runs: tuple[str, ...], **context: Any) -> None:
+def take(browser: Any, address: str, root: Path, to: Path, name: str, runs: tuple[str, ...], **context: Any) -> None:
     def rename(route: Any) -> None:
         answer = route.fetch()
-        route.fulfill(response=answer, body=answer.text().replace(root, SHOWN))
+        route.fulfill(response=answer, body=answer.text().replace(str(root), SHOWN))
 
-    with opened(browser, address, **context) as page:
+    ready = "#list li" if runs else "#none:not([hidden])"
+    with opened(browser, address, ready=ready, **context) as page:
         page.route("**/api/**", rename)
         page.reload()
-        page.wait_for_selector("#list li")
-        choose(page, *runs)
+        page.wait_for_selector(ready)
+        if runs:
+            choose(page, *runs)
         page.screenshot(path=to / name)
-    few = Image.open(to / name).convert("RGB").quantize(method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-    few.save(to / name, optimize=True)
+    save(Image.open(to / name), to / name)
+
+
+def save(picture: Image.Image, path: Path) -> None:
+    few = picture.convert("RGB").quantize(method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    few.save(path, optimize=True)
+
+
+def beside(to: Path, left: str, right: str, name: str) -> None:
+    """Makes one picture of two, which are removed."""
+    one, other = (Image.open(to / part).convert("RGB") for part in (left, right))
+    both = Image.new("RGB", (one.width + GAP + other.width, max(one.height, other.height)), "#8b949e")
+    both.paste(one, (0, 0))
+    both.paste(other, (one.width + GAP, 0))
+    save(both, to / name)
+    for part in (left, right):
+        (to / part).unlink()
 
 
 def main() -> None:
@@ -75,13 +93,21 @@ def main() -> None:
     to = parser.parse_args().to
     to.mkdir(parents=True, exist_ok=True)
     served = Served()
-    with tempfile.TemporaryDirectory() as root, sync_playwright() as play:
-        project(Path(root))
-        address = served.folder(Path(root))
+    with tempfile.TemporaryDirectory() as made, sync_playwright() as play:
+        root, many, none = (Path(made, name) for name in ("few", "many", "none"))
+        project(root)
+        crowd(many, 100, 10_000)
+        none.mkdir()
+        address = served.folder(root)
         browser = play.chromium.launch(executable_path=browser_path(), args=["--disable-gpu"])
         two = ("small/rate-1e-3", "small/rate-3e-3")
         take(browser, address, root, to, "watch-two-runs.png", two, viewport=WIDE)
         take(browser, address, root, to, "watch-hung-dark.png", ("modern/muon",), viewport=TALL, color_scheme="dark")
+        phone = {"viewport": PHONE, "has_touch": True}
+        take(browser, address, root, to, "phone.png", two, **phone)
+        take(browser, served.folder(none), none, to, "empty.png", (), **phone)
+        beside(to, "phone.png", "empty.png", "watch-phone-and-empty.png")
+        take(browser, served.folder(many), many, to, "watch-crowd.png", ("sweep/run-096",), viewport=WIDE)
         browser.close()
     served.stop()
 
