@@ -15,6 +15,8 @@ from scipy import stats
 from maskwright.cli import plan as command
 from maskwright.cli.main import run
 from maskwright.cloud.hire import gpu_machine, hourly
+from maskwright.cloud.machines import TPUS
+from maskwright.cloud.old_setup import values_env
 from maskwright.cloud.prices import read_prices
 from maskwright.core.config import RunConfig, build_config
 from maskwright.core.console import human_time
@@ -179,6 +181,17 @@ def test_places_have_names(on: str, count: int, topology: str | None) -> None:
         ("h1000:8", "did you mean h100:8"),
         ("v6e", "write KIND:TOPOLOGY, as v6e:4x4"),
         ("v6e:4", "is not a slice"),
+        ("v5p", "write KIND:TOPOLOGY, as v5p:4x4x4"),
+        ("v6e:3x7", "--on: 'v6e:3x7' is not a slice that Google rents. Fix: v6e:4x4 is the nearest of 1x1, 2x2, 2x4,"),
+        ("v5e:8x4", "v5e:4x8 is the nearest of 1x1, .* 16x16$"),
+        ("v3:2x4", "v3:2x2 is the nearest"),
+        (
+            "v4:4x4",
+            "v4:2x2x4 is the nearest of 2x2x1, 2x2x2, 2x2x4, 2x4x4, and three multiples of 4 .* of up to 4,096 chips",
+        ),
+        ("v5p:4x6x8", "v5p:4x4x12 is the nearest"),
+        ("v5p:24x16x16", "v5p:16x16x24 is the nearest"),
+        ("tpu7x:99999x99999x99999", "is the nearest"),
         ("h100:x", "write a number"),
         ("h100:16", "more than one machine"),
         ("", "name a device"),
@@ -187,6 +200,18 @@ def test_places_have_names(on: str, count: int, topology: str | None) -> None:
 def test_what_is_no_place_is_refused(on: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         place(on)
+
+
+def test_slices_that_google_rents_are_places() -> None:
+    """Each size of the older set-up, and the largest and the smallest of each kind."""
+    for kind in TPUS:
+        for count, topology in values_env._topologies(kind).items():
+            if (kind, count) not in {("v2", 512), ("v2", 1024)}:
+                assert place(f"{kind}:{topology}").count == count
+    largest = {"v2": "16x16", "v4": "16x16x16", "v5p": "16x16x24", "tpu7x": "16x24x24", "v6e": "16x16"}
+    smallest = {"v3": "2x2", "v5e": "1x1", "v5p": "1x1x1", "tpu7x": "1x1x1", "v4": "2x2x1"}
+    for kind, topology in [*largest.items(), *smallest.items(), ("v5p", "4x4x12")]:
+        assert place(f"{kind}:{topology}").topology == topology
 
 
 def test_costs_are_those_of_the_table() -> None:
