@@ -173,6 +173,16 @@ def test_torch_has_to_fit_the_hardware() -> None:
     assert [one.state for one in frameworks.torch(None, 0)] == ["warn"]
 
 
+def test_what_a_busy_machine_leaves_out_is_said() -> None:
+    ((name, (state, told)),) = torch_states().items()
+    assert (name, state) == ("torch", "warn")
+    assert " was not imported in time; the lines kernels and products are left out " in told
+    state, broken = torch_states(failure="its process was ended by SIGILL")["torch"]
+    assert state == "fail" and "ended by SIGILL; the lines kernels and products are left out" in broken
+    fixes = {told.partition("left out ")[2], torch_states(BUILD)["products"][1].partition("time left ")[2]}
+    assert fixes == {frameworks.jax(Said(), 0).fix} == {"run it again when the machine is idle"}  # type: ignore[arg-type]
+
+
 def test_jax_has_to_see_what_is_there() -> None:
     cpu = {"version": "0.10", "platform": "cpu", "devices": ["cpu"]}
     assert frameworks.jax(Said(cpu), 0).state == "ok"  # type: ignore[arg-type]

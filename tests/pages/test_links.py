@@ -4,6 +4,7 @@ be reached from the index."""
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,25 @@ def test_the_list_for_programs_is_that_of_the_index() -> None:
         [sys.executable, ROOT / "scripts" / "llms", "--print"], capture_output=True, text=True, check=True
     )
     assert (ROOT / "llms.txt").read_text(encoding="utf-8") == made.stdout
+    entries = [line for line in made.stdout.splitlines() if line.startswith("- ")]
+    assert len(entries) > 50
+    assert [entry for entry in entries if re.fullmatch(r"- \[[^][]+\]\(\S+\): .*[\w`)]", entry) is None] == []
+
+
+def test_a_page_of_which_the_index_says_nothing_is_not_listed(tmp_path: Path) -> None:
+    """Its first sentence may be out of context ("Run this on a login node:")."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "docs").mkdir()
+    shutil.copy(ROOT / "scripts" / "llms", tmp_path / "scripts")
+    (tmp_path / "README.md").write_text("# It\n\nIt trains.\n")
+    (tmp_path / "docs" / "one.md").write_text("# One\n\nRun this on a login node:\n")
+    for said, told in ((": for notebooks; ", "- [One](docs/one.md): for notebooks\n"), (" ▸, and more.", "")):
+        (tmp_path / "docs" / "index.md").write_text(f"**Look.** [One](one.md){said}\n")
+        made = subprocess.run(
+            [sys.executable, tmp_path / "scripts" / "llms", "--print"], capture_output=True, text=True, check=False
+        )
+        assert made.stdout.endswith(told) and bool(made.stderr) == bool(made.returncode) == (not told), made
+    assert made.stderr.startswith("docs/index.md: nothing is said of docs/one.md. Fix: ")
 
 
 @pytest.mark.parametrize("path", pages(), ids=lambda path: path.relative_to(ROOT).as_posix())

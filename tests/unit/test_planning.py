@@ -15,8 +15,11 @@ from scipy import stats
 from maskwright.cli import plan as command
 from maskwright.cli.main import run
 from maskwright.cloud.hire import gpu_machine, hourly
+from maskwright.cloud.machines import TPUS
+from maskwright.cloud.old_setup import values_env
 from maskwright.cloud.prices import read_prices
 from maskwright.core.config import RunConfig, build_config
+from maskwright.core.console import human_time
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.model.config import training_flops
 from maskwright.tasks import plan as slices
@@ -138,6 +141,24 @@ def test_an_interval_of_a_mean_is_students() -> None:
     assert Interval(2, 4, 8).over(16) == Interval(2, 4, 8)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        ((468_398, 390_332, 720_610), "5.4 days (4.5 to 8.3)"),
+        ((1_903_354_698, 1.46e9, 4.76e9), "60 years (46 to 151)"),
+        ((88, 68, 141), "1.5 min (1.1 to 2.4)"),
+        ((42, 33.4, 70), "42 s (33 to 70)"),
+        ((0.0042, 0.0035, 0.0421), "4.2 ms (3.5 to 42)"),
+        ((59.8, 11, 60), "1.0 min (0.18 to 1.0)"),
+        ((0, 0, 0), "0 s (0 to 0)"),
+    ],
+)
+def test_a_time_has_one_unit_that_suits_it(seconds: tuple[float, float, float], told: str) -> None:
+    mid, low, high = seconds
+    assert Interval(low, mid, high).time() == told
+    assert human_time(mid) == told.partition(" (")[0]
+
+
 def test_micro_batches_that_were_not_computed_count_like_the_second() -> None:
     found = extrapolated(Interval(1.0, 1.0, 1.0), Interval(1.4, 1.5, 1.6), 5)
     assert (found.low, found.mid, found.high) == pytest.approx((2.6, 3.0, 3.4))
@@ -160,6 +181,17 @@ def test_places_have_names(on: str, count: int, topology: str | None) -> None:
         ("h1000:8", "did you mean h100:8"),
         ("v6e", "write KIND:TOPOLOGY, as v6e:4x4"),
         ("v6e:4", "is not a slice"),
+        ("v5p", "write KIND:TOPOLOGY, as v5p:4x4x4"),
+        ("v6e:3x7", "--on: 'v6e:3x7' is not a slice that Google rents. Fix: v6e:4x4 is the nearest of 1x1, 2x2, 2x4,"),
+        ("v5e:8x4", "v5e:4x8 is the nearest of 1x1, .* 16x16$"),
+        ("v3:2x4", "v3:2x2 is the nearest"),
+        (
+            "v4:4x4",
+            "v4:2x2x4 is the nearest of 2x2x1, 2x2x2, 2x2x4, 2x4x4, and three multiples of 4 .* of up to 4,096 chips",
+        ),
+        ("v5p:4x6x8", "v5p:4x4x12 is the nearest"),
+        ("v5p:24x16x16", "v5p:16x16x24 is the nearest"),
+        ("tpu7x:99999x99999x99999", "is the nearest"),
         ("h100:x", "write a number"),
         ("h100:16", "more than one machine"),
         ("", "name a device"),
@@ -168,6 +200,18 @@ def test_places_have_names(on: str, count: int, topology: str | None) -> None:
 def test_what_is_no_place_is_refused(on: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         place(on)
+
+
+def test_slices_that_google_rents_are_places() -> None:
+    """Each size of the older set-up, and the largest and the smallest of each kind."""
+    for kind in TPUS:
+        for count, topology in values_env._topologies(kind).items():
+            if (kind, count) not in {("v2", 512), ("v2", 1024)}:
+                assert place(f"{kind}:{topology}").count == count
+    largest = {"v2": "16x16", "v4": "16x16x16", "v5p": "16x16x24", "tpu7x": "16x24x24", "v6e": "16x16"}
+    smallest = {"v3": "2x2", "v5e": "1x1", "v5p": "1x1x1", "tpu7x": "1x1x1", "v4": "2x2x1"}
+    for kind, topology in [*largest.items(), *smallest.items(), ("v5p", "4x4x12")]:
+        assert place(f"{kind}:{topology}").topology == topology
 
 
 def test_costs_are_those_of_the_table() -> None:
@@ -192,10 +236,12 @@ def test_costs_are_those_of_the_table() -> None:
 def test_what_the_data_is_enough_for() -> None:
     one = replace(work("base", 8, 512), text_tokens=20_000_000, epochs=2.0)
     lines = enough(one)
-    assert "0.16 tokens of text" in lines[0]
+    assert "0.16 tokens of text" in lines[0] and "e+" not in enough(replace(one, text_tokens=10**12))[0]
     assert "lasts 19.5k steps until it was read 4 times" in lines[1]  # 80 M tokens in steps of 4,096
     assert "4.0M parameters for this text" in lines[2]  # 80 M / 20
-    assert "15.4M. Where a public encoder knows the language, continue it" in str(continuing(one))
+    assert "with 3.1 billion words (PubMedBERT" in str(continuing(one))
+    assert "about 15 million. Where a public encoder knows the language, continue it" in str(continuing(one))
+    assert "about 1,500. Where" in str(continuing(replace(one, text_tokens=2_000)))
     assert "with this much text" in str(continuing(replace(one, text_tokens=5_000_000_000)))
     continued = one.config.model_copy(update={"model": one.config.model.model_copy(update={"init_from": "a"})})
     assert continuing(replace(one, config=continued)) is None
@@ -254,6 +300,7 @@ def test_measured_and_projected_are_told_apart(config: Callable[..., RunConfig],
 
 def test_a_dry_run_says_a_time_and_a_page_has_that_of_each_recipe(config: Callable[..., RunConfig]) -> None:
     told = time_before(prepare_run(config()))
+    assert told and not re.match("time here: about 0 s", told)
     assert told and told.startswith("time here: about ") and f"for {config().steps} steps, projected" in told
     page = Path(__file__).resolve().parents[2] / "docs" / "planning.md"
     assert table() in page.read_text(encoding="utf-8")
@@ -322,4 +369,9 @@ def test_the_report_says_what_each_number_is(config: Callable[..., RunConfig]) -
     assert "h100: projected, 1 x 989 TFLOP/s" in text and "measured" not in text
     seconds = 1000 * one.tokens / projection.rate(one, place("h100"))[0].mid
     assert f"cost        {seconds / 100:.2f}"[:-2] in text
-    assert "energy" in text and "fits" in text
+    assert re.search(r"[\d.]+ USD \([\d.]+ to [\d.]+\), SPOT: a machine", text)
+    assert re.search(r"energy      [\d.]+ Wh \([\d.]+ to [\d.]+\), at the devices' limit", text) and "fits" in text
+    long = work("base", 128, 512, schedule={"steps": 40_000_000, "warmup_steps": 1})
+    text = Plan(long, [estimate.elsewhere(long, place("h100"), [], None, None)]).report()
+    assert re.search(r"energy      [\d,]+ kWh \([\d,]+ to \d,\d{3}\), at the devices' limit", text), text
+    assert re.search(r" [\d,]+ PFLOP\b", text), text

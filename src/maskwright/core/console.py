@@ -103,6 +103,27 @@ def human_seconds(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{whole:02d}" if hours else f"{minutes}:{whole:02d}"
 
 
+def plain_number(value: float, digits: int = 2) -> str:
+    """Rounded to so many significant digits, but never beyond whole numbers, and without an exponent."""
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])
+    return f"{value:,.{max(0, digits - 1 - exponent)}f}" if value else "0"
+
+
+TIME_UNITS = ((86_400 * 365, "years"), (86_400, "days"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def time_unit(seconds: float) -> tuple[float, str]:
+    """The largest of which there is at least one, in seconds, and its name."""
+    found = ((length, unit) for length, unit in TIME_UNITS if seconds >= 0.995 * length)
+    return next(found, (1e-3, "ms") if seconds else (1, "s"))
+
+
+def human_time(seconds: float) -> str:
+    """How long something is expected to take, from milliseconds to years. `human_seconds` is a clock, which goes on."""
+    length, unit = time_unit(seconds)
+    return f"{plain_number(seconds / length)} {unit}"
+
+
 class Progress:
     """`advance` as work is done; shows a bar, rate and time left. `total` None: only count and rate."""
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from maskwright.core.config import RunConfig
-from maskwright.core.console import human_count, progress
+from maskwright.core.console import human_count, plain_number, progress
 from maskwright.core.errors import ConfigError
 from maskwright.data.opening import AnyLoader
 from maskwright.engines.base import TrainState
@@ -52,7 +52,7 @@ def table(config: RunConfig, loader: AnyLoader, seconds: Sequence[float] = ()) -
                 f"{masking.rate:.0%} {masking.kind}",
                 f"{_epochs(loader, stage.begin, stage.end):.2f}",
                 human_count(stage.tokens),
-                *([f"{seconds[number]:,.0f}"] if seconds else []),
+                *([plain_number(seconds[number])] if seconds else []),
             )
         )
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

@@ -26,6 +26,9 @@ from maskwright.monitor.doctor.finding import Finding
 
 TORCH, JAX = "maskwright.engines.torch.look", "maskwright.engines.jax.look"
 OLDEST_PYTHON = (3, 11)
+WHEN_IDLE = "run it again when the machine is idle"
+LEFT_OUT = "the lines kernels and products are left out"
+"""Which need torch."""
 UNITS = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_bf16": "AVX512-BF16", "amx_bf16": "AMX", "bf16": "bf16 (ARM)"}
 """What matters of a processor, by Linux's names."""
 
@@ -142,10 +145,9 @@ def torch(asked: Asked | None, gpus: int | None = None, *, busy: bool = False) -
     if not lines:
         if failure:
             fix = "install torch anew, for this processor: scripts/install, or pip install --force-reinstall torch"
-            yield Finding("software", "torch", "fail", f"{version} cannot be used: {failure}", fix)
+            yield Finding("software", "torch", "fail", f"{version} cannot be used: {failure}; {LEFT_OUT}", fix)
         else:
-            fix = "run it again when the machine is idle"
-            yield Finding("software", "torch", "warn", f"{version} was not imported in time", fix)
+            yield Finding("software", "torch", "warn", f"{version} was not imported in time; {LEFT_OUT}", WHEN_IDLE)
         return
     found = lines[0]
     yield _build(found, gpus)
@@ -219,7 +221,7 @@ def _products(found: dict[str, Any], rates: dict[str, float] | None, failure: st
         fix = "the same would end a run: see docs/hardware.md for engine.device and engine.dtype"
         return Finding("hardware", name, "fail", f"a matrix multiplication failed: {failure}", fix)
     if rates is None:
-        return Finding("hardware", name, "warn", "not measured: there was no time left", "run it again when it is idle")
+        return Finding("hardware", name, "warn", "not measured: there was no time left", WHEN_IDLE)
     told = ", ".join(f"{rate / 1e9:,.0f} GFLOP/s in {dtype}" for dtype, rate in rates.items())
     detail = f"{told} in plain matrix multiplication on {found['device']}, the fastest of several"
     detail += " while others computed too" if busy and found["device"] == "cpu" else ""
@@ -241,7 +243,7 @@ def jax(asked: Asked | None, gpus: int | None = None) -> Finding:
         if failure:
             fix = "install it anew: scripts/install --jax, or --tpu on a TPU"
             return Finding("software", "JAX", "fail", f"{version} cannot be used: {failure}", fix)
-        return Finding("software", "JAX", "warn", f"{version} did not name its devices in time", "run it again")
+        return Finding("software", "JAX", "warn", f"{version} did not name its devices in time", WHEN_IDLE)
     found = lines[0]
     kinds = {kind: found["devices"].count(kind) for kind in found["devices"]}
     detail = f"{found['version']} on {found['platform']}: " + ", ".join(f"{n} x {kind}" for kind, n in kinds.items())

@@ -61,6 +61,23 @@ DEVICES = {
         Device("tpu7x", "tpu", 2307e12, 7380e9, 192e9, parts=2),
     )
 }
+_OLD = ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16")
+_FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+_SMALL = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
+TOPOLOGIES = {
+    "v2": _OLD,
+    "v3": (*_OLD, "16x32", "32x32"),
+    "v4": _SMALL,
+    "v5e": _FLAT,
+    "v5p": ("1x1x1", "2x1x1", *_SMALL),
+    "v6e": _FLAT,
+    "tpu7x": ("1x1x1", *_SMALL),
+}
+"""That Google rents: docs.cloud.google.com/tpu/docs/v5e and its neighbours. One or two chips of v5p and one of TPU7x
+are machine types of their own (docs.cloud.google.com/compute/docs/tpus/tpu-machines)."""
+MOST_CUBED = {"v4": 4096, "v5p": 6144, "tpu7x": 9216}
+"""Chips of the largest slice. From 4x4x4 on, sides are multiples of 4, in ascending order:
+docs.cloud.google.com/tpu/docs/types-topologies"""
 ACCELERATORS = {
     "nvidia-tesla-t4": "t4",
     "nvidia-tesla-v100": "v100",
@@ -112,10 +129,7 @@ def place(on: str) -> Place:
         what = f"'{on}' is not a device that `plan` knows"
         raise ConfigError(what, where="--on", fix=f"{fix} Or here, or an environment's YAML. Devices: {names}")
     if device.family == "tpu":
-        if re.fullmatch(r"[1-9]\d*x[1-9]\d*(x[1-9]\d*)?", number) is None:
-            fix = f"write KIND:TOPOLOGY, as {name}:4x4"
-            raise ConfigError(f"'{on}' is not a slice of a TPU", where="--on", fix=fix)
-        return Place(on, device, math.prod(map(int, number.split("x"))), number)
+        return Place(on, device, _chips_of(on, name, number), number)
     if number and not re.fullmatch(r"[1-9]\d{0,2}", number):
         raise ConfigError(f"'{on}' is not so many devices", where="--on", fix=f"write a number, as {name}:8")
     usual = {"laptop": LAPTOP_CORES, "cpu": 2}.get(name, 1)
@@ -124,3 +138,34 @@ def place(on: str) -> Place:
         fix = f"{name}:{MOST_GPUS}; benchmarks/scaling_model.py has a model of several machines"
         raise ConfigError(f"'{on}' is more than one machine", where="--on", fix=fix)
     return Place(on, device, count)
+
+
+def _chips_of(on: str, kind: str, topology: str) -> int:
+    """Raises `ConfigError` for what is no slice that Google rents, with the nearest."""
+    if re.fullmatch(r"[1-9]\d{0,4}(x[1-9]\d{0,4}){1,2}", topology) is None:
+        fix = f"write KIND:TOPOLOGY, as {kind}:{'4x4x4' if kind in MOST_CUBED else '4x4'}"
+        raise ConfigError(f"'{on}' is not a slice of a TPU", where="--on", fix=fix)
+    chips = _product(topology)
+    if topology in (rented := _topologies(kind)):
+        return chips
+    near = min(rented, key=lambda other: (abs(math.log(_product(other) / chips)), max(map(int, other.split("x")))))
+    most = MOST_CUBED.get(kind)
+    cubes = f", and three multiples of 4 in ascending order, of up to {most:,} chips" if most else ""
+    fix = f"{kind}:{near} is the nearest of {', '.join(TOPOLOGIES[kind])}{cubes}"
+    raise ConfigError(f"'{on}' is not a slice that Google rents", where="--on", fix=fix)
+
+
+def _product(topology: str) -> int:
+    return math.prod(map(int, topology.split("x")))
+
+
+def _topologies(kind: str) -> list[str]:
+    """All of them: in three dimensions also those of whole cubes."""
+    most = MOST_CUBED.get(kind, 0)
+    cubes = (
+        f"{a}x{b}x{c}"
+        for a in range(4, math.isqrt(most) + 1, 4)
+        for b in range(a, math.isqrt(most // a) + 1, 4)
+        for c in range(b, most // (a * b) + 1, 4)
+    )
+    return [*TOPOLOGIES[kind], *cubes]

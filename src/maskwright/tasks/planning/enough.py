@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maskwright.core.console import human_count
+from maskwright.core.console import human_count, plain_number
 from maskwright.tasks.planning.work import Work
 
 TOKENS_A_PARAMETER = 20.0
@@ -24,9 +24,10 @@ def enough(work: Work) -> list[str]:
         return []
     seen = work.tokens * work.steps
     have, ratio = work.text_tokens, work.text_tokens / work.parameters
+    each = plain_number(seen / work.parameters, 3)
     lines = [
         f"the run reads {human_count(seen)} tokens, its {human_count(have)} of text {work.epochs:.1f} times: "
-        f"{ratio:,.2g} tokens of text and {seen / work.parameters:,.3g} read tokens for each parameter"
+        f"{plain_number(ratio)} tokens of text and {each} read tokens for each parameter"
     ]
     few, many = (human_count(times * have / max(work.tokens, 1.0)) for times in (EPOCHS_AS_GOOD, MOST_EPOCHS))
     largest = human_count(EPOCHS_AS_GOOD * have / TOKENS_A_PARAMETER)
@@ -48,14 +49,21 @@ def continuing(work: Work) -> str | None:
     the run continues a model already."""
     if work.text_tokens is None or work.config.model.init_from is not None:
         return None
-    words, rule = (
-        work.text_tokens / TOKENS_A_WORD,
-        f"{human_count(WORDS_FROM_SCRATCH)} words (PubMedBERT, arXiv:2007.15779)",
-    )
+    words = work.text_tokens / TOKENS_A_WORD
+    rule = f"{_spelled(WORDS_FROM_SCRATCH)} words (PubMedBERT, arXiv:2007.15779)"
     if words >= WORDS_FROM_SCRATCH:
         return f"with this much text of one field, beginning from nothing has been ahead of continuing, at {rule}"
     return (
         f"beginning from nothing has been ahead of continuing a public model with {rule}; this text has about "
-        f"{human_count(words)}. Where a public encoder knows the language, continue it (recipes/continue.yaml), and "
+        f"{_spelled(words)}. Where a public encoder knows the language, continue it (recipes/continue.yaml), and "
         "compare both on your labels"
     )
+
+
+def _spelled(number: float) -> str:
+    """As a sentence has it: 3.1 billion, 15 million, 62,000."""
+    rounded = float(f"{number:.2g}")
+    for limit, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
+        if rounded >= limit:
+            return f"{plain_number(rounded / limit)} {word}"
+    return f"{rounded:,.0f}"

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from maskwright.core.config import shared_out
-from maskwright.core.console import human_bytes, human_count, human_seconds
+from maskwright.core.console import human_bytes, human_count, plain_number
 from maskwright.core.errors import ConfigError
 from maskwright.model.config import ModelConfig
 from maskwright.tasks import plan as slices
@@ -113,15 +113,15 @@ class Estimate:
         }
 
     def lines(self) -> list[str]:
-        speed = self.tokens_per_second.text(human_count)
+        speed = self.tokens_per_second.text(human_count, "tokens/s")
         found = [
             f"{self.on}: {self.kind}, {self.basis}",
-            f"  speed       {speed} tokens/s",
-            f"  time        {self.seconds.text(human_seconds)}",
+            f"  speed       {speed}",
+            f"  time        {self.seconds.time()}",
         ]
         if self.alone:
-            told = self.alone.text(human_count)
-            found.append(f"              alone on this machine, projected from CPU time: {told} tokens/s")
+            told = self.alone.text(human_count, "tokens/s")
+            found.append(f"              alone on this machine, projected from CPU time: {told}")
         parts = ", ".join(f"{name} {human_bytes(size)}" for name, size in self.memory.items())
         there = f" of {human_bytes(self.memory_there)} a device" if self.memory_there else ""
         word = {True: ": fits", False: ": does not fit", None: ": close" if self.memory_there else ""}[self.fits]
@@ -132,11 +132,13 @@ class Estimate:
         found.append(f"  checkpoint  {human_bytes(self.save_bytes)}, {self.kind}; {wait}")
         if self.kwh:
             told = "measured at the CPU" if self.kind == "measured" else "at the devices' limit, hosts not counted"
-            found.append(f"  energy      {self.kwh.text(lambda kwh: f'{kwh:,.3g}')} kWh, {told}")
+            factor, unit = (1, "kWh") if self.kwh.mid >= 0.1 else (1000, "Wh")
+            energy = self.kwh.times(factor).text(lambda amount: plain_number(amount, 3), unit)
+            found.append(f"  energy      {energy}, {told}")
         for quote in self.quotes:
-            usd = self.seconds.times(quote.usd_per_hour / 3600).text(lambda usd: f"{usd:,.2f}")
+            usd = self.seconds.times(quote.usd_per_hour / 3600).text(lambda usd: f"{usd:,.2f}", "USD")
             found.append(
-                f"  cost        {usd} USD {quote.model}: {quote.machine} in {quote.region} at "
+                f"  cost        {usd}, {quote.model}: {quote.machine} in {quote.region} at "
                 f"{quote.usd_per_hour:,.2f} USD/hour as of {quote.as_of}"
             )
         if self.unpriced:
@@ -229,8 +231,9 @@ def head(work: Work) -> list[str]:
     model: ModelConfig = work.model
     full = work.config.rows_per_step * work.config.data.seq_len
     filled = f", {work.tokens / full:.1%} full" if work.text_tokens is not None else ", taken as full"
+    tokens, petaflop = human_count(work.tokens * work.steps), plain_number(work.flops * work.steps / 1e15, 4)
     return [
         f"model: {model.num_hidden_layers} layers x {model.hidden_size}, {human_count(work.parameters)} parameters",
         f"run: {work.steps:,} steps of {work.config.rows_per_step:,} rows of {work.config.data.seq_len} tokens"
-        f"{filled}: {human_count(work.tokens * work.steps)} tokens, {work.flops * work.steps / 1e15:,.4g} PFLOP",
+        f"{filled}: {tokens} tokens, {petaflop} PFLOP",
     ]

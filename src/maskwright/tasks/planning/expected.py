@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from maskwright.core.console import human_seconds, several
+from maskwright.core.console import several
 from maskwright.tasks.planning.interval import Interval
 from maskwright.tasks.planning.labelled import LabelledWork, labelled, work_of_labelled
 from maskwright.tasks.planning.projection import JAX_SHARE, cpu_share
@@ -69,4 +69,4 @@ def in_words(load: Load, steps: int, ceiling: float, device: str) -> str:
     if found is None:
         return f"time here: not known, since no run was measured on {device}; `maskwright status` has the time left"
     evaluations = " and their evaluations" if load.evaluations else ""
-    return f"time here: about {found.text(human_seconds)} for {several(steps, 'step')}{evaluations}, projected"
+    return f"time here: about {found.time()} for {several(steps, 'step')}{evaluations}, projected"

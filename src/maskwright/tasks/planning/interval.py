@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from maskwright.core.console import plain_number, time_unit
+
 Kind = Literal["measured", "projected"]
 """measured: of real steps of this configuration, here and now. projected: by the model."""
 T_975 = (
@@ -50,8 +52,14 @@ class Interval:
     def plus(self, other: Interval) -> Interval:
         return Interval(self.low + other.low, self.mid + other.mid, self.high + other.high)
 
-    def text(self, show: Callable[[float], str]) -> str:
-        return f"{show(self.mid)} ({show(self.low)} to {show(self.high)})"
+    def text(self, show: Callable[[float], str], unit: str = "") -> str:
+        """The unit stands once, for the interval too."""
+        return f"{show(self.mid)}{unit and f' {unit}'} ({show(self.low)} to {show(self.high)})"
+
+    def time(self) -> str:
+        """Of seconds, in the unit that suits the middle: `5.4 days (4.5 to 8.3)`."""
+        length, unit = time_unit(self.mid)
+        return self.times(1 / length).text(plain_number, unit)
 
 
 def mean_of(values: Sequence[float]) -> Interval:

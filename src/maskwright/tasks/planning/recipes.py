@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from maskwright.core.config import read_config
-from maskwright.core.console import human_bytes, human_count, human_seconds
+from maskwright.core.console import human_bytes, human_count
 from maskwright.tasks.plan import model_of
 from maskwright.tasks.planning.devices import place
 from maskwright.tasks.planning.estimate import elsewhere
@@ -46,19 +46,10 @@ def table() -> str:
         model = model_of(config, VOCABULARY.get(name, USUAL_VOCABULARY))
         work = work_without_store(config, model)
         found = {on: elsewhere(work, place(on), (), None, None) for on in PLACES}
-        times = [f"{human_time(one.seconds.mid)} ({human_time(one.seconds.low)} to {human_time(one.seconds.high)})"
-                 for one in found.values()]  # fmt: skip
+        times = [one.seconds.time() for one in found.values()]
         run = f"{config.steps:,} x {config.rows_per_step:,} x {config.data.seq_len:,}"
         tokens = human_count(work.tokens * work.steps)
         shown = f"{model.num_hidden_layers} x {model.hidden_size:,}, {human_count(work.parameters)}"
         cells = [f"`{name}`", shown, run, tokens, *times, human_bytes(found["h100"].needed)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def human_time(seconds: float) -> str:
-    """In the largest unit of which there is at least one."""
-    for length, unit in ((86_400 * 365, "years"), (86_400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= length:
-            return f"{seconds / length:,.0f} {unit}" if seconds >= 10 * length else f"{seconds / length:.1f} {unit}"
-    return human_seconds(seconds)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from maskwright.core.cgroups import Cgroups
-from maskwright.core.console import human_bytes, human_seconds, several
+from maskwright.core.console import human_bytes, human_time, several
 from maskwright.core.errors import ConfigError, MaskwrightError
 from maskwright.core.hardware import memory_bytes
 from maskwright.data.batch import Batch
@@ -94,11 +94,11 @@ def _projected(ready: Prepared) -> str | None:
 
 def in_words(found: Trial, ready: Prepared) -> str:
     steps, rest = ready.config.steps, Interval(found.evaluations, found.evaluations, found.evaluations)
-    about = found.step.times(steps).plus(rest).text(human_seconds)
+    about = found.step.times(steps).plus(rest).time()
     what = f"{several(steps, 'step')}{' and their evaluations' if found.evaluations else ''}"
     several_may = ready.config.engine.kind == "torch" and ready.config.batch.virtual_workers > 1
     alone = " in one process" if several_may else ""
-    compiling = f"; compiling takes {human_seconds(found.compiling)} more" if found.compiling else ""
+    compiling = f"; compiling takes {human_time(found.compiling)} more" if found.compiling else ""
     return f"time here: about {about} for {what}, measured on a few real steps{alone}{compiling}"
 
 
