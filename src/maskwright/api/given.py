@@ -74,10 +74,14 @@ def _merge(values: dict[str, Any], more: Mapping[str, Any], above: str) -> None:
             raise ConfigError(f"{above}{key} is given twice", where="config", fix="give it once")
 
 
-def override(values: dict[str, Any], overrides: Mapping[str, Any]) -> None:
-    """Sets keys of a nested configuration. Raises `ConfigError` for one that names a section."""
+def override(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, str]:
+    """Sets keys of a nested configuration, and returns what is blamed for each. Raises `ConfigError` for one that names
+    a section."""
+    blamed = {}
     for dotted, value in plain(overrides, "overrides").items():
         if isinstance(value, dict) and "." not in dotted:
             fix = f'write "{dotted}.{next(iter(value), "KEY")}"'
             raise ConfigError(f"{dotted} names a whole section", where="overrides", fix=fix)
-        settings.put(values, dotted, value, f"overrides: {dotted}")
+        blamed[dotted] = f"overrides: {dotted}"
+        settings.put(values, dotted, value, blamed[dotted])
+    return blamed
