@@ -43,8 +43,12 @@ class Model:
 
     def fill(self, text: str, *, top: int = 5) -> list[list[Guess]]:
         """For each mask of the text, written as the tokenizer has it (`<mask>`, `[MASK]`), the likeliest tokens with
-        their probabilities. Raises `InputError` for a text without a mask, or too long."""
-        return fill.fill(self.whole, text, top=top)
+        their probabilities. Raises `InputError` for what is no single text, for one without a mask, or too long."""
+        if not isinstance(text, str):
+            raise InputError(f"{text!r:.40} is no text", where="text", fix="give one string, with a mask in it")
+        if not isinstance(top, int | np.integer) or top < 1:
+            raise InputError(f"{top!r:.40} is no number of guesses", where="top", fix="give an integer ≥ 1")
+        return fill.fill(self.whole, text, top=int(top))
 
     def embed(self, texts: Sequence[str], *, max_seq_len: int | None = None) -> NDArray[np.float32]:
         """[texts, D] fp32: for each text the mean of its tokens' last hidden states. `max_seq_len`: tokens of a text
@@ -98,9 +102,11 @@ def load(given: Location, *, device: str = "auto") -> Model:
 
 def _examples(given: Sequence[Given], kind: str) -> list[Example]:
     """`given` may be a column of a data frame. Raises `InputError` for what is no sequence of texts of that kind."""
-    texts = [] if isinstance(given, str) else list(given)
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise InputError(f"{given!r:.40} is no list of texts", where="texts", fix="give a list, even of one text")
+    texts = list(given)
     if not texts:
-        raise InputError("no texts are given", fix="give a list of texts, even of one")
+        raise InputError("the list is empty", where="texts", fix="give a list of texts, even of one")
     found = []
     for number, text in enumerate(texts, start=1):
         where = f"texts:{number}"
