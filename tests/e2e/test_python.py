@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -266,8 +267,8 @@ def test_what_is_no_text_is_refused(texts: Any, said: str, tmp_path: Path, token
     [
         (["the <mask>."], 5, r"^text: \['the <mask>\.'\] is no text\. Fix: give one string, with a mask in it$"),
         (3, 5, "text: 3 is no text"),
-        ("the <mask>.", 0, r"^top: 0 is no number of guesses\. Fix: give an integer ≥ 1$"),
-        ("the <mask>.", 1.5, "top: 1.5 is no number of guesses"),
+        ("the <mask>.", 0, r"^top: is 0\. Fix: give an integer ≥ 1$"),
+        ("the <mask>.", 1.5, "top: is 1.5"),
     ],
 )
 def test_what_cannot_be_filled_is_refused(text: Any, top: Any, said: str, tmp_path: Path, tokenizer: str) -> None:
@@ -275,6 +276,35 @@ def test_what_cannot_be_filled_is_refused(text: Any, top: Any, said: str, tmp_pa
     with pytest.raises(InputError, match=said):
         model.fill(text, top=top)
     assert len(model.fill("the <mask>.", top=np.int64(2))[0]) == 2  # type: ignore[arg-type]
+
+
+def test_arguments_that_the_command_would_not_take_are_refused(corpus: Path, tmp_path: Path, tokenizer: str) -> None:
+    folder, strange = pretrained_folder(tmp_path / "model", tokenizer), dict[str, Any](device="cud")
+    model = maskwright.load(folder)
+    refused: list[tuple[Callable[[], object], str]] = [
+        (lambda: maskwright.load(folder, **strange), "device: is 'cud'. Fix: give one of auto, cpu,"),
+        (lambda: maskwright.evaluate(model, store="s", **strange), "device: is 'cud'"),
+        (lambda: maskwright.evaluate(model, store="s", max_rows=0), "max_rows: is 0"),
+        (
+            lambda: model.embed(["a"], max_seq_len=4),
+            "max_seq_len: is 4. Fix: give an integer ≥ 8",
+        ),
+        (lambda: model.embed(["a"], max_seq_len=0), "max_seq_len: is 0"),
+    ]
+    for name, known in (("kind", "bpe, wordpiece, unigram"), ("layout", "auto, file, "), ("on_bad_input", "error, re")):
+        said = f"{name}: is 'bp'. Fix: give one of {known}"
+        train = partial[object](maskwright.train_tokenizer, corpus, tmp_path / "new", **{name: "bp"})
+        refused.append((train, said))
+    for overrides in (5, ["seed=3"]):
+        said = f"overrides: {overrides!r} is no dictionary. Fix: give them as "
+        for train in (maskwright.pretrain, maskwright.finetune):
+            refused.append((partial[object](train, {}, tmp_path / "new", overrides=overrides), said))
+        refused.append((partial[object](maskwright.compare, folder, "a", tmp_path / "new", overrides=overrides), said))
+    for use, said in refused:
+        with pytest.raises(InputError) as error:
+            use()
+        assert str(error.value).startswith(said)
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_folder_that_is_taken_is_refused_in_words_for_both(corpus: Path, tmp_path: Path, tokenizer: str) -> None:

@@ -24,7 +24,9 @@ class Listener:
     def __init__(self, run: str, on_log: OnLog | None, on_evaluate: OnLog | None, on_save: OnSave | None) -> None:
         for name, function in {"on_log": on_log, "on_evaluate": on_evaluate, "on_save": on_save}.items():
             if function is not None and not callable(function):
-                raise InputError(f"{function!r:.40} cannot be called", where=name, fix=f"give a function, as {name}=print")
+                raise InputError(
+                    f"{function!r:.40} cannot be called", where=name, fix=f"give a function, as {name}=print"
+                )
         self.directory = RunDirectory(run)
         self.on_log, self.on_evaluate, self.on_save = on_log, on_evaluate, on_save
         self.failed = set[str]()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.api.given import Location, location
+from maskwright.api.given import Device, Location, integer, location, require_word
 from maskwright.core.errors import InputError
 from maskwright.core.finetuning import LabelledData
 from maskwright.engines.base import Engine
@@ -46,9 +46,7 @@ class Model:
         their probabilities. Raises `InputError` for what is no single text, for one without a mask, or too long."""
         if not isinstance(text, str):
             raise InputError(f"{text!r:.40} is no text", where="text", fix="give one string, with a mask in it")
-        if not isinstance(top, int | np.integer) or top < 1:
-            raise InputError(f"{top!r:.40} is no number of guesses", where="top", fix="give an integer ≥ 1")
-        return fill.fill(self.whole, text, top=int(top))
+        return fill.fill(self.whole, text, top=integer(top, "top", 1))
 
     def embed(self, texts: Sequence[str], *, max_seq_len: int | None = None) -> NDArray[np.float32]:
         """[texts, D] fp32: for each text the mean of its tokens' last hidden states. `max_seq_len`: tokens of a text
@@ -89,7 +87,8 @@ class Model:
         return predict.engine_for(self.trained, self.device)
 
     def _data(self, max_seq_len: int | None) -> LabelledData:
-        return LabelledData(train="", max_seq_len=max_seq_len or self.trained.max_seq_len)
+        wanted = self.trained.max_seq_len if max_seq_len is None else integer(max_seq_len, "max_seq_len", 8)
+        return LabelledData(train="", max_seq_len=wanted)
 
 
 def load(given: Location, *, device: str = "auto") -> Model:
@@ -97,6 +96,7 @@ def load(given: Location, *, device: str = "auto") -> Model:
     `hf://OWNER/NAME@REVISION`. `device`: `cpu`, `cuda`, `mps`, or `auto`, the best there is.
 
     Raises `InputError`, `ModelError` or `CheckpointError` where there is no usable model."""
+    require_word(device, "device", Device)
     return Model(load_model(location(given), bare=True), device)
 
 
