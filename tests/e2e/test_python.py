@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -165,6 +166,9 @@ def test_errors_are_the_commands(values: dict[str, Any], tmp_path: Path) -> None
             use(3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"nowhere: there is no such folder\. Fix: make it with mkdir -p"):
         Page("<p>").save(tmp_path / "nowhere" / "page.html")
+    with pytest.raises(InputError, match=r"page\.pdf: ends with \.pdf\. Fix: name a file \.html$"):
+        Page("<p>").save(tmp_path / "page.pdf")
+    assert not (tmp_path / "page.pdf").exists()
     for count in (maskwright.Store(values["data.store"]).tokens, maskwright.Store(values["data.store"]).documents):
         assert count("valid") > 0
         with pytest.raises(InputError, match=r"has no split 'foo'\. Fix: give one of train, valid"):
@@ -217,11 +221,35 @@ def test_a_closed_stderr_does_not_stop_a_run(
     assert maskwright.pretrain({**values, "schedule.steps": 4}, tmp_path / "run").checkpoints == [4]
 
 
+@pytest.mark.parametrize("name", ["on_log", "on_evaluate", "on_save"])
+def test_what_cannot_be_called_is_refused_before_the_run(name: str, values: dict[str, Any], tmp_path: Path) -> None:
+    said = rf"^{name}: 5 cannot be called\. Fix: give a function, as {name}=print$"
+    for train in (maskwright.pretrain, maskwright.finetune):
+        with pytest.raises(InputError, match=said):
+            train(values, tmp_path / "run", **{name: 5})  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"data.stor": "s"}, "overrides: data.stor: unknown key data.stor. Fix: did you mean data.store?"),
+        ({"schedule.steps": 0}, "overrides: schedule.steps: schedule.steps is 0. Fix: give an integer ≥ 1, or null"),
+        ({"logging.report_to": ["a"]}, "overrides: logging.report_to: logging.report_to.0 is 'a'. Fix: give one of "),
+    ],
+)
+def test_what_overrides_gave_is_blamed_on_them(overrides: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        maskwright.pretrain("nano", tmp_path / "run", overrides=overrides)
+    assert str(refused.value).startswith(said)
+
+
 @pytest.mark.parametrize(
     ("texts", "said"),
     [
-        ("one string", "no texts are given"),
-        ([], "no texts are given"),
+        ("one string", r"^texts: 'one string' is no list of texts\. Fix: give a list, even of one text$"),
+        (None, "texts: None is no list of texts"),
+        ([], "texts: the list is empty"),
         (["a", float("nan")], "texts:2: nan is no text"),
         (["a", None], "texts:2: None is no text"),
         ([(1, 2)], "is no text"),
@@ -232,6 +260,63 @@ def test_what_is_no_text_is_refused(texts: Any, said: str, tmp_path: Path, token
     model = maskwright.load(pretrained_folder(tmp_path / "model", tokenizer))
     with pytest.raises(InputError, match=said):
         model.embed(texts)
+
+
+@pytest.mark.parametrize(
+    ("text", "top", "said"),
+    [
+        (["the <mask>."], 5, r"^text: \['the <mask>\.'\] is no text\. Fix: give one string, with a mask in it$"),
+        (3, 5, "text: 3 is no text"),
+        ("the <mask>.", 0, r"^top: is 0\. Fix: give an integer ≥ 1$"),
+        ("the <mask>.", 1.5, "top: is 1.5"),
+    ],
+)
+def test_what_cannot_be_filled_is_refused(text: Any, top: Any, said: str, tmp_path: Path, tokenizer: str) -> None:
+    model = maskwright.load(pretrained_folder(tmp_path / "model", tokenizer))
+    with pytest.raises(InputError, match=said):
+        model.fill(text, top=top)
+    assert len(model.fill("the <mask>.", top=np.int64(2))[0]) == 2  # type: ignore[arg-type]
+
+
+def test_arguments_that_the_command_would_not_take_are_refused(corpus: Path, tmp_path: Path, tokenizer: str) -> None:
+    folder, strange = pretrained_folder(tmp_path / "model", tokenizer), dict[str, Any](device="cud")
+    model = maskwright.load(folder)
+    refused: list[tuple[Callable[[], object], str]] = [
+        (lambda: maskwright.load(folder, **strange), "device: is 'cud'. Fix: give one of auto, cpu,"),
+        (lambda: maskwright.evaluate(model, store="s", **strange), "device: is 'cud'"),
+        (lambda: maskwright.evaluate(model, store="s", max_rows=0), "max_rows: is 0"),
+        (
+            lambda: model.embed(["a"], max_seq_len=4),
+            "max_seq_len: is 4. Fix: give an integer ≥ 8",
+        ),
+        (lambda: model.embed(["a"], max_seq_len=0), "max_seq_len: is 0"),
+    ]
+    for name, known in (("kind", "bpe, wordpiece, unigram"), ("layout", "auto, file, "), ("on_bad_input", "error, re")):
+        said = f"{name}: is 'bp'. Fix: give one of {known}"
+        train = partial[object](maskwright.train_tokenizer, corpus, tmp_path / "new", **{name: "bp"})
+        refused.append((train, said))
+    for overrides in (5, ["seed=3"]):
+        said = f"overrides: {overrides!r} is no dictionary. Fix: give them as "
+        for train in (maskwright.pretrain, maskwright.finetune):
+            refused.append((partial[object](train, {}, tmp_path / "new", overrides=overrides), said))
+        refused.append((partial[object](maskwright.compare, folder, "a", tmp_path / "new", overrides=overrides), said))
+    for use, said in refused:
+        with pytest.raises(InputError) as error:
+            use()
+        assert str(error.value).startswith(said)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_that_is_taken_is_refused_in_words_for_both(corpus: Path, tmp_path: Path, tokenizer: str) -> None:
+    folder = pretrained_folder(tmp_path / "model", tokenizer)
+    for use in (
+        lambda: maskwright.load(folder).export(folder),
+        lambda: maskwright.prepare(corpus, tokenizer, folder),
+        lambda: maskwright.train_tokenizer(corpus, folder),
+    ):
+        with pytest.raises(InputError) as refused:
+            use()
+        assert refused.value.where == folder and (refused.value.fix or "").startswith("choose another folder")
 
 
 def test_an_encoder_without_a_head_embeds_and_nothing_else(tmp_path: Path, tokenizer: str) -> None:

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from maskwright.core import config as c
 from maskwright.core.errors import ConfigError
-from maskwright.core.finetuning import FinetuneConfig
+from maskwright.core.finetuning import FinetuneConfig, build_finetune_config
 from maskwright.core.foreign import FINETUNING, FOREIGN, OPTIONS
-from maskwright.core.settings import keys_of, parse_yaml
+from maskwright.core.settings import Guide, Section, keys_of, parse_yaml
 
 LEAST: dict[str, Any] = {"data": {"store": "s"}, "schedule": {"steps": 100}}
 
@@ -55,6 +56,15 @@ def told(values: dict[str, Any]) -> str:
             "leave no other step of the 3: the run would never peak. Fix: raise schedule.steps, or --set",
         ),
         ("schedule=5", "is 5, but it is a section. Fix: give it keys: kind, decay_steps"),
+        ("logging.report_to=[tensorboard, bogus]", "report_to.1 is 'bogus'. Fix: give one of tensorboard, wandb,"),
+        (
+            "logging.report_to=bogus",
+            "is 'bogus'. Fix: give a list, each entry one of tensorboard, wandb, mlflow, trackio; the default is "
+            "[tensorboard]",
+        ),
+        ("schedule={stepz: 3}", "unknown key schedule.stepz. Fix: did you mean schedule.steps?"),
+        ("schedule={kind: wsd}", "key schedule.steps is missing"),
+        ("trainer={seq_length: 12}", "unknown key trainer.seq_length. Fix: did you mean data.seq_len?"),
     ],
 )
 def test_what_the_command_line_gave_is_blamed_on_it(override: str, words: str, recipe: str) -> None:
@@ -91,6 +101,30 @@ def test_what_is_misspelt_is_not_missing_as_well() -> None:
 def test_a_missing_key_says_what_it_takes() -> None:
     words = told({"data": {"store": "s"}})
     assert words.startswith("run.yaml: key schedule.steps is missing. Fix: add it, an integer ≥ 1, or null: ")
+
+
+@pytest.mark.parametrize("given", [{}, {"model": None}, {"model": {}}])
+def test_a_section_whose_every_key_may_be_left_out_says_what_it_lacks(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_finetune_config({"data": {"train": "news.csv"}, **given}, "news.yaml")
+    assert caught.value.what == "model: model has neither init_from nor tokenizer"
+    assert (caught.value.where, caught.value.fix) == (
+        "news.yaml",
+        "name a run or a model folder as model.init_from; or give model.tokenizer and a size",
+    )
+
+
+def test_a_section_that_nothing_speaks_for_is_named_itself() -> None:
+    class Inner(Section):
+        name: str | None = None
+
+    class Outer(Section):
+        inner: Inner
+
+    with pytest.raises(ValidationError) as caught:
+        Outer.model_validate({})
+    error = Guide(Outer, "it", "look them up").explain(caught.value, "a.yaml")
+    assert str(error) == "a.yaml: section inner is missing. Fix: add it, with keys: name"
 
 
 @pytest.mark.parametrize(

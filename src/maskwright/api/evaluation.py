@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from maskwright.api.given import Location, location
+from maskwright.api.given import Device, Location, integer, location, require_word
 from maskwright.api.models import Model
 from maskwright.core.config import Engine
 from maskwright.core.errors import InputError
@@ -41,6 +41,8 @@ def evaluate(
     """
     if (store, blimp, text, examples).count(None) < 3:
         raise InputError("store, blimp, text and examples are measured one at a time", fix="give one of them")
+    require_word(device, "device", Device)
+    max_rows = integer(max_rows, "max_rows", 1)
     trained, engine = _trained(model), Engine(device=device)  # type: ignore[arg-type]
     if examples is not None or (trained.task is not None and (store, blimp, text).count(None) == 3):
         trained.require_task()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from numbers import Integral
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from maskwright.core import settings
 from maskwright.core.errors import ConfigError, InputError
@@ -19,6 +20,7 @@ class Located(Protocol):
 
 
 Location = str | os.PathLike[str] | Located
+Device = Literal["auto", "cpu", "cuda", "mps"]
 
 
 def location(given: Location) -> str:
@@ -35,6 +37,19 @@ def location(given: Location) -> str:
 def locations(given: Location | Sequence[Location]) -> list[str]:
     alone = isinstance(given, str | os.PathLike | Located)
     return [location(given)] if alone else [location(one) for one in given]  # type: ignore[arg-type, union-attr]
+
+
+def integer(given: Any, where: str, least: int) -> int:
+    """As `int`; NumPy's too. Raises `InputError` for another value, or a smaller one."""
+    if not isinstance(given, Integral) or given < least:
+        raise InputError(f"is {given!r:.40}", where=where, fix=f"give an integer ≥ {least}")
+    return int(given)
+
+
+def require_word(given: Any, where: str, known: Any) -> None:
+    """Raises `InputError` unless it is a word of `known`, a `Literal`."""
+    if given not in (words := get_args(known)):
+        raise InputError(f"is {given!r:.40}", where=where, fix=f"give one of {', '.join(words)}")
 
 
 def plain(value: Any, where: str) -> Any:
@@ -74,10 +89,23 @@ def _merge(values: dict[str, Any], more: Mapping[str, Any], above: str) -> None:
             raise ConfigError(f"{above}{key} is given twice", where="config", fix="give it once")
 
 
-def override(values: dict[str, Any], overrides: Mapping[str, Any]) -> None:
-    """Sets keys of a nested configuration. Raises `ConfigError` for one that names a section."""
-    for dotted, value in plain(overrides, "overrides").items():
+def overriding(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain values by dotted keys. Raises `ConfigError` for what is no mapping."""
+    if not isinstance(overrides, Mapping):
+        fix = 'give them as {"schedule.steps": 100}'
+        raise ConfigError(f"{overrides!r:.40} is no dictionary", where="overrides", fix=fix)
+    keys: dict[str, Any] = plain(overrides, "overrides")
+    return keys
+
+
+def override(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, str]:
+    """Sets keys of a nested configuration, and returns what is blamed for each. Raises `ConfigError` for one that names
+    a section."""
+    blamed = {}
+    for dotted, value in overriding(overrides).items():
         if isinstance(value, dict) and "." not in dotted:
             fix = f'write "{dotted}.{next(iter(value), "KEY")}"'
             raise ConfigError(f"{dotted} names a whole section", where="overrides", fix=fix)
-        settings.put(values, dotted, value, f"overrides: {dotted}")
+        blamed[dotted] = f"overrides: {dotted}"
+        settings.put(values, dotted, value, blamed[dotted])
+    return blamed

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from maskwright.core.console import warn
+from maskwright.core.errors import InputError
 from maskwright.run.directory import RunDirectory, step_folder, whole_steps
 
 OnLog = Callable[[dict[str, Any]], object]
@@ -17,9 +18,15 @@ OnSave = Callable[[int, str], object]
 
 
 class Listener:
-    """`hear` calls back for what is new since it was called before, or since the listener was made."""
+    """`hear` calls back for what is new since it was called before, or since the listener was made. Raises `InputError`
+    for what cannot be called."""
 
     def __init__(self, run: str, on_log: OnLog | None, on_evaluate: OnLog | None, on_save: OnSave | None) -> None:
+        for name, function in {"on_log": on_log, "on_evaluate": on_evaluate, "on_save": on_save}.items():
+            if function is not None and not callable(function):
+                raise InputError(
+                    f"{function!r:.40} cannot be called", where=name, fix=f"give a function, as {name}=print"
+                )
         self.directory = RunDirectory(run)
         self.on_log, self.on_evaluate, self.on_save = on_log, on_evaluate, on_save
         self.failed = set[str]()
@@ -28,12 +35,12 @@ class Listener:
         self.saved = {*whole_steps(self.directory.checkpoints)}
 
     def hear(self) -> None:
-        if self.on_log or self.on_evaluate:
+        if self.on_log is not None or self.on_evaluate is not None:
             for line in self._lines():
                 if line not in self.heard:  # each has the time in it
                     self.heard.add(line)
                     self._tell(line)
-        if self.on_save:
+        if self.on_save is not None:
             for step in whole_steps(self.directory.checkpoints):
                 if step not in self.saved:
                     self.saved.add(step)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.api.given import Location, location
+from maskwright.api.given import Device, Location, integer, location, require_word
 from maskwright.core.errors import InputError
 from maskwright.core.finetuning import LabelledData
 from maskwright.engines.base import Engine
@@ -43,8 +43,10 @@ class Model:
 
     def fill(self, text: str, *, top: int = 5) -> list[list[Guess]]:
         """For each mask of the text, written as the tokenizer has it (`<mask>`, `[MASK]`), the likeliest tokens with
-        their probabilities. Raises `InputError` for a text without a mask, or too long."""
-        return fill.fill(self.whole, text, top=top)
+        their probabilities. Raises `InputError` for what is no single text, for one without a mask, or too long."""
+        if not isinstance(text, str):
+            raise InputError(f"{text!r:.40} is no text", where="text", fix="give one string, with a mask in it")
+        return fill.fill(self.whole, text, top=integer(top, "top", 1))
 
     def embed(self, texts: Sequence[str], *, max_seq_len: int | None = None) -> NDArray[np.float32]:
         """[texts, D] fp32: for each text the mean of its tokens' last hidden states. `max_seq_len`: tokens of a text
@@ -85,7 +87,8 @@ class Model:
         return predict.engine_for(self.trained, self.device)
 
     def _data(self, max_seq_len: int | None) -> LabelledData:
-        return LabelledData(train="", max_seq_len=max_seq_len or self.trained.max_seq_len)
+        wanted = self.trained.max_seq_len if max_seq_len is None else integer(max_seq_len, "max_seq_len", 8)
+        return LabelledData(train="", max_seq_len=wanted)
 
 
 def load(given: Location, *, device: str = "auto") -> Model:
@@ -93,14 +96,17 @@ def load(given: Location, *, device: str = "auto") -> Model:
     `hf://OWNER/NAME@REVISION`. `device`: `cpu`, `cuda`, `mps`, or `auto`, the best there is.
 
     Raises `InputError`, `ModelError` or `CheckpointError` where there is no usable model."""
+    require_word(device, "device", Device)
     return Model(load_model(location(given), bare=True), device)
 
 
 def _examples(given: Sequence[Given], kind: str) -> list[Example]:
     """`given` may be a column of a data frame. Raises `InputError` for what is no sequence of texts of that kind."""
-    texts = [] if isinstance(given, str) else list(given)
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise InputError(f"{given!r:.40} is no list of texts", where="texts", fix="give a list, even of one text")
+    texts = list(given)
     if not texts:
-        raise InputError("no texts are given", fix="give a list of texts, even of one")
+        raise InputError("the list is empty", where="texts", fix="give a list of texts, even of one")
     found = []
     for number, text in enumerate(texts, start=1):
         where = f"texts:{number}"

@@ -32,8 +32,11 @@ class Page:
     html: str
 
     def save(self, path: Location) -> None:
-        """Raises `InputError` where there is no such folder, and `MaskwrightError` where the disk fails."""
-        with output.writer(location(path)) as file:
+        """As `.html`. Raises `InputError` for another ending, and where there is no such folder, and `MaskwrightError`
+        where the disk fails."""
+        place = location(path)
+        output.require_ending(place, (".html",), place)
+        with output.writer(place) as file:
             file.write(self.html.encode("utf-8", "replace"))
 
     def _repr_html_(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from maskwright.api.given import Location, location, locations
+from maskwright.api.given import Location, location, locations, require_word
 from maskwright.core.console import warn
 from maskwright.core.errors import InputError
 from maskwright.data.prepare import PrepareOptions, report
@@ -75,6 +75,7 @@ def train_tokenizer(
     The options are those of `maskwright tokenizer train`. Raises `InputError` for a vocabulary that is too small or a
     folder that holds a tokenizer, `SourceError` for text that cannot be read.
     """
+    require_word(kind, "kind", TrainedKind)
     folder = location(to)
     train(
         _sources(text, layout, text_column, on_bad_input),
@@ -119,6 +120,9 @@ def prepare(
 
 
 def _sources(text: Text, layout: Layout, text_column: str, on_bad_input: OnBadInput) -> Sources:
+    require_word(layout, "layout", Layout)
+    require_word(on_bad_input, "on_bad_input", OnBadInput)
+
     def on_fault(fault: Fault) -> None:
         warn(f"{fault.where}: {fault.what}")
 

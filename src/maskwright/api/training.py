@@ -129,8 +129,7 @@ def _checked(verb: Kind, config: Config, overrides: Mapping[str, Any], folder: s
         values, where = nested(config), "config"
     else:
         values, where, _ = read_values(location(config), None, BEGIN, verb)
-    override(values, overrides)
-    BUILD[verb](values, where)
+    BUILD[verb](values, where, override(values, overrides))
     path = os.path.join(folder, "config.yaml")
     with open(path, "w", encoding="utf-8") as file:
         yaml.safe_dump(values, file, sort_keys=False, allow_unicode=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from maskwright.api.given import Location, location, locations, plain
+from maskwright.api.given import Location, location, locations, overriding
 from maskwright.core.child import run_side_by_side
 from maskwright.tasks.compare import Budget
 from maskwright.tasks.compared import PAGE, in_words
@@ -57,7 +57,7 @@ def compare(
     folder's logs. docs/compare.md has the rest. Raises `InputError` before the first run, `JobError` for a run that
     failed.
     """
-    folder, keys = location(to), plain(overrides or {}, "overrides")
+    folder, keys = location(to), overriding(overrides or {})
     found, report = make(
         locations(models),
         locations(on),

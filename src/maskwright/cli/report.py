@@ -43,16 +43,13 @@ def report(
     """Write a page about a run, or several beside each other: curves, what happened, data, configuration, commands."""
     import os
 
-    from maskwright.core import output, storage
+    from maskwright.core import output
     from maskwright.core.console import say
-    from maskwright.core.errors import InputError
     from maskwright.report.page import Asked, write
     from maskwright.report.run import read_all
 
-    base, ending = os.path.splitext(storage.require_local(to))
-    if ending not in (".html", ".md"):
-        raise InputError(f"ends with {ending or 'nothing'}", where=f"--to {to}", fix="name a file .html or .md")
-    pages = [*dict.fromkeys([to, *([f"{base}.md"] if markdown else [])])]
+    output.require_ending(to, (".html", ".md"), f"--to {to}")
+    pages = [*dict.fromkeys([to, *([f"{os.path.splitext(to)[0]}.md"] if markdown else [])])]
     for path in pages:
         output.require_place(path)
     runs = read_all(run)

@@ -9,7 +9,7 @@ resume, except that a run may get more steps (see `core.changes`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, Literal, Self
 
@@ -384,30 +384,30 @@ def read_config(location: str, overrides: list[str] | None = None) -> RunConfig:
 
 def read_values(
     location: str, overrides: list[str] | None, begin: str, kind: Kind = "pretrain"
-) -> tuple[dict[str, Any], str, list[str]]:
-    """The values of a YAML file or recipe, where it lies, and the keys that `overrides` gave. `begin`: the advice for
-    an empty file."""
+) -> tuple[dict[str, Any], str, dict[str, str]]:
+    """The values of a YAML file or recipe, where it lies, and the keys that `overrides` gave, each with what is blamed
+    for it. `begin`: the advice for an empty file."""
     location = find_config(location, kind)
     values = read_yaml(location, begin)
     require_kind(values, location, kind)
-    for override in overrides or []:
-        _apply(values, override)
-    return values, location, [override.partition("=")[0].strip() for override in overrides or []]
+    return values, location, dict(_apply(values, override) for override in overrides or [])
 
 
-def _apply(values: dict[str, Any], override: str) -> None:
+def _apply(values: dict[str, Any], override: str) -> tuple[str, str]:
     dotted, separator, text = override.partition("=")
     if not separator or not dotted:
         raise ConfigError(f"'{override}' is not KEY=VALUE", where="--set", fix="write --set schedule.steps=100")
+    dotted = dotted.strip()
     where = f"--set {dotted}"
-    put(values, dotted.strip(), parse_yaml(text, where), where)
+    put(values, dotted, parse_yaml(text, where), where)
+    return dotted, where
 
 
 GUIDE = Guide(RunConfig, "the run", "`maskwright schema --markdown` lists the keys and what each takes", FOREIGN)
 
 
-def build_config(values: dict[str, Any], where: str, overrides: Sequence[str] = ()) -> RunConfig:
-    """`overrides`: dotted keys of `values` that the command line gave, not the file."""
+def build_config(values: dict[str, Any], where: str, overrides: Mapping[str, str] = {}) -> RunConfig:
+    """`overrides`: dotted keys of `values` that are not from the file, and what is blamed for each instead."""
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -322,8 +322,8 @@ def read_finetune_config(location: str, overrides: list[str] | None = None) -> F
     return build_finetune_config(values, where, keys)
 
 
-def build_finetune_config(values: dict[str, Any], where: str, overrides: Sequence[str] = ()) -> FinetuneConfig:
-    """`overrides`: dotted keys of `values` that the command line gave, not the file."""
+def build_finetune_config(values: dict[str, Any], where: str, overrides: Mapping[str, str] = {}) -> FinetuneConfig:
+    """`overrides`: dotted keys of `values` that are not from the file, and what is blamed for each instead."""
     try:
         return FinetuneConfig.model_validate(values)
     except ValidationError as error:

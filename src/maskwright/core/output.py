@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO
 
@@ -26,6 +26,13 @@ def require_place(path: str) -> None:
         raise InputError("is a file, but a folder is needed", where=folder, fix="name another folder")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError("cannot be written to: permission denied", where=folder, fix=OTHER)
+
+
+def require_ending(path: str, endings: Sequence[str], where: str) -> None:
+    """Raises `InputError` at `where` for a file of another kind than is written."""
+    ending = os.path.splitext(storage.require_local(path))[1]
+    if ending not in endings:
+        raise InputError(f"ends with {ending or 'nothing'}", where=where, fix=f"name a file {' or '.join(endings)}")
 
 
 @contextmanager

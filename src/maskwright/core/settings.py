@@ -134,16 +134,19 @@ class Key(NamedTuple):
 
     def allowed(self) -> str:
         """What it takes, as in "a number > 0 and < 1; the default is 0.15"."""
-        schema, field = self.schema, self.field
-        words = choices(schema)
-        kind = NAMES.get(schema.get("type", ""), "a value")
-        text = f"one of {', '.join(words)}" if words else f"{kind} {' and '.join(bounds(schema))}".rstrip()
-        text += f" such as {schema['examples'][0]}" if "examples" in schema else ""
-        text += f", by the pattern {schema['pattern']}" if "pattern" in schema else ""
+        field = self.field
+        text = _takes(self.schema)
+        text += f", each entry {entry}" if (entry := self.allowed_entry()) else ""
         text += ", or null" if len(self._choices()) > 1 else ""
         known = not field.is_required() and field.default not in (None, ...) and field.default_factory is None
         default = str(field.default).lower() if isinstance(field.default, bool) else field.default
+        default = f"[{', '.join(map(str, default))}]" if isinstance(default, list) else default
         return f"{text}; the default is {default}" if known else text
+
+    def allowed_entry(self) -> str:
+        """What each entry of its list takes; empty where that is no list of one kind of value."""
+        entry = self.schema.get("items", {})
+        return _takes(entry) if "type" in entry else ""
 
     def _choices(self) -> list[dict[str, Any]]:
         schema: dict[str, Any] = self.section.model_json_schema()["properties"][self.name]
@@ -159,6 +162,14 @@ NAMES = {
     "object": "a mapping",
 }
 LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+
+
+def _takes(schema: dict[str, Any]) -> str:
+    words = choices(schema)
+    kind = NAMES.get(schema.get("type", ""), "a value")
+    text = f"one of {', '.join(words)}" if words else f"{kind} {' and '.join(bounds(schema))}".rstrip()
+    text += f" such as {schema['examples'][0]}" if "examples" in schema else ""
+    return text + (f", by the pattern {schema['pattern']}" if "pattern" in schema else "")
 
 
 def choices(schema: dict[str, Any]) -> list[str]:
@@ -266,9 +277,9 @@ class Guide(NamedTuple):
     foreign: Mapping[str, str] = {}
     """What other programs call a key -> the key, KEY=VALUE, or a sentence (see `core.foreign`)."""
 
-    def explain(self, error: ValidationError, where: str, overrides: Collection[str] = ()) -> ConfigError:
-        """All that pydantic found; several mistakes are a line each below the first. `overrides`: dotted keys that came
-        from the command line, which is then blamed instead of the file."""
+    def explain(self, error: ValidationError, where: str, overrides: Mapping[str, str] = {}) -> ConfigError:
+        """All that pydantic found; several mistakes are a line each below the first. `overrides`: dotted keys that did
+        not come from the file, and what is blamed for each instead, such as `--set seed`."""
         found: dict[_Mistake, None] = {}
         errors = sorted(error.errors(), key=lambda one: one["type"] == "missing")  # after what may be its misspelling
         for one in errors:
@@ -281,27 +292,29 @@ class Guide(NamedTuple):
         what = f"has {len(lines)} mistakes; each line below says how to mend one"
         return ConfigError(what, where=where, fix=None, lines=lines)
 
-    def _mistakes(self, error: Any, overrides: Collection[str], meant: Collection[str]) -> list[_Mistake]:
+    def _mistakes(self, error: Any, overrides: Mapping[str, str], meant: Collection[str]) -> list[_Mistake]:
         loc, given = error["loc"], error["input"]
         dotted = ".".join(map(str, loc))
+        where = next((blamed for key, blamed in overrides.items() if f"{dotted}.".startswith(f"{key}.")), "")
+        below = {key: blamed for key, blamed in overrides.items() if dotted and key.startswith(f"{dotted}.")}
         if error["type"] == "extra_forbidden":
-            typed = [key for key in overrides if key == dotted or key.startswith(f"{dotted}.")]
-            return [self._unknown(*each) for each in _spread(dotted, given, typed, self._sections())]
-        if error["type"] == "missing":
-            return [self._missing(name) for name in self._required(dotted) if not {name, dotted} & set(meant)]
-        where = f"--set {dotted}" if dotted in overrides else ""
+            return [self._unknown(*each) for each in _spread(dotted, given, where, below, self._sections())]
         if isinstance(refused := error.get("ctx", {}).get("error"), ValueError):
             fix = refused.fix if isinstance(refused, Refused) else self.known
-            where = where or ", ".join(f"--set {key}" for key in overrides if dotted and key.startswith(f"{dotted}."))
-            return [_Mistake(f"{dotted or self.whole}: {refused}", fix, where)]
-        key = self._key_at(loc)
+            return [_Mistake(f"{dotted or self.whole}: {refused}", fix, where or ", ".join(below.values()))]
+        key, needed, is_missing = self._key_at(loc), self._required(dotted), error["type"] == "missing"
+        if key and key.inner and key.field.is_required() and not needed and (is_missing or given is None):
+            return [] if dotted in meant else self._without_keys(loc, key.inner, overrides, meant)
+        if is_missing:
+            return [self._missing(name, where) for name in needed if not {name, dotted} & set(meant)]
         if key is None:
             return [_Mistake(f"{dotted or self.whole}: {error['msg']}, not {given!r:.80}", self.known, where)]
         if key.inner is None:
-            return [_Mistake(f"{dotted} is {given!r:.80}", f"give {key.allowed()}", where)]
+            allowed = key.allowed_entry() if isinstance(loc[-1], int) else ""
+            return [_Mistake(f"{dotted} is {given!r:.80}", f"give {allowed or key.allowed()}", where)]
         keys = f"give it keys: {', '.join(key.inner.model_fields)}"
         if given is None:
-            first = f"give it {needed}" if (needed := ", ".join(self._required(dotted))) else "take it out"
+            first = f"give it {', '.join(needed)}" if needed else "take it out"
             return [_Mistake(f"section {dotted} is empty", f"{first}, or {keys}", where)]
         return [_Mistake(f"{dotted} is {given!r:.80}, but it is a section", keys, where)]
 
@@ -324,11 +337,23 @@ class Guide(NamedTuple):
         best = max(keys_of(self.section), key=partial(_likeness, dotted))
         return best if _likeness(dotted, best) >= LEAST_LIKENESS else None
 
-    def _missing(self, dotted: str) -> _Mistake:
+    def _without_keys(
+        self, loc: tuple[str | int, ...], section: type[BaseModel], overrides: Mapping[str, str], meant: Collection[str]
+    ) -> list[_Mistake]:
+        """What the section's own validators say of it, where each of its keys may be left out."""
+        try:
+            section.model_validate({})
+        except ValidationError as error:
+            below = [{**one, "loc": (*loc, *one["loc"])} for one in error.errors()]
+            return [mistake for one in below for mistake in self._mistakes(one, overrides, meant)]
+        fix = f"add it, with keys: {', '.join(section.model_fields)}"
+        return [_Mistake(f"section {'.'.join(map(str, loc))} is missing", fix)]
+
+    def _missing(self, dotted: str, where: str) -> _Mistake:
         key = self._key_at(dotted.split("."))
         assert key is not None
         meaning = " ".join((key.field.description or "").split()).partition(". ")[0].rstrip(".")
-        return _Mistake(f"key {dotted} is missing", f"add it, {key.allowed()}" + f": {meaning}" * bool(meaning))
+        return _Mistake(f"key {dotted} is missing", f"add it, {key.allowed()}" + f": {meaning}" * bool(meaning), where)
 
     def _required(self, dotted: str) -> list[str]:
         """Itself, or the keys that a section cannot do without."""
@@ -363,13 +388,16 @@ def _likeness(dotted: str, key: str) -> float:
     return difflib.SequenceMatcher(None, leaf, name).ratio() + 0.1 * (section == other) + 0.01 * whole
 
 
-def _spread(dotted: str, given: Any, typed: list[str], sections: list[str]) -> Iterator[tuple[str, bool, str]]:
+def _spread(
+    dotted: str, given: Any, where: str, below: Mapping[str, str], sections: list[str]
+) -> Iterator[tuple[str, bool, str]]:
     """(name, whether it is a section's, where it was typed) of an unknown key; of an unknown section that is like none
-    of `sections`, each key in it."""
-    if typed:
-        yield from ((key, False, f"--set {key}") for key in typed)
+    of `sections`, each key in it. `below`: keys in it that were typed somewhere else than the rest, and where."""
+    if below:
+        yield from ((key, False, blamed) for key, blamed in below.items())
     elif isinstance(given, dict) and given and not difflib.get_close_matches(dotted, sections):
         for name, value in given.items():
-            yield from _spread(f"{dotted}.{name}", value, [], [])
+            yield from _spread(f"{dotted}.{name}", value, where, {}, [])
     else:
-        yield dotted, bool(difflib.get_close_matches(dotted, sections)) and isinstance(given, dict | types.NoneType), ""
+        is_section = bool(difflib.get_close_matches(dotted, sections)) and isinstance(given, dict | types.NoneType)
+        yield dotted, is_section, where

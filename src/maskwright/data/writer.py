@@ -67,7 +67,7 @@ class StoreWriter:
         if not os.path.exists(os.path.join(self.folder, "manifest.json")):
             return None
         if manifests.read_manifest(self.folder).get("plan") != self.plan:
-            fix = "choose another --to"
+            fix = "choose another folder"
             raise InputError("already holds a store made from other text or options", where=self.folder, fix=fix)
         ready = store.TokenStore(self.folder)
         ready.verify()
@@ -79,7 +79,7 @@ class StoreWriter:
         """Holds the folder. After an error in the input, nothing of this store is left in it; after another, the noted
         blocks are kept for the next try."""
         if os.path.exists(self.folder) and not os.path.isdir(self.folder):
-            raise InputError("is a file, but a folder is needed", where=self.folder, fix="choose another --to")
+            raise InputError("is a file, but a folder is needed", where=self.folder, fix="choose another folder")
         lock = os.path.join(self.folder, LOCK)
         with storage.new_folder(self.folder), storage.locked(lock, remove=True):
             self._resume()
@@ -96,14 +96,14 @@ class StoreWriter:
         if not os.path.exists(path):
             names = os.listdir(self.folder)
             if PARTS in names:
-                fix = "give the --on with which it was begun, delete it, or choose another --to"
+                fix = "give the --on with which it was begun, delete it, or choose another folder"
                 raise InputError("holds a store that is being made in parts", where=self.folder, fix=fix)
             if [name for name in names if name != LOCK and not storage.is_temporary(name)]:
-                raise InputError("is not empty", where=self.folder, fix="choose another --to")
+                raise InputError("is not empty", where=self.folder, fix="choose another folder")
             return
         noted = _read_note(path, self.dtype)
         if noted["plan"] != self.plan:
-            fix = "delete it, or choose another --to"
+            fix = "delete it, or choose another folder"
             raise InputError("holds an unfinished store made from other text or options", where=self.folder, fix=fix)
         for shard in noted["shards"]:
             for record in shard["files"].values():

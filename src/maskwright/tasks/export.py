@@ -44,7 +44,7 @@ def export(model: TrainedModel, folder: str, *, onnx: bool = False) -> float:
     Everything is written and verified under a temporary name beside `folder`, so a failed export leaves nothing.
     """
     if os.path.exists(folder):
-        raise InputError("already exists", where=folder, fix="choose another --to")
+        raise InputError("already exists", where=folder, fix="choose another folder")
     if onnx:
         from maskwright.tasks import onnx_export
     if model.run and not _has_ended(model, steps := model.run["config"]["schedule.steps"]):

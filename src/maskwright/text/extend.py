@@ -63,7 +63,7 @@ def extend_tokenizer(
     of several tokens."""
     content, vocabulary = read_tokenizer(location)
     if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
-        raise InputError("is not empty", where=folder, fix="choose another --to")
+        raise InputError("is not empty", where=folder, fix="choose another folder")
     tokenizer = load_tokenizer(location, special_tokens_are_text=True)
     apart = BYTES | {token["content"] for token in content.get("added_tokens") or []}
     split = _letters(tokenizer, apart) if vocabulary.kind == "sentencepiece_bpe" else _as_split(tokenizer)

@@ -34,7 +34,7 @@ def make_tokenizer(
     Raises `InputError` for a vocabulary that is too large.
     """
     if os.path.exists(os.path.join(folder, "tokenizer.json")):
-        raise InputError("already holds a tokenizer", where=folder, fix="choose another --to, or delete it first")
+        raise InputError("already holds a tokenizer", where=folder, fix="choose another folder, or delete it first")
     if kind == "kmer" and alphabet is None:
         raise InputError("--kind kmer needs an alphabet", fix="give --alphabet dna or protein")
     counts: Counter[str] = Counter()

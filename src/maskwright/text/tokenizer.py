@@ -65,7 +65,7 @@ def train_tokenizer(
         fix = "take --kind wordpiece, or leave the option out"
         raise InputError(f"--lowercase is not for --kind {kind}", fix=fix)
     if os.path.exists(os.path.join(folder, "tokenizer.json")):
-        raise InputError("already holds a tokenizer", where=folder, fix="choose another --to, or delete it first")
+        raise InputError("already holds a tokenizer", where=folder, fix="choose another folder, or delete it first")
     with storage.new_folder(folder):
         if kind == "bpe":
             tokenizer = _train_bpe(sources, vocab_size, min_frequency)

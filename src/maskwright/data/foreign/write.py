@@ -38,7 +38,7 @@ def write_out(store: TokenStore, folder: str, kind: WrittenFormat) -> dict[str, 
         require("pyarrow", folder)
     storage.require_local(folder)
     if os.path.isfile(folder) or (os.path.isdir(folder) and os.listdir(folder)):
-        raise InputError("is not empty", where=folder, fix="choose another --to")
+        raise InputError("is not empty", where=folder, fix="choose another folder")
     store.verify()
     unfinished = f"{os.path.abspath(folder)}.tmp-{os.getpid()}"
     storage.make_folder(unfinished)

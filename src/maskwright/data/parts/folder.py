@@ -33,14 +33,14 @@ def held(folder: str, runner: Runner, files: Sequence[str]) -> Iterator[str]:
     is left as it was."""
     place, work = os.path.abspath(folder), os.path.join(os.path.abspath(folder), PARTS)
     if os.path.exists(place) and not os.path.isdir(place):
-        raise InputError("is a file, but a folder is needed", where=folder, fix="choose another --to")
+        raise InputError("is a file, but a folder is needed", where=folder, fix="choose another folder")
     with storage.new_folder(place), storage.locked(os.path.join(place, LOCK), remove=True):
         names = {name for name in os.listdir(place) if name != LOCK and not storage.is_temporary(name)}
         if "prepare.json" in names:
-            fix = "give the same command without --on, delete it, or choose another --to"
+            fix = "give the same command without --on, delete it, or choose another folder"
             raise InputError("holds an unfinished store that one machine began", where=folder, fix=fix)
         if names and PARTS not in names:
-            raise InputError("is not empty", where=folder, fix="choose another --to")
+            raise InputError("is not empty", where=folder, fix="choose another folder")
         storage.make_folder(work)
         try:
             runner.require_seen(work, files)
