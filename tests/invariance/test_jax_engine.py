@@ -105,7 +105,7 @@ def test_stopped_and_continued_on_any_number_of_devices(config: Make, tmp_path: 
     keys = {
         "model.hidden_dropout": 0.1,
         "model.attention_dropout": 0.1,
-        "phases": [{"until_step": 5, "seq_len": 16, "rows_per_step": 16, "masking_rate": 0.3}],
+        "phases": [{"until_step": 5, "seq_len": 16, "rows_per_step": 16, "masking_rate": 0.3, "causal_share": 0.5}],
         "batch.virtual_workers": 4,
         "batch.micro_batch_rows": 2,
         "optimizer.learning_rate": RATE,

@@ -66,7 +66,7 @@ PHASES = [
             "data.packing": "full_sentences",
             "masking.kind": "span",
             "masking.rate": 0.1,
-            "phases": [{"until_step": 7, "seq_len": 16, "rows_per_step": 16, "masking_rate": 0.3}],
+            "phases": [{"until_step": 7, "seq_len": 16, "rows_per_step": 16, "masking_rate": 0.3, "causal_share": 0.5}],
         },
         {"schedule.kind": "wsd", "batch.virtual_workers": 4, "evaluation.every_steps": 5},
         {

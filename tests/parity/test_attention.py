@@ -16,12 +16,13 @@ M, H, T, h = 3, 2, 37, 16
 
 
 def slow_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
-    """One query at a time, in float64, over the keys of its own segment."""
+    """One query at a time, in float64, over the keys of its own segment, and no later ones where that is negative."""
     rows = []
     for m in range(q.shape[0]):
         for n in range(q.shape[1]):
             for t in range(q.shape[2]):
                 keys = (segments[m] == segments[m, t]).nonzero()[:, 0]
+                keys = keys[keys <= t] if segments[m, t] < 0 else keys
                 scores = (k[m, n, keys].double() @ q[m, n, t].double()) / q.shape[3] ** 0.5
                 rows.append(torch.softmax(scores, 0) @ v[m, n, keys].double())
     return torch.stack(rows).view(q.shape)
@@ -33,11 +34,13 @@ def segments_of(kind: str, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     segments = torch.sort(torch.randint(1, 5, (M, T), generator=generator), dim=1).values.int()
     segments[0, 30:] = 0
+    if kind == "causal":
+        segments[:2] *= -1
     return segments
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("kind", ["whole", "segments"])
+@pytest.mark.parametrize("kind", ["whole", "segments", "causal"])
 @pytest.mark.parametrize(
     ("way", "dtype", "tolerance"),
     [
@@ -75,6 +78,21 @@ def test_attention_and_its_gradients_equal_slow_twin(
     for found, expected in zip(*results, strict=True):
         assert torch.isfinite(found).all()
         assert (found - expected).abs().max() < tolerance * max(1.0, float(expected.abs().max()))
+
+
+@pytest.mark.parametrize(("tokens", "window"), [(37, 3), (395, 20), (395, 64)])
+def test_local_layers_of_causal_rows(tokens: int, window: int) -> None:
+    """395 tokens are computed block by block."""
+    place = torch.arange(tokens)
+    causal = -torch.repeat_interleave(torch.tensor([1, 2, 3]), torch.tensor([tokens // 3, 1, tokens - tokens // 3 - 1]))
+    segments = torch.stack([causal, -causal, -torch.ones_like(causal)]).int()
+    q, k, v = (torch.randn(3, H, tokens, h, generator=torch.Generator().manual_seed(i)) for i in range(3))
+    seen = segments[:, None, :, None] == segments[:, None, None, :]
+    seen &= (place[:, None] - place).abs() <= window
+    for row in (0, 2):
+        seen[row] &= place[:, None] >= place
+    found = attention(q, k, v, visible_nearby(segments, q.dtype, window), 0.0)
+    assert (found - plain_attention(q, k, v, seen)).abs().max() < 1e-5
 
 
 def test_rows_of_very_short_segments_keep_their_mask() -> None:

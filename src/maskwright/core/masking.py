@@ -21,6 +21,9 @@ class Masking(Section):
     """Share of predicted tokens that are shown as `<mask>`."""
     random_share: Fraction = 0.1
     """Share of predicted tokens that are shown as a random token; the rest is shown unchanged."""
+    causal_share: Fraction = 0.0
+    """Share of rows that are read causally, 0.0625 in GPT-BERT: nothing is hidden, a token sees only those before it,
+    and each predicted token is told by the one before it."""
 
     @model_validator(mode="after")
     def _shares_fit(self) -> Masking:

@@ -36,6 +36,8 @@ class Phase(Section):
     """`masking.rate` in this phase."""
     masking_kind: MaskingKind | None = None
     """`masking.kind` in this phase."""
+    causal_share: Fraction | None = None
+    """`masking.causal_share` in this phase."""
 
     mixture_weights: dict[str, Annotated[float, Field(ge=0.0, allow_inf_nan=False)]] | None = None
     """Weights of sources of `data.mixture` in this phase, as {en: 1, sw: 3}; the others keep theirs. 0 leaves a source
@@ -127,6 +129,9 @@ def require_phases(config: Phased) -> None:
     """Raises `Refused` for phases that cannot be."""
     if config.phases and config.data.format == "pregenerated":
         raise Refused("pregenerated examples have no phases", fix="leave phases out, or train on a token store")
+    if config.masking.causal_share and config.data.format == "pregenerated":
+        fix = "leave it out, or train on a token store"
+        raise Refused("masking.causal_share: pregenerated examples have masks of their own", fix=fix)
     for number, phase in enumerate(config.phases):
         applied(phase, config, f"phases.{number}")
         if config.schedule.epochs and (phase.seq_len or phase.rows_per_step):
@@ -170,6 +175,11 @@ def configs(config: R) -> list[R]:
     return [*(applied(phase, plain, f"phases.{number}") for number, phase in enumerate(config.phases)), plain]
 
 
+def reads_causally(config: Phased) -> bool:
+    """Whether any row of any phase may be."""
+    return any([config.masking.causal_share, *(phase.causal_share for phase in config.phases)])
+
+
 def _end(phase: Phase, steps: int, begin: int, tokens: int, own: Phased) -> int:
     if phase.until_share is not None:
         return round(phase.until_share * steps)
@@ -204,7 +214,7 @@ def applied(phase: Phase, config: R, name: str) -> R:
         changed["batch"] = config.batch.model_copy(update={"micro_batch_rows": rows})
     if data:
         changed["data"] = config.data.model_copy(update=data)
-    masking = {"rate": phase.masking_rate, "kind": phase.masking_kind}
+    masking = {"rate": phase.masking_rate, "kind": phase.masking_kind, "causal_share": phase.causal_share}
     if given := {key: value for key, value in masking.items() if value is not None}:
         changed["masking"] = config.masking.model_copy(update=given)
     return config.model_copy(update=changed)

@@ -21,7 +21,8 @@ class Batch:
     """[M, T], 0 at the first token of each chunk; without `ModelConfig.position_offset`. With token types, a position
     of type t is t * `ModelConfig.token_type_stride` higher."""
     segment_ids: Int32
-    """[M, T], 0 = padding, 1.. = chunk. Attention stays inside one number."""
+    """[M, T], 0 = padding, 1.. = chunk. Attention stays inside one number. In rows where they are negative, -1.., a
+    token sees itself and those before it alone."""
     predict_index: Int32
     """[K], positions in the flattened M x T; 0 where the weight is 0. All M x T for question_answering."""
     labels: NDArray[Any]
@@ -33,6 +34,11 @@ class Batch:
     def text_tokens(self) -> int:
         """Positions that are not padding."""
         return int(np.count_nonzero(self.segment_ids))
+
+    @property
+    def reads_causally(self) -> bool:
+        """Whether any row is read causally."""
+        return bool((self.segment_ids < 0).any())
 
     @property
     def predicted(self) -> float:

@@ -12,6 +12,7 @@ from maskwright.core.errors import ConfigError, StoreError
 from maskwright.core.masking import Masking
 from maskwright.core.phases import stage_at
 from maskwright.data.batch import Batch
+from maskwright.data.causal import is_causal, read_causally
 from maskwright.data.legs import Leg, make_legs
 from maskwright.data.masking import Masker, mask_rows, slots_per_row
 from maskwright.data.mixing import MixedOrder
@@ -147,7 +148,8 @@ class Loader:
         for stage in self.stages:
             if stage.end > step or stage is self.stages[-1]:
                 here = stage.config
-                shape = (here.batch.micro_batch_rows, here.data.seq_len, slots_of(here), stage.rope_theta)
+                causal = here.masking.causal_share > 0.0
+                shape = (here.batch.micro_batch_rows, here.data.seq_len, slots_of(here), stage.rope_theta, causal)
                 found.setdefault(shape, max(stage.begin, step))
         return [(first, self.batches(first, virtual_workers)) for first in found.values()]
 
@@ -203,4 +205,8 @@ def _masked(
     masked, index, labels, weights = mask_rows(
         masker, input_ids, segment_ids, masking, seed=seed, epochs=epochs, rows=chosen + earlier, slots=slots
     )
-    return Batch(masked, position_ids, segment_ids, index, labels, weights)
+    batch = Batch(masked, position_ids, segment_ids, index, labels, weights)
+    if not masking.causal_share:
+        return batch
+    causal = is_causal(masking.causal_share, seed=seed, epochs=epochs, rows=chosen + earlier)
+    return read_causally(batch, input_ids, causal)

@@ -25,14 +25,16 @@ def make_engine(
     micro_batch_losses: float = 1.0,
     label_smoothing: float = 0.0,
     looked_up: NDArray[np.int64] | None = None,
+    causal: bool = False,
 ) -> Engine:
     """`run_flops`, `micro_batch_losses`, `looked_up`: see `TorchEngine`. `label_smoothing`: share of each class's
-    target that all classes get, in training only. Raises `ConfigError` where a device or a framework is absent."""
+    target that all classes get, in training only. `causal`: whether any row is read causally. Raises `ConfigError`
+    where a device or a framework is absent."""
     if engine.kind == "jax":
         require("jax", "engine.kind")
         from maskwright.engines.jax.engine import JaxEngine
 
-        return JaxEngine(model, optimizer, engine, seed, label_smoothing=label_smoothing)
+        return JaxEngine(model, optimizer, engine, seed, label_smoothing=label_smoothing, causal=causal)
     from maskwright.engines.torch.engine import TorchEngine
 
     more: dict[str, Any] = {"run_flops": run_flops, "micro_batch_losses": micro_batch_losses}

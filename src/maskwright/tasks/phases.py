@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from maskwright.core.config import RunConfig
 from maskwright.core.console import human_count, plain_number, progress
 from maskwright.core.errors import ConfigError
+from maskwright.core.phases import reads_causally
 from maskwright.data.opening import AnyLoader
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.model.config import ModelConfig
 from maskwright.model.initial import initial_parameters
 
-HEADER = ("phase", "steps", "rows a step", "tokens a row", "masked", "epochs", "tokens", "expected seconds")
+HEADER = ("phase", "steps", "rows a step", "tokens a row", "masked", "causal", "epochs", "tokens", "expected seconds")
 TIMED = 3
 """Updates of one micro-batch that are timed in each phase, after one that is not. The fastest counts."""
 
@@ -39,7 +40,9 @@ def reading(config: RunConfig, loader: AnyLoader, packing: str) -> list[str]:
 
 def table(config: RunConfig, loader: AnyLoader, seconds: Sequence[float] = ()) -> list[str]:
     """A line for each stage, below a header; `seconds` of each, where they are known."""
-    cells: list[tuple[str, ...]] = [HEADER if seconds else HEADER[:-1]]
+    causal = any(stage.config.masking.causal_share for stage in config.stages)
+    shown = {*HEADER} - ({*()} if causal else {"causal"}) - ({*()} if seconds else {"expected seconds"})
+    cells: list[tuple[str, ...]] = [tuple(name for name in HEADER if name in shown)]
     for number, stage in enumerate(config.stages):
         here, masking = stage.config, stage.config.masking
         name = str(number) if number < len(config.phases) else "rest"
@@ -50,6 +53,7 @@ def table(config: RunConfig, loader: AnyLoader, seconds: Sequence[float] = ()) -
                 f"{here.rows_per_step:,}",
                 f"{here.data.seq_len:,}",
                 f"{masking.rate:.0%} {masking.kind}",
+                *([f"{masking.causal_share:.4g}"] if causal else []),
                 f"{_epochs(loader, stage.begin, stage.end):.2f}",
                 human_count(stage.tokens),
                 *([plain_number(seconds[number])] if seconds else []),
@@ -77,9 +81,14 @@ def timed(config: RunConfig, model: ModelConfig, loader: AnyLoader, run_flops: f
 def expected_seconds(config: RunConfig, model: ModelConfig, loader: AnyLoader, run_flops: float) -> list[float]:
     """Seconds of each stage on this machine, in one process, by a few updates of one micro-batch for each device with
     random weights. Evaluations and saves are not in it. Raises `ConfigError` where the device is absent."""
-    losses = loader.micro_batch_losses
     engine = make_engine(
-        model, config.optimizer, config.engine, config.seed, run_flops=run_flops, micro_batch_losses=losses
+        model,
+        config.optimizer,
+        config.engine,
+        config.seed,
+        run_flops=run_flops,
+        micro_batch_losses=loader.micro_batch_losses,
+        causal=reads_causally(config),
     )
     engine.write(TrainState(0, initial_parameters(model, config.seed)))
     found: list[float] = []

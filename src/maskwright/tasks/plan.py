@@ -22,7 +22,7 @@ from maskwright.core.config import RunConfig, shared_out
 from maskwright.core.console import say, several
 from maskwright.core.errors import ConfigError, InputError, MaskwrightError
 from maskwright.core.extras import require
-from maskwright.core.phases import configs
+from maskwright.core.phases import configs, reads_causally
 from maskwright.data.masking import slots_per_row
 from maskwright.data.opening import open_store
 from maskwright.engines.jax.ahead import SETTINGS, Request, Result
@@ -111,16 +111,16 @@ def plan(config: RunConfig, on: str, *, vocab_size: int | None = None, search: b
         raise ConfigError(what, where="--on", fix=fix)
     require("libtpu", "--on")
     model = model_of(config, vocab_size)
-    kinds = list({_shape(kind): kind for kind in configs(config)}.values())
+    kinds, causal = list({_shape(kind): kind for kind in configs(config)}.values()), reads_causally(config)
     if len(kinds) == 1:
-        return _plan(kinds[0], model, on, search=search)
-    each = [_plan(kind, model, on, search=False) for kind in kinds]
+        return _plan(kinds[0], model, on, search=search, causal=causal)
+    each = [_plan(kind, model, on, search=False, causal=causal) for kind in kinds]
     most = max(range(len(kinds)), key=lambda number: each[number].asked.needed_bytes)
     lines = [
         f"phase with rows of {kind.data.seq_len} tokens: {_line(one.asked_rows, one.asked, one.micro_batches)}"
         for kind, one in zip(kinds, each, strict=True)
     ]
-    heaviest = _plan(kinds[most], model, on, search=search)
+    heaviest = _plan(kinds[most], model, on, search=search, causal=causal)
     head = f"of the phase with rows of {kinds[most].data.seq_len} tokens, whose rows_per_step is their product:"
     advice = [head, *heaviest.advice] if heaviest.advice else []
     return replace(heaviest, phases=lines, advice=advice)
@@ -133,7 +133,7 @@ def _shape(config: RunConfig) -> tuple[int, int, int]:
     return config.batch.micro_batch_rows, tokens, slots
 
 
-def _plan(config: RunConfig, model: ModelConfig, on: str, *, search: bool) -> Plan:
+def _plan(config: RunConfig, model: ModelConfig, on: str, *, search: bool, causal: bool) -> Plan:
     """Of a run without phases, or of one phase."""
     rows, tokens, slots = _shape(config)
     request = Request(
@@ -147,6 +147,7 @@ def _plan(config: RunConfig, model: ModelConfig, on: str, *, search: bool) -> Pl
         tokens=tokens,
         slots=rows * slots,
         micro_batches=1,
+        causal=causal,
     )
     devices = _devices(request)
     request = replace(request, micro_batches=max(1, config.batch.virtual_workers // devices))

@@ -14,6 +14,7 @@ from maskwright.core import hardware
 from maskwright.core.config import RunConfig
 from maskwright.core.extras import installed
 from maskwright.core.finetuning import FinetuneConfig
+from maskwright.core.phases import reads_causally
 from maskwright.core.settings import flat
 from maskwright.core.usage import Usage
 from maskwright.engines.base import Engine
@@ -61,6 +62,7 @@ def start_engine(ready: Prepared, before: dict[str, Any] | None, threads: int | 
             micro_batch_losses=ready.micro_batch_losses,
             label_smoothing=ready.label_smoothing,
             looked_up=ready.looked_up,
+            causal=isinstance(config, RunConfig) and reads_causally(config),
         )
     except (RuntimeError, MemoryError) as error:
         raise too_large(ready, error) from None

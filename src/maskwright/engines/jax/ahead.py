@@ -56,6 +56,8 @@ class Request:
     slots: int
     micro_batches: int
     """Micro-batches that a device computes in an update."""
+    causal: bool = False
+    """Whether any row of the run is read causally."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def program_for(request: Request) -> tuple[Any, list[Any]]:
     model = ModelConfig(**request.model)
     dtype = jnp.bfloat16 if request.dtype == "bf16" else jnp.float32
     layout = Layout.of(devices, shapes(model), fsdp=request.sharding == "fsdp", dtype=dtype)
-    return Program(model, run.Optimizer(**request.optimizer), layout, "tpu"), devices
+    return Program(model, run.Optimizer(**request.optimizer), layout, "tpu", causal=request.causal), devices
 
 
 def compile_ahead(request: Request) -> Result:

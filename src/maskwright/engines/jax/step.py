@@ -53,6 +53,8 @@ class Program:
     seed: int = 0
     label_smoothing: float = 0.0
     """In training only."""
+    causal: bool = False
+    """Whether any row of the run is read causally."""
 
     # ---- one micro-batch, inside the mesh --------------------------------------------------------------------
 
@@ -60,7 +62,8 @@ class Program:
         inputs = [batch[name] for name in BATCH_FIELDS[:4]]
         width = self.model.hidden_size // self.model.num_attention_heads
         dropped = self.model.attention_probs_dropout_prob if key is not None else 0.0
-        way = choose_way(self.platform, inputs[0].shape[1], width, dropped, self.layout.dtype)
+        tokens, dtype = inputs[0].shape[1], self.layout.dtype
+        way = choose_way(self.platform, tokens, width, dropped, dtype, causal=self.causal)
         return logits(weights, self.model, *inputs, gather=self.layout.gathered, way=way, key=key)
 
     def _key(self, step: Array, number: Array) -> Array | None:

@@ -329,7 +329,7 @@ class TorchEngine:
         segments: Tensor | CuSeqlens = put(batch.segment_ids)
         dropout = self.config.attention_probs_dropout_prob if self.model.training else 0.0
         width = self.config.hidden_size // self.config.num_attention_heads
-        if takes_cu_seqlens(self._first_bad.device, self.dtype, width, dropout):
+        if not batch.reads_causally and takes_cu_seqlens(self._first_bad.device, self.dtype, width, dropout):
             segments = CuSeqlens(put(cu_seqlens_of(batch.segment_ids)), batch.segment_ids.shape[1])
         ids = put(batch.input_ids)
         if isinstance(self.weights, LookedUp):

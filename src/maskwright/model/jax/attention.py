@@ -1,9 +1,11 @@
 """Attention in JAX behind one signature: q, k, v [M, T, H, h] and segment ids [M, T] -> [M, T, H, h].
 
-A token sees the tokens of its own segment id. Padding (segment 0) sees padding, so no row of the softmax is empty.
+A token sees the tokens of its own segment id; where that is negative, no later ones. Padding (segment 0) sees padding,
+so no row of the softmax is empty.
 
 way       taken when                                                       computed by
-splash    TPU in bf16, rows of a multiple of 128 tokens, no dropout        JAX's Pallas kernel: T x T is never in memory
+splash    TPU in bf16, rows of a multiple of 128 tokens, no dropout and    JAX's Pallas kernel: T x T is never in memory
+          no row that is read causally
 dense     otherwise                                                        scores of all pairs, then products; with a
                                                                            window, of the pairs of nearby blocks
 
@@ -32,15 +34,16 @@ LARGEST_BLOCK = 512
 WIDEST_HEAD = 256
 
 
-def choose_way(platform: str, tokens: int, head_width: int, dropout: float, dtype: DTypeLike) -> str:
-    """From static facts alone, so that a CPU host that compiles for a TPU chooses as the TPU's own would.
+def choose_way(
+    platform: str, tokens: int, head_width: int, dropout: float, dtype: DTypeLike, *, causal: bool = False
+) -> str:
+    """From static facts alone, so that a CPU host that compiles for a TPU chooses as the TPU's own would. `causal`:
+    whether the run reads any rows causally; splash has one mask for all rows.
 
     In fp32 never splash: its products name no precision, so a TPU may round what they multiply to bf16.
     """
-    splash_takes = (
-        jnp.dtype(dtype) == jnp.bfloat16 and tokens % LANES == 0 and head_width <= WIDEST_HEAD and not dropout
-    )
-    return "splash" if platform == "tpu" and splash_takes else "dense"
+    fits = jnp.dtype(dtype) == jnp.bfloat16 and tokens % LANES == 0 and head_width <= WIDEST_HEAD
+    return "splash" if platform == "tpu" and fits and not dropout and not causal else "dense"
 
 
 def attention(
@@ -62,7 +65,7 @@ def attention(
     return splash(q, k, v, segment_ids, window)
 
 
-SMALLEST_BLOCK, BANDED_FROM_BLOCKS = 64, 6
+SMALLEST_BLOCK, BANDED_FROM_BLOCKS, NOBODY = 64, 6, -(2**30)
 """As in `torch/attention.py`."""
 
 
@@ -81,10 +84,17 @@ def dense(
     block = max(window or T, SMALLEST_BLOCK)
     if window is not None and BANDED_FROM_BLOCKS * block <= T:
         return _banded(q, k, v, segment_ids, window, block, dropout, key)
-    together = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
+    together = _together(segment_ids, segment_ids, place)
     if window is not None:
         together &= jnp.abs(place[:, None] - place) <= window
     return _products(q, k, v, together, dropout, key)
+
+
+def _together(queries: Array, keys: Array, place: Array, first: int = 0) -> Array:
+    """As in `torch/attention.py`."""
+    same = queries[:, None, :, None] == keys[:, None, None, :]
+    own = place[first : first + queries.shape[1], None]
+    return same & ((queries >= 0)[:, None, :, None] | (own >= place))
 
 
 def _banded(
@@ -104,10 +114,9 @@ def _banded(
         joined = jnp.concatenate((padded[:, :-2], x, padded[:, 2:]), 2)
         return joined.reshape(-1, 3 * block, *x.shape[3:])
 
-    # No segment has the numbers -1 and -2. What fills the last block up sees itself, so that no softmax is empty.
-    own, place = by_block(segment_ids, -2), jnp.arange(3 * block)
-    queries = own.reshape(-1, block)
-    together = queries[:, None, :, None] == around(own, -1)[:, None, None, :]
+    # No segment has these numbers. What fills the last block up sees itself, so that no softmax is empty.
+    own, place = by_block(segment_ids, NOBODY + 1), jnp.arange(3 * block)
+    together = _together(own.reshape(-1, block), around(own, NOBODY), place, block)
     together &= jnp.abs(place[block : 2 * block, None] - place) <= window
     blocks = by_block(q)
     mixed = _products(

@@ -6,7 +6,8 @@ BySegment                CPU, rows of more than 512 tokens           as below, s
 mask [M, 1, T, T]        else                                        CPU, in bf16 on short rows or with dropout: three
                                                                      plain products; else torch's fused kernel (SDPA)
 Banded                   local layers, on rows longer than a block   as above, block by block
-CuSeqlens                CUDA in bf16 from Ampere on, no dropout     torch's varlen_attn (FlashAttention)
+CuSeqlens                CUDA in bf16 from Ampere on, no dropout,    torch's varlen_attn (FlashAttention)
+                         no row that is read causally
 """
 
 from __future__ import annotations
@@ -71,17 +72,26 @@ def visible(segments: Tensor | CuSeqlens, dtype: torch.dtype) -> Tensor | BySegm
 
     The plain way adds the mask (0, or -inf for keys of other segments). The fused kernel takes bools (True = seen),
     which is 5 % of a step faster there. Padding (segment 0) attends to padding, so no row of the softmax is empty and
-    nothing turns to NaN. The segments are looked at on the CPU only, so that nothing waits for a device.
+    nothing turns to NaN. Where ids are negative, a token sees no later one. The segments are looked at on the CPU only,
+    so that nothing waits for a device.
     """
     if isinstance(segments, CuSeqlens):
         return segments
-    if segments.device.type == "cpu":
+    T = segments.shape[1]
+    if segments.device.type == "cpu" and not bool((segments < 0).any()):
         if bool((segments == segments[:, :1]).all()):
             return None
-        if segments.shape[1] > BY_SEGMENT_ABOVE_TOKENS and (found := _by_segment(segments)):
+        if T > BY_SEGMENT_ABOVE_TOKENS and (found := _by_segment(segments)):
             return found
-    together = segments[:, None, :, None] == segments[:, None, None, :]
-    return _as_mask(together, dtype, segments.shape[1])
+    return _as_mask(_together(segments, segments, torch.arange(T, device=segments.device)), dtype, T)
+
+
+def _together(queries: Tensor, keys: Tensor, place: Tensor, first: int = 0) -> Tensor:
+    """[M, T] and [M, S] segment ids -> bool [M, 1, T, S]: the keys of each query's segment, and in causal rows, whose
+    ids are negative, those up to its own. `place` [S] of the keys; the queries are at T of them from `first` on."""
+    same = queries[:, None, :, None] == keys[:, None, None, :]
+    own = place[first : first + queries.shape[1], None]
+    return same & ((queries >= 0)[:, None, :, None] | (own >= place))
 
 
 def _by_segment(segments: Tensor) -> BySegment | None:
@@ -102,6 +112,7 @@ def _as_mask(together: Tensor, dtype: torch.dtype, tokens: int) -> Tensor:
 
 SMALLEST_BLOCK = 64
 """Tokens in a block, also where the window is narrower, so that products stay large enough."""
+NOBODY = -(2**30)
 BANDED_FROM_BLOCKS = 6
 """Rows of fewer blocks are computed whole: three blocks of keys are then most of the row. With a window of 64 in bf16,
 forward and backward on one Zen 5 core, blocks take 1.5 times as long as the whole at 256 tokens, 0.86 at 384, 0.55 at
@@ -117,16 +128,16 @@ def visible_nearby(segments: Tensor | CuSeqlens, dtype: torch.dtype, window: int
     if BANDED_FROM_BLOCKS * block > T:
         place = torch.arange(T, device=segments.device)
         near = (place[:, None] - place).abs() <= window
-        return _as_mask((segments[:, None, :, None] == segments[:, None, None, :]) & near, dtype, T)
+        return _as_mask(_together(segments, segments, place) & near, dtype, T)
     blocks = -(-T // block)
     # No segment has these numbers. What fills the last block up sees itself, so that no softmax is empty.
-    own = F.pad(segments, (0, blocks * block - T), value=-2).view(M, blocks, block)
-    padded = F.pad(own, (0, 0, 1, 1), value=-1)
+    own = F.pad(segments, (0, blocks * block - T), value=NOBODY + 1).view(M, blocks, block)
+    padded = F.pad(own, (0, 0, 1, 1), value=NOBODY)
     around = torch.cat((padded[:, :-2], own, padded[:, 2:]), 2)
     place = torch.arange(3 * block, device=segments.device)
     near = (place[block : 2 * block, None] - place).abs() <= window
-    together = (own[..., :, None] == around[..., None, :]) & near
-    return Banded(_as_mask(together.flatten(0, 1)[:, None], dtype, block))
+    together = _together(own.flatten(0, 1), around.flatten(0, 1), place, block) & near
+    return Banded(_as_mask(together, dtype, block))
 
 
 CU_SEQLENS_MULTIPLE = 64
