@@ -139,6 +139,12 @@ def test_the_printed_preparation_holds_out_the_same(
     assert notes == (["# and 2 more --valid-files:", "# and 1 more file:"] if count == 5 else [])
 
 
+def test_differences_are_named_once() -> None:
+    run = recorded("one", [], record={"config": {"seed": 3, "data.store": "s"}})
+    text = to_markdown("x", [Section("Configuration", tuple(configuration.configuration(run)))])
+    assert text.count("differ") == 1 and "Of 2 keys, these differ from the defaults:" in text
+
+
 @pytest.mark.parametrize(
     ("known", "said"),
     [

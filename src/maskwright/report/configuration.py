@@ -44,10 +44,10 @@ def configuration(run: Run) -> list[Block]:
         if key in defaults
     )
     base = f"the recipe {recipe}" if recipe else "the defaults"
-    what = f"Of {len(run.config)} keys, these differ from {base}."
-    found: list[Block] = [Words(what if rows else f"Every key is as in {base}.")]
+    found: list[Block] = [Words(f"Every key is as in {base}.")]
     if rows:
-        found.append(Table(f"Differences from {base}", ("key", "this run", "recipe" if recipe else "default"), rows, 3))
+        what = f"Of {len(run.config)} keys, these differ from {base}"
+        found = [Table(what, ("key", "this run", "recipe" if recipe else "default"), rows, 3)]
     every = tuple((key, _value(value)) for key, value in run.config.items() if value is not None)
     found.append(Folded("Every key that has a value", (Table("The whole configuration", ("key", "value"), every, 2),)))
     if run.record.get("digest"):
