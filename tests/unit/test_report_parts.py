@@ -120,9 +120,21 @@ def test_markdown_has_the_curves_in_numbers(
 @pytest.mark.parametrize(
     ("options", "files", "count", "typed"),
     [
-        ({"valid_fraction": 0.0}, ["a b", "c"], 2, "'a b' c --tokenizer s/tokenizer --to s --valid-fraction 0.0"),
-        ({"valid_fraction": 0.0, "valid_files": 1}, ["a", "b"], 2, "a --tokenizer s/tokenizer --to s --valid-files b"),
-        ({"valid_files": 2, "letters": "keep"}, ["a", "b"], 5, "a b --tokenizer s/tokenizer --to s --letters keep"),
+        ({"valid_fraction": 0.0}, ["a b", "c"], 2, "'a b' c --tokenizer r/tokenizer --to s --valid-fraction 0.0"),
+        ({"valid_fraction": 0.0, "valid_files": 1}, ["a", "b"], 2, "a --tokenizer r/tokenizer --to s --valid-files b"),
+        ({"valid_files": 2, "letters": "keep"}, ["a", "b"], 5, "a b --tokenizer r/tokenizer --to s --letters keep"),
+        (
+            {"cleaning": {"filters": ["c4", "my:own"], "languages": [], "near_duplicates": 0.8, "hooks": {}}},
+            ["a"],
+            1,
+            "a --tokenizer r/tokenizer --to s --filter c4,my:own --near-duplicates 0.8",
+        ),
+        (
+            {"cleaning": {"evaluation_files": {"e.jsonl": "0" * 64}, "contamination_words": 9, "masked": ["ip"]}},
+            ["a"],
+            1,
+            "a --tokenizer r/tokenizer --to s --mask-pii ip --decontaminate e.jsonl --decontaminate-words 9",
+        ),
     ],
 )
 def test_the_printed_preparation_holds_out_the_same(
@@ -131,12 +143,26 @@ def test_the_printed_preparation_holds_out_the_same(
     source = {"location": "s", "format": "store", "files": files, "file_count": count}
     source["options"] = options | {"layout": None}
     (code, *_) = configuration.again(
-        recorded("one", [], record={"config": {"seed": 3}}, card={"kind": "text", "sources": [source]})
+        recorded("r", [], record={"config": {"seed": 3}}, card={"kind": "text", "sources": [source]})
     )
     assert isinstance(code, Code)
-    *notes, prepare = code.text.splitlines()[:-2]
+    tokenizer, *notes, prepare = code.text.splitlines()[:-2]
     assert prepare == f"maskwright data prepare {typed}"
-    assert notes == (["# and 2 more --valid-files:", "# and 1 more file:"] if count == 5 else [])
+    assert tokenizer == "# with the run's copy of the tokenizer: where the first one lay is not recorded"
+    more = ["# of each file of --decontaminate, the name is recorded, and not where it lay"] * ("e.jsonl" in typed)
+    assert notes == (["# and 2 more --valid-files:", "# and 1 more file:"] if count == 5 else more)
+
+
+def test_what_lies_in_a_bucket_is_brought_and_pushed() -> None:
+    source = {"location": "gs://b/s", "format": "store", "files": ["a"], "options": {"layout": "lines"}}
+    card = {"kind": "text", "sources": [source]}
+    (code, *_) = configuration.again(recorded("gs://b/r", [], record={"config": {"seed": 3}}, card=card))
+    assert isinstance(code, Code)
+    assert code.text.splitlines()[:3] == [
+        "# the run's copy of the tokenizer is gs://b/r/tokenizer: bring it here as the folder TOKENIZER",
+        "maskwright data prepare a --tokenizer TOKENIZER --to NEW-s --layout lines",
+        "maskwright data push NEW-s gs://b/s",
+    ]
 
 
 def test_differences_are_named_once() -> None:
