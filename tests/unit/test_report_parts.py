@@ -194,6 +194,55 @@ def test_a_card_says_languages_or_how_to_have_them(known: dict[str, int] | None,
     assert any(line.startswith("languages: ") for line in background.in_short(card)) == bool(known)
 
 
+PLAIN = {"valid_fraction": 0.1, "keep_duplicates": False, "min_characters": 1, "max_characters": None}
+PLAIN |= {"shard_tokens": 64_000_000, "layout": "sentences", "text_column": "text", "on_bad_input": "error"}
+EMPTY = {"filters": [], "languages": [], "language_probability": 0.5, "near_duplicates": None, "masked": []}
+EMPTY |= {"evaluation_files": {}, "contamination_words": 13, "hooks": {}}
+
+
+@pytest.mark.parametrize(
+    ("options", "files", "prepared", "cleaned"),
+    [
+        (
+            PLAIN,
+            ["a.txt"],
+            "10% of the documents held out; a document is the sentences between blank lines; shards of about 64.0M "
+            "tokens",
+            None,
+        ),
+        (
+            PLAIN | {"valid_fraction": 0.0, "valid_files": 2, "min_characters": 9, "on_bad_input": "skip"},
+            ["a.jsonl.gz", "b.parquet"],
+            "2 files held out in full; text of the column text; documents of at least 9 characters; broken input "
+            "skipped; shards of about 64.0M tokens",
+            None,
+        ),
+        ({"special_tokens": "strip", "token_offset": 3}, ["a.bin"], "special tokens: strip; token offset: 3", None),
+        (
+            {"cleaning": EMPTY | {"languages": ["en"], "masked": ["email", "ip"]}},
+            [],
+            "no options",
+            "only en, with a probability of at least 0.5; email addresses and IP addresses masked",
+        ),
+        (
+            {"cleaning": EMPTY | {"filters": ["c4"], "evaluation_files": {"e.tsv": "0"}, "near_duplicates": 0.8}},
+            [],
+            "no options",
+            "rules of c4; no document that shares 13 words in a row with e.tsv; no near duplicates, from a similarity "
+            "of 0.8 on",
+        ),
+    ],
+)
+def test_a_card_says_in_words_how_its_text_was_prepared(
+    options: dict[str, Any], files: list[str], prepared: str, cleaned: str | None
+) -> None:
+    source = {"splits": {}, "languages": {}, "options": options, "files": files}
+    (facts, *_) = background.data(recorded("one", [], card={"kind": "text", "sources": [source]}))
+    assert isinstance(facts, Facts)
+    rows = dict(facts.rows)
+    assert (rows["Prepared with"], rows.get("Cleaning")) == (prepared, cleaned)
+
+
 def test_several_runs_have_marks_of_their_own_colours() -> None:
     happened: list[dict[str, Any]] = [{"event": "saved", "step": 5}, {"event": "spiked", "step": 200, "loss": 30.0}]
     happened += [{"event": "started", "step": step, "attempt": 1 + step // 100} for step in (0, 100)]
