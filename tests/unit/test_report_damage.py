@@ -1,4 +1,4 @@
-"""Runs that ended badly, and the reports of them: a process that was killed."""
+"""Runs that ended badly, and their reports: damaged records, and a process that was killed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from conftest import small_config
 
+from maskwright.cli import main
 from maskwright.core.errors import InputError
 from maskwright.data.store import TokenStore
 from maskwright.report.page import NOTHING, contents
-from maskwright.report.run import read
+from maskwright.report.run import METRICS, TELLS, read
 from maskwright.tasks.pretrain import pretrain
 from maskwright.tasks.speedrun.reproduce import Places, reproduce
 
@@ -69,3 +70,44 @@ def test_a_run_that_was_killed_says_so_and_what_the_same_command_does(run: Path,
     with pytest.raises(InputError) as error:
         reproduce(str(run), str(run / "again"), Places(None, (), None, ""))
     assert f"the command that started it goes on with it: `maskwright pretrain … --run {run}`" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "what"),
+    [
+        ("status.json", b"{", "is damaged"),
+        ("status.json", b"", "is damaged"),
+        (METRICS, b"", "has no whole line"),
+        (METRICS, b"\x00\xff no line", "has no whole line"),
+        (METRICS, None, "has no whole line"),
+        ("history.jsonl", b"no record\n", "has no whole line"),
+        ("data.json", b"[]", "is damaged"),
+        ("environment.json", b"{", "is damaged"),
+        ("checkpoints/step-00000004/MANIFEST.json", b"{", "is damaged"),
+    ],
+)
+def test_a_damaged_record_is_named_on_the_page_and_in_the_terminal(
+    run: Path, name: str, content: bytes | None, what: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert read(str(run)).damaged == ()
+    if content is None:
+        (run / name).unlink()
+    else:
+        (run / name).write_bytes(content)
+    capfd.readouterr()
+    assert main.run(["report", str(run), "--to", f"{run}.md"]) == 0
+    told = f"{run}/{name}: {what}; the page lacks {TELLS[Path(name).name]}. Fix: restore the file, and make the page"
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert line == f"warning: {told} again"
+    assert f"{told} again." in text_of(run)
+    assert text_of(run).count("Fix: ") == 1 and "continue from" not in text_of(run)
+
+
+def test_lines_that_are_damaged_are_counted(run: Path) -> None:
+    with open(run / METRICS, "a") as file:
+        file.write('garbage\n{"loss": 1.0}\n{"step": 5, "lo')
+    edit(run / "status.json", phase="training")  # so the last line may be under way
+    (line,) = read(str(run)).damaged
+    assert "metrics.jsonl: 2 of " in line and " lines are damaged; " in line
+    edit(run / "status.json", phase="done")
+    assert "metrics.jsonl: 3 of " in read(str(run)).damaged[0]

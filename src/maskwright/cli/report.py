@@ -44,7 +44,7 @@ def report(
     import os
 
     from maskwright.core import output, storage
-    from maskwright.core.console import say
+    from maskwright.core.console import say, warn
     from maskwright.core.errors import InputError
     from maskwright.report.page import Asked, write
     from maskwright.report.run import read_all
@@ -56,6 +56,8 @@ def report(
     for path in pages:
         output.require_place(path)
     runs = read_all(run)
+    for line in (line for one in runs for line in one.damaged):
+        warn(line)
     asked = Asked({}, {})
     if fill or evaluate:
         from maskwright.tasks.report import guesses, in_parts

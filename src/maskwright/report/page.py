@@ -52,6 +52,7 @@ def _one(run: Run, asked: Asked, dollars_per_hour: float | None, page: str | Non
     state = f"{look.run}: {look.state}" + (f", {look.why}" if look.why else "")
     start: list[Block] = [Words(state, faint=True), training.glance(run, dollars_per_hour)]
     start += [Words(f"To do: {look.fix}.")] if look.fix else []
+    start += [Words(f"{line}.") for line in run.damaged]
     found = [Section("", tuple(start)), Section("Training", tuple(training.curves([run])))]
     for heading, blocks in (
         ("Scores", training.results(run)),
@@ -82,6 +83,7 @@ def _several(runs: Sequence[Run], asked: Asked, dollars_per_hour: float | None) 
     ]
     for run in runs:
         blocks: list[Block] = [Words(run.location, faint=True), training.glance(run, dollars_per_hour)]
+        blocks += [Words(f"{line}.") for line in run.damaged]
         blocks += [*training.results(run), *asked.held_out.get(run.name, []), *asked.fill.get(run.name, [])]
         blocks += _happened(run)
         for heading, more in (
