@@ -26,8 +26,8 @@ def report(
         typer.Option(
             "--fill",
             metavar="TEXT",
-            help="Also show what the first, the middle and the last checkpoint would write for the masks of this text; "
-            "may be given again.",
+            help="Also show what the first, the middle and the last of the kept checkpoints would write for the masks "
+            "of this text; may be given again.",
         ),
     ] = None,
     evaluate: Annotated[
