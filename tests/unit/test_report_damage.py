@@ -14,6 +14,7 @@ from conftest import small_config
 from maskwright.cli import main
 from maskwright.core.errors import InputError
 from maskwright.data.store import TokenStore
+from maskwright.report.made_of import can_be_reproduced
 from maskwright.report.page import NOTHING, contents
 from maskwright.report.run import METRICS, TELLS, read
 from maskwright.tasks.pretrain import pretrain
@@ -100,7 +101,17 @@ def test_a_damaged_record_is_named_on_the_page_and_in_the_terminal(
     (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning: ")]
     assert line == f"warning: {told} again"
     assert f"{told} again." in text_of(run)
+    lost = name == "status.json"
+    assert (read(str(run)).state, read(str(run)).of) == ("not known" if lost else "done", 4)
     assert text_of(run).count("Fix: ") == 1 and "continue from" not in text_of(run)
+
+
+def test_without_its_state_a_run_has_not_ended_before_its_last_step(run: Path) -> None:
+    kill(run)
+    (run / "status.json").write_text("{")
+    (run / "checkpoints/step-00000004").rename(run / "checkpoints/step-00000003")
+    found = read(str(run))
+    assert (found.state, found.step, found.of, can_be_reproduced(found)) == ("not known", 3, 4, False)
 
 
 def test_lines_that_are_damaged_are_counted(run: Path) -> None:
@@ -108,6 +119,6 @@ def test_lines_that_are_damaged_are_counted(run: Path) -> None:
         file.write('garbage\n{"loss": 1.0}\n{"step": 5, "lo')
     edit(run / "status.json", phase="training")  # so the last line may be under way
     (line,) = read(str(run)).damaged
-    assert "metrics.jsonl: 2 of " in line and " lines are damaged; " in line
+    assert "metrics.jsonl: 2 of " in line and " lines are damaged; the page lacks some points of the curves. " in line
     edit(run / "status.json", phase="done")
     assert "metrics.jsonl: 3 of " in read(str(run)).damaged[0]

@@ -49,7 +49,7 @@ def contents(
 
 def _one(run: Run, asked: Asked, dollars_per_hour: float | None, page: str | None) -> list[Section]:
     look = run.look
-    state = f"{look.run}: {look.state}" + (f", {look.why}" if look.why else "")
+    state = f"{look.run}: {run.state}" + (f", {look.why}" if look.why else "")
     start: list[Block] = [Words(state, faint=True), training.glance(run, dollars_per_hour)]
     start += [Words(f"To do: {look.fix}.")] if look.fix else []
     start += [Words(f"{line}.") for line in run.damaged]

@@ -21,10 +21,10 @@ from maskwright.run.directory import DATA_CARD, HISTORY, MANIFEST, Status, read_
 Points = list[tuple[float, float]]
 CONFIG, METRICS = "config.resolved.json", "metrics.jsonl"
 TELLS = {
-    "status.json": "how far the run came, and how it ended",
+    "status.json": "the state of the run",
     METRICS: "points of the curves",
     HISTORY: "saves, restarts, spikes and ends",
-    DATA_CARD: "what the run was trained on",
+    DATA_CARD: "the data card",
     "environment.json": "the machine and the versions",
     "results.json": "the scores",
     MANIFEST: "the digest of the weights",
@@ -52,6 +52,12 @@ class Run:
     """`step` and `weights_sha256` of the newest checkpoint; empty where there is none."""
     damaged: tuple[str, ...] = ()
     """A line for each record that is damaged: which, what the page is without, and how to have it."""
+    told: str = ""
+    """The state, where `look` could not read it."""
+
+    @property
+    def state(self) -> str:
+        return self.told or self.look.state
 
     @property
     def location(self) -> str:
@@ -74,7 +80,8 @@ class Run:
 
     @property
     def of(self) -> int:
-        return max((self.look.status.of if self.look.status else 0), self.step)
+        planned = self.config.get("schedule.steps") if self.told else None
+        return max((self.look.status.of if self.look.status else planned or 0), self.step)
 
     def points(self, key: str) -> Points:
         """(step, value) of each log line that has a finite number there."""
@@ -142,8 +149,8 @@ class _Records:
         self.folder, self.inside = folder, inside
         self.damaged: list[str] = []
 
-    def note(self, name: str, what: str) -> None:
-        lacks = TELLS[os.path.basename(name)]
+    def note(self, name: str, what: str, *, some: bool = False) -> None:
+        lacks = ("some " if some else "") + TELLS[os.path.basename(name)]
         fix = "restore the file, and make the page again"
         self.damaged.append(f"{self.folder.location}/{self.inside}{name}: {what}; the page lacks {lacks}. Fix: {fix}")
 
@@ -170,7 +177,7 @@ class _Records:
             self.note(name, "has no whole line")
         elif len(given) > len(found):
             count = f"{len(given) - len(found):,} of {several(len(given), 'line')}"
-            self.note(name, f"{count} {'is' if len(given) == len(found) + 1 else 'are'} damaged")
+            self.note(name, f"{count} {'is' if len(given) == len(found) + 1 else 'are'} damaged", some=True)
         return found
 
 
@@ -187,12 +194,13 @@ def read(location: str) -> Run:
     inside = ""
     if look.state == "only checkpoints" and look.checkpoint and "checkpoints" not in folder.names():
         inside = f"{step_folder(look.checkpoint.step)}/"  # copies have the run's records beside each checkpoint
-    record, read_from = _record(folder, inside), _Records(folder, inside)
+    record, read_from, state = _record(folder, inside), _Records(folder, inside), ""
     content = folder.get("status.json")
     if look.status is None and content is not None and records.read(Status, content) is None:
         read_from.note("status.json", "is damaged")
         if look.state in ("only checkpoints", "never started"):
-            look = replace(look, why="its status.json is damaged", fix="")
+            look = replace(look, why="", fix="")
+            state = "not known"
     given = folder.get(inside + "config.yaml")
     return Run(
         name=os.path.basename(look.run.rstrip("/")) or look.run,
@@ -206,6 +214,7 @@ def read(location: str) -> Run:
         given=None if given is None else given.decode("utf-8", "replace"),
         saved=_saved(read_from, look),
         damaged=tuple(read_from.damaged),
+        told=state,
     )
 
 
