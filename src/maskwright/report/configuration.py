@@ -190,7 +190,7 @@ def again(run: Run, page: str | None = None) -> list[Block]:
         return []
     found: list[Block] = []
     if can_be_reproduced(run):
-        elsewhere = "" if run.is_finetuning else ", or add --store with the place of its text"
+        elsewhere = ", or add --store with the place of its token store" if run.config.get("data.store") else ""
         said = (
             "This trains the run again and compares: bit by bit on a machine of the same kind, and else by the spread."
         )
