@@ -28,13 +28,16 @@ from maskwright.engines.base import StepStats
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.report import configuration, curves, incidents, levels, plots
 from maskwright.report.curves import COLUMNS, Panel, Series, stack, thinned
+from maskwright.report.document import Words
 from maskwright.report.levels import Level
 from maskwright.report.page import NOTHING, contents, write
 from maskwright.report.run import Run, read, read_all
+from maskwright.report.tables import Table
 from maskwright.report.words import span
 from maskwright.tasks import data_card, languages
 from maskwright.tasks.evaluate import unigram
 from maskwright.tasks.pretrain import pretrain
+from maskwright.tasks.report import guesses
 from maskwright.text.cleaning.language import language_of
 from maskwright.text.tokenizer import load_tokenizer
 from maskwright.training.stop import StopRequest
@@ -167,6 +170,18 @@ def test_the_command_writes_both_forms_and_several_runs(
     steps = sorted(int(path.name[5:]) for path in (folder / "checkpoints").glob("step-*"))
     assert f"| text | step {steps[0]} | step {steps[1]} | step 40 |" in said
     assert said.count("By how often a token is in the training text") == 1
+
+
+def test_fewer_than_three_checkpoints_say_which_keys_keep_more(folder: Path, tmp_path: Path) -> None:
+    few = tmp_path / "few"
+    shutil.copytree(folder, few)
+    assert len(guesses(read(str(few)), ["The <mask>."])) == 1
+    oldest, *_ = sorted((few / "checkpoints").glob("step-*"))
+    shutil.rmtree(oldest)
+    table, words = guesses(read(str(few)), ["The <mask>."])
+    said = "The run keeps 2 checkpoints (checkpoint.keep 3, checkpoint.keep_every_steps not set, "
+    assert isinstance(table, Table) and len(table.header) == 3
+    assert isinstance(words, Words) and words.text.startswith(said)
 
 
 def test_runs_in_a_bucket_and_their_copies(folder: Path) -> None:

@@ -26,8 +26,8 @@ def report(
         typer.Option(
             "--fill",
             metavar="TEXT",
-            help="Also show what the first, the middle and the last checkpoint would write for the masks of this text; "
-            "may be given again.",
+            help="Also show what the first, the middle and the last of the kept checkpoints would write for the masks "
+            "of this text; may be given again.",
         ),
     ] = None,
     evaluate: Annotated[
@@ -44,7 +44,7 @@ def report(
     import os
 
     from maskwright.core import output
-    from maskwright.core.console import say
+    from maskwright.core.console import say, warn
     from maskwright.report.page import Asked, write
     from maskwright.report.run import read_all
 
@@ -53,6 +53,8 @@ def report(
     for path in pages:
         output.require_place(path)
     runs = read_all(run)
+    for line in (line for one in runs for line in one.damaged):
+        warn(line)
     asked = Asked({}, {})
     if fill or evaluate:
         from maskwright.tasks.report import guesses, in_parts

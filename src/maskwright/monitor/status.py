@@ -27,7 +27,8 @@ Whole = Literal[
 OVER: dict[str, Whole] = {"done": "done", "stopped": "stopped", "failed": "failed"}
 SILENT_SECONDS = 120.0
 """A run counts as going on while `status.json` is younger, if nothing else tells: a step may take long."""
-AGAIN = "the same command continues it"
+CONTINUES = "the same command continues it"
+BEGINS = "the same command begins it again, since it has no checkpoint"
 SIGNS = ("config.resolved.json", "status.json", "log.txt", "lock", "checkpoints")
 """Of a run directory, from its first second on."""
 MOST_CHANGES = 5
@@ -205,27 +206,35 @@ def whole(
             return "only checkpoints", "", "a copy for `pretrain` to continue from: checkpoint.copy_to in its config"
         return "never started", "no process has come to its first step here", "start it, or look at what it printed"
     if status.phase in OVER:
-        mend = f"log.txt and the rank's own output say more; when it is mended, {AGAIN}"
+        mend = f"log.txt and the rank's own output say more; when it is mended, {_again(status, saved)}"
         fix = mend if status.phase == "failed" else ""  # what stopped says itself what the same command does
         code = f" (exit {status.exit})" if status.exit else ""
         return OVER[status.phase], status.message + code, fix
-    return _going_on(status, ranks, held_by, now)
+    return _going_on(status, ranks, held_by, now, _again(status, saved))
 
 
-def _going_on(status: Status, ranks: list[Judgement], held_by: int | None, now: float) -> tuple[Whole, str, str]:
+def _again(status: Status, saved: bool) -> str:
+    """What the command that started the run does now. `saved`: whether a checkpoint is here; `checkpoint.copy_to` may
+    have it elsewhere."""
+    return CONTINUES if saved or status.saved else BEGINS
+
+
+def _going_on(
+    status: Status, ranks: list[Judgement], held_by: int | None, now: float, again: str
+) -> tuple[Whole, str, str]:
     """Judges a run that has not said that it ended."""
     for verdict in ("lost", "hung"):
         found = [one for one in ranks if one.verdict == verdict]
         if found:
             named = ", ".join(str(one.beat.rank) for one in found[:8]) + (" …" if len(found) > 8 else "")
             over = verdict == "lost" and all(one.verdict in ("lost", "ended") for one in ranks)
-            return ("lost" if verdict == "lost" else "hung"), f"rank {named}", AGAIN if over else ""
+            return ("lost" if verdict == "lost" else "hung"), f"rank {named}", again if over else ""
     silent = now - status.heartbeat
     heard = any(one.verdict in ("fine", "slow") for one in ranks)
     if not heard if ranks else silent > SILENT_SECONDS:
         held = f", process {held_by} holds the folder" if held_by is not None else ""
         why = f"no sign of life for {human_seconds(silent)}{held}"
-        return "silent", why, f"look at {status.host}; if nothing runs there, {AGAIN}"
+        return "silent", why, f"look at {status.host}; if nothing runs there, {again}"
     slow = [f"rank {one.beat.rank}" for one in ranks if one.verdict == "slow"]
     return "running", f"{status.phase}" + (f", {', '.join(slow)} slow" if slow else ""), ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from maskwright.core.errors import ConfigError
 from maskwright.core.finetuning import FinetuneConfig, build_finetune_config
 from maskwright.core.settings import flat, keys_of, parse_yaml, put
 from maskwright.report.document import Block, Code, Folded, Words
+from maskwright.report.made_of import can_be_reproduced
 from maskwright.report.run import Run
 from maskwright.report.tables import Table
 
@@ -25,6 +27,8 @@ PREPARED_WITH = (
     *("layout", "text_column", "on_bad_input", "letters"),
 )
 """Options of a store's manifest that `data prepare` takes under the same names."""
+LISTED = {"filters": "--filter", "languages": "--language", "masked": "--mask-pii"}
+"""Options of cleaning that are lists, by their keys in a manifest."""
 PLAIN = re.compile(r"[\w./~+@=-][\w./~+@=:*-]*")
 """Words that may need no quotes in YAML."""
 
@@ -44,10 +48,10 @@ def configuration(run: Run) -> list[Block]:
         if key in defaults
     )
     base = f"the recipe {recipe}" if recipe else "the defaults"
-    what = f"Of {len(run.config)} keys, these differ from {base}."
-    found: list[Block] = [Words(what if rows else f"Every key is as in {base}.")]
+    found: list[Block] = [Words(f"Every key is as in {base}.")]
     if rows:
-        found.append(Table(f"Differences from {base}", ("key", "this run", "recipe" if recipe else "default"), rows, 3))
+        what = f"Of {len(run.config)} keys, these differ from {base}"
+        found = [Table(what, ("key", "this run", "recipe" if recipe else "default"), rows, 3)]
     every = tuple((key, _value(value)) for key, value in run.config.items() if value is not None)
     found.append(Folded("Every key that has a value", (Table("The whole configuration", ("key", "value"), every, 2),)))
     if run.record.get("digest"):
@@ -180,13 +184,22 @@ def _parses(text: str, value: Any) -> bool:
 # ---- how again -----------------------------------------------------------------------------------------------------
 
 
-def again(run: Run) -> list[Block]:
-    """The commands that make the same run."""
+def again(run: Run, page: str | None = None) -> list[Block]:
+    """The commands that make the same run. `page`: the file that this is written to, if it carries the run."""
     if not run.config:
         return []
+    found: list[Block] = []
+    if can_be_reproduced(run):
+        elsewhere = ", or add --store with the place of its token store" if run.config.get("data.store") else ""
+        said = (
+            "This trains the run again and compares: bit by bit on a machine of the same kind, and else by the spread."
+        )
+        found.append(Words(f"{said} Give it in the folder in which the run was started{elsewhere}."))
+        found.append(Code(shlex.join(["maskwright", "reproduce", page or _near(run.location)])))
+        found.append(Words("These are the single steps, for the same folder:"))
     lines: list[str] = []
     for source in run.card.get("sources", []) if run.card.get("kind") == "text" else []:
-        lines += _preparation(source)
+        lines += _preparation(source, run.location)
     recipe, begun = _recipe(run), _written(run.given)
     changed = _changed(run, begun)
     given = run.given if begun else _as_yaml(changed)
@@ -198,7 +211,7 @@ def again(run: Run) -> list[Block]:
         typed += ["--from", f"{parents['run']}@{parents.get('step')}"]
         typed += ["--fresh-optimizer"] if parents.get("optimizer") == "fresh" else []
     lines += [shlex.join(typed), "maskwright export NEW --to MODEL"]
-    found: list[Block] = [Code("\n".join(lines))]
+    found.append(Code("\n".join(lines)))
     if not recipe and given:
         found.append(Folded("config.yaml", (Code(given.rstrip()),)))
     return found
@@ -218,25 +231,58 @@ def _as_yaml(values: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _preparation(source: Mapping[str, Any]) -> list[str]:
+def _near(location: str) -> str:
+    """As one would type it here."""
+    near = location if "://" in location else os.path.relpath(location)
+    return location if near.startswith("..") else near
+
+
+def _preparation(source: Mapping[str, Any], run: str) -> list[str]:
+    """`run`: its location, where a copy of the tokenizer lies. The store has one too, but only once it is made."""
     files, options, where = source.get("files") or [], source.get("options") or {}, str(source.get("location"))
     if source.get("format") != "store" or not files or "layout" not in options:
         return []
     count = max(source.get("file_count", 0), len(files))
     first_held_out = count - options.get("valid_files", 0)  # they are named last
     trained, held_out = files[:first_held_out], files[first_held_out:]
-    typed = ["maskwright", "data", "prepare", *map(str, trained), "--tokenizer", f"{where}/tokenizer", "--to", where]
+    tokenizer, to, notes = f"{_near(run)}/tokenizer", where, []
+    if "://" in run:
+        notes.append(f"# the run's copy of the tokenizer is {tokenizer}: bring it here as the folder TOKENIZER")
+        tokenizer = "TOKENIZER"
+    else:
+        notes.append("# with the run's copy of the tokenizer: where the first one lay is not recorded")
+    if "://" in where:
+        to = f"NEW-{os.path.basename(where.rstrip('/'))}"
+    typed = ["maskwright", "data", "prepare", *map(str, trained), "--tokenizer", tokenizer, "--to", to]
     for name in held_out:
         typed += ["--valid-files", str(name)]
     for key in PREPARED_WITH:
         if options.get(key) is not None and not (key == "valid_fraction" and options.get("valid_files")):
             typed += [f"--{key.replace('_', '-')}", str(options[key])]
     typed += ["--keep-duplicates"] if options.get("keep_duplicates") else []
-    lines = [shlex.join(typed)]
-    if options.get("cleaning"):
-        lines.insert(0, "# and with the filters of the data card:")
-    if more := count - options.get("valid_files", 0) - len(trained):
-        lines.insert(0, f"# and {several(more, 'more file')}:")
+    cleaning = options.get("cleaning") or {}
+    typed += _cleaning(cleaning)
+    if cleaning.get("evaluation_files"):
+        notes.append("# of each file of --decontaminate, the name is recorded, and not where it lay")
     if more := options.get("valid_files", 0) - len(held_out):
-        lines.insert(0, f"# and {more:,} more --valid-files:")
-    return lines
+        notes.append(f"# and {more:,} more --valid-files:")
+    if more := count - options.get("valid_files", 0) - len(trained):
+        notes.append(f"# and {several(more, 'more file')}:")
+    pushed = [shlex.join(["maskwright", "data", "push", to, where])] if to != where else []
+    return [*notes, shlex.join(typed), *pushed]
+
+
+def _cleaning(recorded: Mapping[str, Any]) -> list[str]:
+    """The options of `data prepare` that a manifest's record of cleaning came from."""
+    typed: list[str] = []
+    for key, option in LISTED.items():
+        typed += [option, ",".join(recorded[key])] if recorded.get(key) else []
+    if recorded.get("languages") and "language_probability" in recorded:
+        typed += ["--language-probability", str(recorded["language_probability"])]
+    if recorded.get("near_duplicates") is not None:
+        typed += ["--near-duplicates", str(recorded["near_duplicates"])]
+    for name in recorded.get("evaluation_files") or ():
+        typed += ["--decontaminate", str(name)]
+    if recorded.get("evaluation_files") and "contamination_words" in recorded:
+        typed += ["--decontaminate-words", str(recorded["contamination_words"])]
+    return typed

@@ -40,10 +40,21 @@ def in_words(run: Run) -> list[str]:
         said = _sentence(line, first=before is None, again=place == (place := _place(line) or place))
         found += [f"{_clock(line)} {said}"] if said else []
         before = line
+    found += _gone(run, before)
     found += [f"Changed at step {one['step']}: {', '.join(map(str, one['keys']))}." for one in run.look.changes]
     if len(found) > MOST:
         found = [*found[:MOST], f"… and {len(found) - MOST:,} more (history.jsonl)."]
     return found
+
+
+def _gone(run: Run, last: Mapping[str, Any] | None) -> list[str]:
+    """Of a run that nobody has started again since its process was killed. `last`: the last line of its history."""
+    if run.look.state != "lost" or (last is not None and last.get("event") == "ended"):
+        return []
+    which = f"a process ({run.look.why})" if len(run.look.ranks) > 1 else "the process"
+    heard = run.look.status.heartbeat if run.look.status else _time(last or {})
+    since = f", last heard of at {_at(heard)}" if heard else ""
+    return [f"After step {run.step:,} {which} was gone without a word{since}, and nobody has started it again."]
 
 
 def _place(line: Mapping[str, Any]) -> str:
@@ -77,7 +88,11 @@ def _time(line: Mapping[str, Any]) -> float:
 
 
 def _clock(line: Mapping[str, Any]) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(_time(line))) + " UTC:"
+    return f"{_at(_time(line))}:"
+
+
+def _at(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds)) + " UTC"
 
 
 def _loss(line: Mapping[str, Any]) -> str:

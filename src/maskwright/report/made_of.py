@@ -32,6 +32,12 @@ def made_of(run: Run) -> dict[str, Any]:
     }
 
 
+def can_be_reproduced(run: Run) -> bool:
+    """Whether `maskwright reproduce` takes it: one that has ended, with the configuration that it began with."""
+    made = made_of(run)
+    return bool(made["weights_sha256"] and made["ended"] and not made["changes"])
+
+
 def in_head(run: Run) -> str:
     """HTML."""
     content = json.dumps(redact_all(made_of(run)), ensure_ascii=False)

@@ -27,7 +27,8 @@ MOST_NAMED = 3
 
 def write(path: str, runs: Sequence[Run], *, asked: Asked = NOTHING, dollars_per_hour: float | None = None) -> None:
     """Markdown where `path` ends so, else HTML. Raises `InputError` where that file cannot be written."""
-    title, sections = contents(runs, asked, dollars_per_hour)
+    page = path if len(runs) == 1 and not path.endswith(".md") else None
+    title, sections = contents(runs, asked, dollars_per_hour, page)
     if path.endswith(".md"):
         content = to_markdown(title, sections)
     else:
@@ -36,18 +37,22 @@ def write(path: str, runs: Sequence[Run], *, asked: Asked = NOTHING, dollars_per
         file.write(content.encode("utf-8", "replace"))
 
 
-def contents(runs: Sequence[Run], asked: Asked, dollars_per_hour: float | None) -> tuple[str, list[Section]]:
+def contents(
+    runs: Sequence[Run], asked: Asked, dollars_per_hour: float | None, page: str | None = None
+) -> tuple[str, list[Section]]:
+    """`page`: the file that `maskwright reproduce` will find the run in; else it is given the run's folder."""
     if len(runs) == 1:
-        return runs[0].name, _one(runs[0], asked, dollars_per_hour)
+        return runs[0].name, _one(runs[0], asked, dollars_per_hour, page)
     named = f": {words.listed([run.name for run in runs])}" if len(runs) <= MOST_NAMED else ""
     return f"{len(runs)} runs{named}", _several(runs, asked, dollars_per_hour)
 
 
-def _one(run: Run, asked: Asked, dollars_per_hour: float | None) -> list[Section]:
+def _one(run: Run, asked: Asked, dollars_per_hour: float | None, page: str | None) -> list[Section]:
     look = run.look
-    state = f"{look.run}: {look.state}" + (f", {look.why}" if look.why else "")
+    state = f"{look.run}: {run.state}" + (f", {look.why}" if look.why else "")
     start: list[Block] = [Words(state, faint=True), training.glance(run, dollars_per_hour)]
     start += [Words(f"To do: {look.fix}.")] if look.fix else []
+    start += [Words(f"{line}.") for line in run.damaged]
     found = [Section("", tuple(start)), Section("Training", tuple(training.curves([run])))]
     for heading, blocks in (
         ("Scores", training.results(run)),
@@ -58,7 +63,7 @@ def _one(run: Run, asked: Asked, dollars_per_hour: float | None) -> list[Section
         ("Configuration", configuration.configuration(run)),
         ("Where it comes from", background.lineage(run)),
         ("Where it ran", background.environment(run)),
-        ("How to make it again", configuration.again(run)),
+        ("How to make it again", configuration.again(run, page)),
     ):
         if blocks:
             found.append(Section(heading, tuple(blocks)))
@@ -78,6 +83,7 @@ def _several(runs: Sequence[Run], asked: Asked, dollars_per_hour: float | None) 
     ]
     for run in runs:
         blocks: list[Block] = [Words(run.location, faint=True), training.glance(run, dollars_per_hour)]
+        blocks += [Words(f"{line}.") for line in run.damaged]
         blocks += [*training.results(run), *asked.held_out.get(run.name, []), *asked.fill.get(run.name, [])]
         blocks += _happened(run)
         for heading, more in (

@@ -11,13 +11,25 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeGuard
 
+from maskwright.core import records
+from maskwright.core.console import several
 from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder
 from maskwright.monitor import status
-from maskwright.run.directory import DATA_CARD, HISTORY, MANIFEST, read_lines, step_folder
+from maskwright.run.directory import DATA_CARD, HISTORY, MANIFEST, Status, read_lines, step_folder
 
 Points = list[tuple[float, float]]
-CONFIG = "config.resolved.json"
+CONFIG, METRICS = "config.resolved.json", "metrics.jsonl"
+TELLS = {
+    "status.json": "the state of the run",
+    METRICS: "points of the curves",
+    HISTORY: "saves, restarts, spikes and ends",
+    DATA_CARD: "the data card",
+    "environment.json": "the machine and the versions",
+    "results.json": "the scores",
+    MANIFEST: "the digest of the weights",
+}
+"""What a page has from each record."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +50,14 @@ class Run:
     """`config.yaml`."""
     saved: dict[str, Any]
     """`step` and `weights_sha256` of the newest checkpoint; empty where there is none."""
+    damaged: tuple[str, ...] = ()
+    """A line for each record that is damaged: which, what the page is without, and how to have it."""
+    told: str = ""
+    """The state, where `look` could not read it."""
+
+    @property
+    def state(self) -> str:
+        return self.told or self.look.state
 
     @property
     def location(self) -> str:
@@ -60,7 +80,8 @@ class Run:
 
     @property
     def of(self) -> int:
-        return max((self.look.status.of if self.look.status else 0), self.step)
+        planned = self.config.get("schedule.steps") if self.told else None
+        return max((self.look.status.of if self.look.status else planned or 0), self.step)
 
     def points(self, key: str) -> Points:
         """(step, value) of each log line that has a finite number there."""
@@ -121,8 +142,47 @@ class Run:
         return sum(end - begin for begin, end in self.spans) if self.spans else None
 
 
+class _Records:
+    """Reads records of a run's folder; what is damaged is noted, and left out."""
+
+    def __init__(self, folder: Folder, inside: str) -> None:
+        self.folder, self.inside = folder, inside
+        self.damaged: list[str] = []
+
+    def note(self, name: str, what: str, *, some: bool = False) -> None:
+        lacks = ("some " if some else "") + TELLS[os.path.basename(name)]
+        fix = "restore the file, and make the page again"
+        self.damaged.append(f"{self.folder.location}/{self.inside}{name}: {what}; the page lacks {lacks}. Fix: {fix}")
+
+    def json(self, name: str) -> dict[str, Any]:
+        content = self.folder.get(self.inside + name)
+        if content is None:
+            return {}
+        try:
+            value = json.loads(content)
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            self.note(name, "is damaged")
+            return {}
+        return value
+
+    def lines(self, name: str, *, over: bool, awaited: bool) -> list[dict[str, Any]]:
+        """`over`: nobody is writing a line now. `awaited`: there has to be one, even where there is no file."""
+        content = self.folder.get(self.inside + name)
+        *whole, last = (content or b"").decode("utf-8", "replace").split("\n")
+        found = read_lines("\n".join([*whole, ""]))
+        given = [line for line in (*whole, last if over else "") if line.strip()]
+        if not found and (awaited or given or last.strip()):
+            self.note(name, "has no whole line")
+        elif len(given) > len(found):
+            count = f"{len(given) - len(found):,} of {several(len(given), 'line')}"
+            self.note(name, f"{count} {'is' if len(given) == len(found) + 1 else 'are'} damaged", some=True)
+        return found
+
+
 def read(location: str) -> Run:
-    """Raises `InputError` where there is no run, or its record is damaged."""
+    """Raises `InputError` where there is no run, or its configuration is damaged."""
     folder = Folder(location, reach=True)
     try:
         look = status.look(location)
@@ -134,31 +194,42 @@ def read(location: str) -> Run:
     inside = ""
     if look.state == "only checkpoints" and look.checkpoint and "checkpoints" not in folder.names():
         inside = f"{step_folder(look.checkpoint.step)}/"  # copies have the run's records beside each checkpoint
-
-    def lines(name: str) -> list[dict[str, Any]]:
-        return read_lines((folder.get(inside + name) or b"").decode("utf-8", "replace"))
-
+    record, read_from, state = _record(folder, inside), _Records(folder, inside), ""
+    content = folder.get("status.json")
+    if look.status is None and content is not None and records.read(Status, content) is None:
+        read_from.note("status.json", "is damaged")
+        if look.state in ("only checkpoints", "never started"):
+            look = replace(look, why="", fix="")
+            state = "not known"
     given = folder.get(inside + "config.yaml")
     return Run(
         name=os.path.basename(look.run.rstrip("/")) or look.run,
         look=look,
-        record=_record(folder, inside),
-        environment=folder.get_json(inside + "environment.json") or {},
-        card=folder.get_json(inside + DATA_CARD) or {},
-        metrics=lines("metrics.jsonl"),
-        history=lines(HISTORY),
-        results=folder.get_json(inside + "results.json") or {},
+        record=record,
+        environment=read_from.json("environment.json"),
+        card=read_from.json(DATA_CARD),
+        metrics=read_from.lines(METRICS, over=look.over, awaited=_has_logged(look.status, record)),
+        history=read_from.lines(HISTORY, over=look.over, awaited=False),
+        results=read_from.json("results.json"),
         given=None if given is None else given.decode("utf-8", "replace"),
-        saved=_saved(folder, inside, look),
+        saved=_saved(read_from, look),
+        damaged=tuple(read_from.damaged),
+        told=state,
     )
 
 
-def _saved(folder: Folder, inside: str, look: status.Report) -> dict[str, Any]:
+def _has_logged(found: Status | None, record: dict[str, Any]) -> bool:
+    """Whether the last start alone came to a step at which a line is written."""
+    every = record.get("config", {}).get("logging.every_steps")
+    return found is not None and isinstance(every, int) and found.step - found.began >= every
+
+
+def _saved(read_from: _Records, look: status.Report) -> dict[str, Any]:
     if look.checkpoint is None:
         return {}
     step = look.checkpoint.step
-    manifest = folder.get_json(f"{inside or f'checkpoints/{step_folder(step)}/'}{MANIFEST}") or {}
-    weights = (manifest.get("files") or {}).get("model.safetensors") or {}
+    place = "" if read_from.inside else f"checkpoints/{step_folder(step)}/"
+    weights = (read_from.json(f"{place}{MANIFEST}").get("files") or {}).get("model.safetensors") or {}
     return {"step": step, "weights_sha256": weights.get("sha256")}
 
 

@@ -31,7 +31,7 @@ LEGENDS = {
 def glance(run: Run, dollars_per_hour: float | None) -> Strip:
     status = run.look.status
     share = f"{run.step / run.of:.0%} of {several(run.of, 'step')}" if run.of else ""
-    cells: list[tuple[str, str, str]] = [("State", run.look.state, share)]
+    cells: list[tuple[str, str, str]] = [("State", run.state, share)]
     loss, accuracy = run.last("valid_loss"), run.last("valid_accuracy")
     if loss is not None:
         baseline = run.baseline()
@@ -299,7 +299,7 @@ def beside(runs: Sequence[Run]) -> Table:
         rows.append(
             (
                 run.name,
-                run.look.state,
+                run.state,
                 f"{run.step:,} of {run.of:,}",
                 f"{loss:.4f}" if loss is not None else words.NOTHING,
                 f"{accuracy:.2%}" if accuracy is not None else words.NOTHING,

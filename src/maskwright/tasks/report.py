@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
+from maskwright.core.console import several
 from maskwright.core.errors import InputError
 from maskwright.data.opening import recorded_stores
 from maskwright.report.document import Block, Words
@@ -44,7 +45,16 @@ def guesses(run: Run, texts: Sequence[str]) -> list[Block]:
             rows.append((text if not mask else f"{text} (mask {mask + 1})", *said))
     header = ("text", *(f"step {step:,}" for step in chosen))
     what = "first, the middle and the last checkpoint that are" if len(chosen) > 2 else "checkpoints that are"
-    return [Table(f"The likeliest words for each mask, of the {what} kept", header, tuple(rows), len(header))]
+    table = Table(f"The likeliest words for each mask, of the {what} kept", header, tuple(rows), len(header))
+    return [table] if len(chosen) > 2 else [table, Words(_more(run, len(steps)), faint=True)]
+
+
+def _more(run: Run, kept: int) -> str:
+    """How a page comes to three columns: the run's keys decide which checkpoints there are."""
+    keys = {key: run.config.get(f"checkpoint.{key}") for key in ("keep", "keep_every_steps", "save_every_steps")}
+    have = ", ".join(f"checkpoint.{key} {'not set' if value is None else f'{value:,}'}" for key, value in keys.items())
+    more = "A larger checkpoint.keep, or checkpoint.keep_every_steps, keeps some of its beginning and its middle too."
+    return f"The run keeps {several(kept, 'checkpoint')} ({have}). {more}"
 
 
 def _at(model: TrainedModel, checkpoints: str, step: int) -> TrainedModel:

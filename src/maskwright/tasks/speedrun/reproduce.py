@@ -203,7 +203,9 @@ def _original(what: str) -> dict[str, Any]:
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise InputError("its data of the run is of another version", where=page, fix=NOT_WHOLE)
     if not found["weights_sha256"] or not found["ended"]:
-        raise InputError("is of a run that has not ended", where=what, fix="let it end first")
+        own = f"`maskwright {found['kind']} … --run {found['run']}`"
+        fix = f"let it end first; where it no longer runs, the command that started it goes on with it: {own}"
+        raise InputError("is of a run that has not ended", where=what, fix=fix)
     if found["changes"]:
         fix = "a run whose configuration changed on its way takes several commands: its report has them"
         raise InputError("its configuration changed between two starts", where=what, fix=fix)

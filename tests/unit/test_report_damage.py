@@ -1,0 +1,124 @@
+"""Runs that ended badly, and their reports: damaged records, and a process that was killed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import small_config
+
+from maskwright.cli import main
+from maskwright.core.errors import InputError
+from maskwright.data.store import TokenStore
+from maskwright.report.made_of import can_be_reproduced
+from maskwright.report.page import NOTHING, contents
+from maskwright.report.run import METRICS, TELLS, read
+from maskwright.tasks.pretrain import pretrain
+from maskwright.tasks.speedrun.reproduce import Places, reproduce
+
+
+@pytest.fixture(scope="module")
+def whole(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("damage") / "whole"
+    pretrain(small_config(store.location, **{"schedule.steps": 4, "schedule.warmup_steps": 1}), str(place))
+    return place
+
+
+@pytest.fixture
+def run(whole: Path, tmp_path: Path) -> Path:
+    """A copy to be damaged."""
+    shutil.copytree(whole, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def text_of(run: Path) -> str:
+    """All that its page says."""
+    return str(contents([read(str(run))], NOTHING, None))
+
+
+def edit(path: Path, **values: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def kill(run: Path) -> None:
+    """Makes it the run of a process that a signal killed at step 3."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    edit(run / "status.json", phase="training", step=3, of=100, exit=None, message="", saved=False, heartbeat=1.7e9)
+    (beat,) = (run / "processes").glob("*.json")
+    edit(beat, doing="computing", exit=None, pid=gone.pid)
+    for name in ("history.jsonl", "metrics.jsonl"):
+        lines = [json.loads(line) for line in (run / name).read_text().splitlines()]
+        kept = [json.dumps(one) for one in lines if one["step"] <= 3 and one.get("event") in (None, "started")]
+        (run / name).write_text("\n".join(kept) + "\n")
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_run_that_was_killed_says_so_and_what_the_same_command_does(run: Path, saved: bool) -> None:
+    kill(run)
+    if not saved:
+        shutil.rmtree(run / "checkpoints")
+    said = text_of(run)
+    assert read(str(run)).look.state == "lost"
+    gone = "After step 3 the process was gone without a word, last heard of at 2023-11-14 22:13:20 UTC, and nobody has"
+    assert gone in said
+    begins = "To do: the same command begins it again, since it has no checkpoint."
+    assert ("To do: the same command continues it." if saved else begins) in said
+    with pytest.raises(InputError) as error:
+        reproduce(str(run), str(run / "again"), Places(None, (), None, ""))
+    assert f"the command that started it goes on with it: `maskwright pretrain … --run {run}`" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "what"),
+    [
+        ("status.json", b"{", "is damaged"),
+        ("status.json", b"", "is damaged"),
+        (METRICS, b"", "has no whole line"),
+        (METRICS, b"\x00\xff no line", "has no whole line"),
+        (METRICS, None, "has no whole line"),
+        ("history.jsonl", b"no record\n", "has no whole line"),
+        ("data.json", b"[]", "is damaged"),
+        ("environment.json", b"{", "is damaged"),
+        ("checkpoints/step-00000004/MANIFEST.json", b"{", "is damaged"),
+    ],
+)
+def test_a_damaged_record_is_named_on_the_page_and_in_the_terminal(
+    run: Path, name: str, content: bytes | None, what: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert read(str(run)).damaged == ()
+    if content is None:
+        (run / name).unlink()
+    else:
+        (run / name).write_bytes(content)
+    capfd.readouterr()
+    assert main.run(["report", str(run), "--to", f"{run}.md"]) == 0
+    told = f"{run}/{name}: {what}; the page lacks {TELLS[Path(name).name]}. Fix: restore the file, and make the page"
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert line == f"warning: {told} again"
+    assert f"{told} again." in text_of(run)
+    lost = name == "status.json"
+    assert (read(str(run)).state, read(str(run)).of) == ("not known" if lost else "done", 4)
+    assert text_of(run).count("Fix: ") == 1 and "continue from" not in text_of(run)
+
+
+def test_without_its_state_a_run_has_not_ended_before_its_last_step(run: Path) -> None:
+    kill(run)
+    (run / "status.json").write_text("{")
+    (run / "checkpoints/step-00000004").rename(run / "checkpoints/step-00000003")
+    found = read(str(run))
+    assert (found.state, found.step, found.of, can_be_reproduced(found)) == ("not known", 3, 4, False)
+
+
+def test_lines_that_are_damaged_are_counted(run: Path) -> None:
+    with open(run / METRICS, "a") as file:
+        file.write('garbage\n{"loss": 1.0}\n{"step": 5, "lo')
+    edit(run / "status.json", phase="training")  # so the last line may be under way
+    (line,) = read(str(run)).damaged
+    assert "metrics.jsonl: 2 of " in line and " lines are damaged; the page lacks some points of the curves. " in line
+    edit(run / "status.json", phase="done")
+    assert "metrics.jsonl: 3 of " in read(str(run)).damaged[0]
