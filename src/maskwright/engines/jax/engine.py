@@ -84,8 +84,8 @@ class JaxEngine:
         dtype = choose_dtype(engine.dtype, platform)
         self.dtype_name = {"bf16": "bfloat16", "fp32": "float32"}[dtype]
         layout = Layout.of(devices, shapes(model), fsdp=engine.sharding == "fsdp", dtype=jnp.dtype(self.dtype_name))
-        more = {"label_smoothing": label_smoothing, "causal": causal}
-        self.program = Program(model, optimizer, layout, platform, seed=seed, **more)
+        program = Program(model, optimizer, layout, platform, seed=seed, causal=causal)
+        self.program = replace(program, label_smoothing=label_smoothing)
         self.dp_degree = layout.devices
         self._local = [i for i, found in enumerate(devices) if found.process_index == jax.process_index()]
         self.rows_at_once: int | None = None
