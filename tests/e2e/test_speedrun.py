@@ -19,6 +19,7 @@ from scipy import stats
 
 from maskwright.cli import main
 from maskwright.core import hardware
+from maskwright.core.config import read_config
 from maskwright.core.errors import InputError
 from maskwright.data.store import TokenStore
 from maskwright.tasks.speedrun import record as records
@@ -271,6 +272,20 @@ def test_the_readme_has_the_records(table: ModuleType) -> None:
     assert table.section(found) in (ROOT / "README.md").read_text(encoding="utf-8")
     if any(found.values()):
         assert table.PLOT.read_text(encoding="utf-8") == table.plot(found)
+
+
+@pytest.mark.parametrize(
+    "place", sorted((ROOT / "records").glob("*/*")), ids=lambda place: f"{place.parent.name}-{place.name}"
+)
+def test_seeds_of_records_follow_from_their_recipes(place: Path) -> None:
+    """So a new key of the configuration leaves the digests of runs without it as they were."""
+    record = records.read_record(str(place))
+    if record.program != "maskwright":
+        return
+    track = TRACKS[record.track]
+    keys = {"data.store": "store", "seed": 0, **track.keys}
+    digest = read_config(str(place / "recipe.yaml"), [f"{key}={value}" for key, value in keys.items()]).digest()
+    assert seeds_of(track, digest, len(record.seeds)) == record.seeds
 
 
 def test_a_table_names_the_best_that_holds(place: Path, table: ModuleType) -> None:

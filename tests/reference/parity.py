@@ -18,6 +18,7 @@ import torch
 from jax.sharding import PartitionSpec
 
 from maskwright.core.config import RunConfig
+from maskwright.core.phases import reads_causally
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import EvalStats, TrainState
@@ -96,7 +97,7 @@ def compare(store: TokenStore, config: Callable[..., RunConfig], row: dict[str, 
         plain = config(**values | {"engine.devices": None, "engine.sharding": "data"})
         engines = (
             TorchEngine(shape, run.optimizer, plain.engine, run.seed),
-            JaxEngine(shape, run.optimizer, run.engine, run.seed),
+            JaxEngine(shape, run.optimizer, run.engine, run.seed, causal=reads_causally(run)),
         )
         one, two = (trace(engine, run, shape, loader) for engine in engines)
     return Difference(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,18 +10,22 @@ import pytest
 
 from maskwright.core.config import build_config
 from maskwright.core.errors import ConfigError
+from maskwright.core.phases import reads_causally
 from maskwright.data.batch import Batch
 from maskwright.data.causal import is_causal, read_causally
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.store import TokenStore
+from maskwright.model.config import model_config
+from maskwright.tasks.preflight import unusual_settings
 
 
-def loader_of(store: TokenStore, **masking: Any) -> Loader:
+def loader_of(store: TokenStore, phases: Sequence[dict[str, Any]] = (), **masking: Any) -> Loader:
     values: dict[str, Any] = {
         "data": {"store": store.location, "seq_len": 32},
         "masking": {"rate": 0.3, **masking},
         "schedule": {"steps": 10, "warmup_steps": 1},
         "batch": {"micro_batch_rows": 8, "virtual_workers": 2},
+        "phases": list(phases),
     }
     return Loader(build_config(values, "test"), store)
 
@@ -96,3 +101,50 @@ def test_pregenerated_examples_are_refused() -> None:
     }
     with pytest.raises(ConfigError, match="causal_share: pregenerated examples have masks of their own"):
         build_config(values, "test")
+
+
+@pytest.mark.parametrize(
+    ("share", "phases", "tried"),
+    [
+        (0.0, [], [False]),
+        (1.0, [], [True]),
+        (0.1, [], [False, True]),
+        (0.0, [{"until_step": 5, "causal_share": 1.0}], [True, False]),
+    ],
+)
+def test_masked_and_causal_rows_are_both_tried(
+    store: TokenStore, share: float, phases: list[dict[str, Any]], tried: list[bool]
+) -> None:
+    """Attention may be computed in other ways for them, which may need more memory."""
+    trials = loader_of(store, phases=phases, causal_share=share).trials(0, [0, 1])
+    assert [[batch.reads_causally for batch in batches] for _, batches in trials] == [[one, one] for one in tried]
+
+
+def test_a_run_that_reads_causally_throughout_never_sees_a_mask(store: TokenStore) -> None:
+    never = "masking.causal_share 1: the model never sees <mask>"
+    for share, phases, warned in (
+        (1.0, [], True),
+        (0.9, [], False),
+        (1.0, [{"until_step": 5, "causal_share": 0.5}], False),
+    ):
+        config = loader_of(store, phases=phases, causal_share=share).config
+        assert any(never in line for line in unusual_settings(config)) == warned
+    causal = [{"until_step": 5, "causal_share": 1.0, "masking_rate": 0.9}]
+    assert not any("less than half" in line for line in unusual_settings(loader_of(store, phases=causal).config))
+
+
+def test_programs_for_tpus_know_of_causal_rows() -> None:
+    """On a CPU, the way of attention is the same with and without."""
+    pytest.importorskip("jax", reason="needs the extra jax")
+    from maskwright.engines.choose import make_engine
+
+    values: dict[str, Any] = {
+        "data": {"store": "store", "seq_len": 32},
+        "schedule": {"steps": 10, "warmup_steps": 1},
+        "engine": {"kind": "jax", "device": "cpu"},
+        "phases": [{"until_step": 5, "causal_share": 0.1}],
+    }
+    config = build_config(values, "test")
+    shape = model_config(config.model.model_copy(update={"size": "nano"}), 300, 32)
+    engine = make_engine(shape, config.optimizer, config.engine, 0, causal=reads_causally(config))
+    assert engine.program.causal  # type: ignore[attr-defined]

@@ -19,7 +19,7 @@ from maskwright.core.data_config import LATER_DATA, Data
 from maskwright.core.errors import ConfigError
 from maskwright.core.extras import require
 from maskwright.core.foreign import FOREIGN
-from maskwright.core.masking import Masking, Share
+from maskwright.core.masking import LATER_MASKING, Masking, Share
 from maskwright.core.phases import Phase, Stage, rate_in, require_phases, stages
 from maskwright.core.recipes import Kind, find_config, require_kind
 from maskwright.core.schedule import Schedule, rate_at, require_peak
@@ -341,7 +341,7 @@ LATER: dict[str, Any] = {
     "model.new_head": False,
     "phases": [],
 }
-LATER |= LATER_SHAPE | LATER_DATA
+LATER |= LATER_SHAPE | LATER_DATA | LATER_MASKING
 """Keys that runs did not always have, and what those without them had: a run's digest stays what it was."""
 
 

@@ -12,6 +12,10 @@ Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 MaskingKind = Literal["token", "whole_word", "span"]
 
 
+LATER_MASKING = {"masking.causal_share": 0.0}
+"""See `core.config.LATER`."""
+
+
 class Masking(Section):
     kind: MaskingKind = "token"
     """What is masked together: one token, a whole word (Ġ rule), or a run of words."""
@@ -22,8 +26,8 @@ class Masking(Section):
     random_share: Fraction = 0.1
     """Share of predicted tokens that are shown as a random token; the rest is shown unchanged."""
     causal_share: Fraction = 0.0
-    """Share of rows that are read causally, 0.0625 in GPT-BERT: nothing is hidden, a token sees only those before it,
-    and each predicted token is told by the one before it."""
+    """Share of rows that are read causally, 0.0625 in GPT-BERT: nothing is hidden, a token sees itself and those before
+    it, and each predicted token is predicted at the position before its own."""
 
     @model_validator(mode="after")
     def _shares_fit(self) -> Masking:

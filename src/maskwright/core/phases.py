@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from maskwright.core.data_config import Data, Source
 from maskwright.core.masking import Masking, MaskingKind, Share
@@ -52,6 +52,13 @@ class Phase(Section):
     rope_theta: Annotated[float, Field(gt=1.0, allow_inf_nan=False)] | None = None
     """Only for modernbert: base of the rotary positions of layers that attend to the whole sequence, as 160000 for rows
     longer than before. Checkpoints and exports have the base that they were trained with."""
+
+    @model_serializer(mode="wrap")
+    def _as_older_runs_have_it(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without a key that phases did not always have, where it says nothing: records and digests of runs that began
+        before stay what they were."""
+        values: dict[str, Any] = handler(self)
+        return {key: value for key, value in values.items() if key != "causal_share" or value is not None}
 
     @model_validator(mode="after")
     def _shape_has_an_end(self) -> Phase:
@@ -175,8 +182,13 @@ def configs(config: R) -> list[R]:
     return [*(applied(phase, plain, f"phases.{number}") for number, phase in enumerate(config.phases)), plain]
 
 
+def masked_rates(config: R) -> list[float]:
+    """`masking.rate` of each phase that masks any row."""
+    return [here.masking.rate for here in configs(config) if here.masking.causal_share < 1.0]
+
+
 def reads_causally(config: Phased) -> bool:
-    """Whether any row of any phase may be."""
+    """Whether any row of any phase may be read causally."""
     return any([config.masking.causal_share, *(phase.causal_share for phase in config.phases)])
 
 

@@ -25,19 +25,19 @@ def is_causal(share: float, *, seed: int, epochs: NDArray[np.int64], rows: NDArr
     return bits.uniform(bits.extend(keys, rows.astype(np.uint64))) < share
 
 
-def read_causally(batch: Batch, input_ids: Int32, causal: NDArray[np.bool_]) -> Batch:
-    """`batch` with its `causal` rows [M] read as above. `input_ids` [M, T] are the unmasked ones."""
-    M, T = input_ids.shape
+def read_causally(batch: Batch, unmasked: Int32, causal: NDArray[np.bool_]) -> Batch:
+    """`batch` with its `causal` rows [M] read as above. `unmasked` [M, T] are their tokens."""
+    M, T = unmasked.shape
     slots = len(batch.predict_index) // M
     taken = (batch.weights > 0) & np.repeat(causal, slots)
     index = batch.predict_index - taken.astype(np.int32)
-    # What begins a segment is told by nothing. Special tokens begin them, which are not predicted, where there are any.
+    # What begins a segment has no position before it. It is a special token, which is not predicted, if there are any.
     segments = batch.segment_ids.ravel()
-    told = (batch.predict_index % T > 0) & (segments[index] == segments[batch.predict_index])
-    lost = taken & ~told
+    has_one_before = (batch.predict_index % T > 0) & (segments[index] == segments[batch.predict_index])
+    lost = taken & ~has_one_before
     return replace(
         batch,
-        input_ids=np.where(causal[:, None], input_ids, batch.input_ids),
+        input_ids=np.where(causal[:, None], unmasked, batch.input_ids),
         segment_ids=np.where(causal[:, None], -batch.segment_ids, batch.segment_ids),
         predict_index=np.where(lost, np.int32(0), index),
         labels=np.where(lost, np.int32(0), batch.labels),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,10 +113,14 @@ class Loader:
         tokens = np.array([source.split.tokens for source in leg.rows.sources], np.float64)
         return float((epochs * tokens).sum() / tokens.sum())
 
-    def batches(self, step: int, virtual_workers: Sequence[int] | None = None) -> list[Batch]:
-        """The micro-batches of update `step`, one for each of `virtual_workers` (all when not given)."""
+    def batches(
+        self, step: int, virtual_workers: Sequence[int] | None = None, causal_share: float | None = None
+    ) -> list[Batch]:
+        """The micro-batches of update `step`, one for each of `virtual_workers` (all when not given). `causal_share`:
+        in place of the step's own."""
         wanted = range(self.config.batch.virtual_workers) if virtual_workers is None else virtual_workers
-        return [self.batch(step, virtual_worker) for virtual_worker in wanted]
+        more = () if causal_share is None else (causal_share,)
+        return [self.batch(step, virtual_worker, *more) for virtual_worker in wanted]
 
     def work(self, step: int) -> tuple[int, float]:
         """What an update of all ranks computes: see `Rows.work`."""
@@ -132,26 +137,34 @@ class Loader:
         M = self.at(step).batch.micro_batch_rows
         return self._rows(step, virtual_worker * M, M)
 
-    def batch(self, step: int, virtual_worker: int) -> Batch:
+    def batch(self, step: int, virtual_worker: int, causal_share: float | None = None) -> Batch:
+        """`causal_share`: see `batches`."""
         epochs, rows = self.row_numbers(step, virtual_worker)
         here, leg = self.at(step), self._leg(step)
-        slots, seed = slots_of(here), self.config.seed
-        return _masked(leg.rows, self.masker, here.masking, rows, epochs, seed=seed, slots=slots, earlier=leg.earlier)
+        slots, seed, masking = slots_of(here), self.config.seed, here.masking
+        if causal_share is not None:
+            masking = masking.model_copy(update={"causal_share": causal_share})
+        return _masked(leg.rows, self.masker, masking, rows, epochs, seed=seed, slots=slots, earlier=leg.earlier)
 
     def rope_theta(self, step: int) -> float | None:
         """Of the phase that update `step` is in; None for the model's own."""
         return stage_at(self.stages, step).rope_theta
 
     def trials(self, step: int, virtual_workers: Sequence[int]) -> list[tuple[int, list[Batch]]]:
-        """Update `step` with its batches, and a later one for each other shape that the run has from there on."""
-        found: dict[tuple[float | None, ...], int] = {}
+        """Update `step` with its batches, and a later one for each other shape that the run has from there on, with
+        masked and with causal rows where it has both: attention may be computed in other ways for them."""
+        found: dict[tuple[Any, ...], int] = {}
         for stage in self.stages:
             if stage.end > step or stage is self.stages[-1]:
-                here = stage.config
-                causal = here.masking.causal_share > 0.0
-                shape = (here.batch.micro_batch_rows, here.data.seq_len, slots_of(here), stage.rope_theta, causal)
-                found.setdefault(shape, max(stage.begin, step))
-        return [(first, self.batches(first, virtual_workers)) for first in found.values()]
+                here, share = stage.config, stage.config.masking.causal_share
+                shape = (here.batch.micro_batch_rows, here.data.seq_len, slots_of(here), stage.rope_theta)
+                both = 0.0 < share < 1.0
+                for every in (0.0, 1.0) if both else (share,):
+                    found.setdefault((*shape, every, both), max(stage.begin, step))
+        return [
+            (first, self.batches(first, virtual_workers, every if both else None))
+            for (*_, every, both), first in found.items()
+        ]
 
 
 def slots_of(config: RunConfig) -> int:

@@ -156,6 +156,7 @@ def _metric_name(key: str) -> str:
 def _rates(runs: Sequence[Run]) -> list[Panel]:
     found = [("learning rate", "learning_rate", True)]
     found += [("masking rate", "masking_rate", False)] if any(_varies(run, "masking_rate") for run in runs) else []
+    found += [("causal share", "causal_share", False)] if any(_varies(run, "causal_share") for run in runs) else []
     found += [("row length, tokens", "seq_len", True)] if any(_varies(run, "seq_len") for run in runs) else []
     return [
         Panel(

@@ -41,8 +41,8 @@ def reading(config: RunConfig, loader: AnyLoader, packing: str) -> list[str]:
 def table(config: RunConfig, loader: AnyLoader, seconds: Sequence[float] = ()) -> list[str]:
     """A line for each stage, below a header; `seconds` of each, where they are known."""
     causal = any(stage.config.masking.causal_share for stage in config.stages)
-    shown = {*HEADER} - ({*()} if causal else {"causal"}) - ({*()} if seconds else {"expected seconds"})
-    cells: list[tuple[str, ...]] = [tuple(name for name in HEADER if name in shown)]
+    left_out = {"" if causal else "causal", "" if seconds else "expected seconds"}
+    cells: list[tuple[str, ...]] = [tuple(name for name in HEADER if name not in left_out)]
     for number, stage in enumerate(config.stages):
         here, masking = stage.config, stage.config.masking
         name = str(number) if number < len(config.phases) else "rest"

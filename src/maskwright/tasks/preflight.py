@@ -15,6 +15,7 @@ from maskwright.core.config import RunConfig
 from maskwright.core.console import human_bytes, human_count, say, several, warn
 from maskwright.core.errors import ConfigError, InputError, ModelError, StoreError
 from maskwright.core.hub import is_hub
+from maskwright.core.phases import masked_rates
 from maskwright.core.settings import flat
 from maskwright.data.arrow_store import Judged
 from maskwright.data.batch import Batch
@@ -331,9 +332,9 @@ over so many documents is then 5 points at most."""
 
 def unusual_settings(config: RunConfig, ready: Pretraining | None = None) -> list[str]:
     """Warnings about values that are allowed, but most often a slip; with `ready`, also about the run's data."""
-    found, highest = _unusual_data(ready) if ready else [], max(stage.config.masking.rate for stage in config.stages)
-    if highest > 0.5:
-        found.append(f"masking.rate {highest:g}: rows keep less than half of their tokens, short ones may keep none")
+    found, rates = _unusual_data(ready) if ready else [], masked_rates(config)
+    if max(rates, default=0.0) > 0.5:
+        found.append(f"masking.rate {max(rates):g}: rows keep less than half of their tokens, short ones may keep none")
     if config.optimizer.learning_rate > 0.05:
         found.append(
             f"optimizer.learning_rate {config.optimizer.learning_rate:g} is far above what trains: 1e-4 to 1e-2"
@@ -346,10 +347,9 @@ def unusual_settings(config: RunConfig, ready: Pretraining | None = None) -> lis
             f"{rms / INITIAL_RMS:.0f} times as large as they begin, and such a model fine-tunes badly: "
             f"--set optimizer.weight_decay={enough:g}, or a lower optimizer.learning_rate as well"
         )
-    if config.masking.mask_share == 0.0:
-        found.append(
-            "masking.mask_share 0: the model never sees <mask>, so `fill` and most evaluations are out of reach"
-        )
+    if not rates or config.masking.mask_share == 0.0:
+        key = "mask_share 0" if rates else "causal_share 1"
+        found.append(f"masking.{key}: the model never sees <mask>, so `fill` and most evaluations are out of reach")
     return found
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from maskwright.core.console import note, progress
-from maskwright.core.phases import stage_at
+from maskwright.core.phases import reads_causally, stage_at
 from maskwright.data.batch import Batch
 from maskwright.data.opening import AnyLoader
 from maskwright.engines.base import Engine, EvalStats
@@ -46,10 +46,12 @@ class MaskedLM:
         return self.loader.epoch(data_step)
 
     def logged(self, data_step: int) -> dict[str, float]:
-        rate = {"masking_rate": self.loader.masking_rate(data_step)}
-        if not self.loader.config.phases:
+        rate, config = {"masking_rate": self.loader.masking_rate(data_step)}, self.loader.config
+        if reads_causally(config):
+            rate["causal_share"] = self.loader.at(data_step).masking.causal_share
+        if not config.phases:
             return rate
-        stages, here = self.loader.config.stages, self.loader.at(data_step)
+        stages, here = config.stages, self.loader.at(data_step)
         number = stages.index(stage_at(stages, data_step))
         return {**rate, "phase": number, "seq_len": here.data.seq_len, "rows_per_step": here.rows_per_step}
 

@@ -202,6 +202,7 @@ class JaxEngine:
 
     def _put(self, batches: Sequence[Batch]) -> dict[str, Array]:
         """Puts this process's micro-batches on its devices, in parts when they do not fit at once."""
+        assert self.program.causal or not any(batch.reads_causally for batch in batches)
         M, local = len(batches[0].input_ids), len(self._local)
         size = largest_divisor(M, self.rows_at_once or M)
         if size < M:

@@ -78,7 +78,7 @@ def visible(segments: Tensor | CuSeqlens, dtype: torch.dtype) -> Tensor | BySegm
     if isinstance(segments, CuSeqlens):
         return segments
     T = segments.shape[1]
-    if segments.device.type == "cpu" and not bool((segments < 0).any()):
+    if segments.device.type == "cpu" and not _any_causal(segments):
         if bool((segments == segments[:, :1]).all()):
             return None
         if T > BY_SEGMENT_ABOVE_TOKENS and (found := _by_segment(segments)):
@@ -90,8 +90,14 @@ def _together(queries: Tensor, keys: Tensor, place: Tensor, first: int = 0) -> T
     """[M, T] and [M, S] segment ids -> bool [M, 1, T, S]: the keys of each query's segment, and in causal rows, whose
     ids are negative, those up to its own. `place` [S] of the keys; the queries are at T of them from `first` on."""
     same = queries[:, None, :, None] == keys[:, None, None, :]
+    if queries.device.type == "cpu" and not _any_causal(queries):
+        return same
     own = place[first : first + queries.shape[1], None]
-    return same & ((queries >= 0)[:, None, :, None] | (own >= place))
+    return same.logical_and_((queries >= 0)[:, None, :, None] | (own >= place))
+
+
+def _any_causal(segments: Tensor) -> bool:
+    return bool(((segments < 0) & (segments > NOBODY + 1)).any())
 
 
 def _by_segment(segments: Tensor) -> BySegment | None:
@@ -156,6 +162,7 @@ def cu_seqlens_of(segment_ids: NDArray[np.int32]) -> NDArray[np.int32]:
     Padding counts as a segment. The last offset is repeated, as segments of no tokens, up to a multiple of 64, so that
     shapes seldom change.
     """
+    assert (segment_ids >= 0).all()  # causal rows take a mask
     M, T = segment_ids.shape
     begins = np.ones((M, T), bool)
     np.not_equal(segment_ids[:, 1:], segment_ids[:, :-1], out=begins[:, 1:])

@@ -10,6 +10,7 @@ const TITLES = {
   valid_accuracy: "held-out accuracy",
   learning_rate: "learning rate",
   masking_rate: "masking rate",
+  causal_share: "share of causal rows",
   grad_norm: "gradient norm, before clipping",
   tokens_per_second: "tokens/s",
   examples_per_second: "examples/s",
