@@ -162,7 +162,7 @@ class Loader:
                 for every in (0.0, 1.0) if both else (share,):
                     found.setdefault((*shape, every, both), max(stage.begin, step))
         return [
-            (first, self.batches(first, virtual_workers, every if both else None))
+            (first, self.batches(first, virtual_workers, *([every] if both else [])))
             for (*_, every, both), first in found.items()
         ]
 
