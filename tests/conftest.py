@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -201,3 +202,19 @@ def small_config(location: str, **keys: Any) -> RunConfig:
 def config(store: TokenStore) -> Callable[..., RunConfig]:
     """`config(**{"schedule.steps": 5})` gives a configuration with those dotted keys set."""
     return partial(small_config, store.location)
+
+
+@pytest.fixture
+def call(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., tuple[int, str]]]:
+    """The command line in this process: exit code and stderr."""
+    from maskwright.cli import main
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
+
+    def run(*words: object) -> tuple[int, str]:
+        capfd.readouterr()
+        return main.run([*map(str, words)]), capfd.readouterr().err
+
+    yield run
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -7,8 +7,7 @@ import math
 import random
 import re
 import shutil
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ import pytest
 from conftest import small_config
 from html_page import Page
 
-from maskwright.cli import main
 from maskwright.core import extras
 from maskwright.core.console import several
 from maskwright.core.errors import InputError, StoppedEarly
@@ -74,19 +72,6 @@ def folder(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
             pretrain(config, str(place), config_file=given, stop_request=StopRequest(stop_after_steps=10))
         pretrain(config, str(place))
     return place
-
-
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., tuple[int, str]]]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
-
-    def run(*words: object) -> tuple[int, str]:
-        capfd.readouterr()
-        return main.run([*map(str, words)]), capfd.readouterr().err
-
-    yield run
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def test_a_run_writes_its_history_and_what_it_was_trained_on(folder: Path, store: TokenStore) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from conftest import documents
 
-from maskwright.cli import main
 from maskwright.core.settings import nested
 
 Call = Callable[..., tuple[int, str]]
@@ -32,19 +30,6 @@ KEYS = {
     "logging.every_steps": 1,
     "logging.report_to": [],
 }
-
-
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str]) -> Iterator[Call]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
-
-    def run(*words: object) -> tuple[int, str]:
-        capfd.readouterr()
-        return main.run([*map(str, words)]), capfd.readouterr().err
-
-    yield run
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def fingerprint() -> str:
