@@ -28,6 +28,7 @@ KEYS: dict[str, Any] = {
     "checkpoint.save_every_steps": 4,
     "checkpoint.keep": 9,
     "model.hidden_dropout": 0.1,
+    "phases": [{"until_step": 9, "causal_share": 0.5}],
 }
 
 
@@ -58,6 +59,7 @@ def test_a_batch_that_cannot_be_computed_names_its_documents(
     assert np.array_equal(kept["input_ids"], bad.input_ids) and np.array_equal(kept["labels"], bad.labels)
     record = json.loads((folder / "replay.json").read_text())
     assert (record["step"], record["checkpoint"], record["seed"]) == (STEP, "step-00000004", run.seed)
+    assert (record["masking_rate"], record["causal_share"]) == (run.masking.rate, 0.5)
     noted = next(row for row in record["rows"] if (row["virtual_worker"], row["row"]) == (WORKER, ROW))
     assert noted["documents"]
     for document in noted["documents"]:
