@@ -173,13 +173,14 @@ def _steps(place: Place, architecture: str, minutes: float, rows: int) -> int:
     from maskwright.model.initial import initial_parameters
     from maskwright.tasks.preflight import prepare_run
 
-    ready = prepare_run(build_config(_config(place, architecture, 1000, rows), place.config))
+    planned = 1000
+    ready = prepare_run(build_config(_config(place, architecture, planned, rows), place.config))
     engine = make_engine(ready.model, ready.config.optimizer, ready.config.engine, 0)
     engine.write(TrainState(0, initial_parameters(ready.model, 0)))
     times: list[float] = []
     while len(times) < 100 and (len(times) < 20 or sum(times) < minutes * 2.5):
         began = time.perf_counter()
-        engine.step(ready.loader.batches(len(times), causal_share=0.0), 1e-6, lambda: False)
+        engine.step(ready.loader.batches(planned // 2 + len(times)), 1e-6, lambda: False)  # after the causal ones
         times.append(time.perf_counter() - began)
     step_seconds = sorted(times)[len(times) // 20]
     steps = max(20, round(max(minutes * 60 / step_seconds, STEPS_PER_MINUTE * minutes) / 10) * 10)
