@@ -212,6 +212,7 @@ def _config(place: Place, architecture: str, steps: int, rows: int) -> dict[str,
     optimizer: dict[str, Any] = {"kind": "muon", "learning_rate": 4e-3, "weight_decay": 0.3}
     quarter = -(-steps // 4)
     schedule = {"kind": "wsd", "steps": steps, "warmup_steps": steps * 6 // 100, "decay_steps": steps * 4 // 10}
+    # 1.4 points more accuracy than 30 % masks throughout, and the same on labels (docs/experiments.md).
     masks: dict[str, Any] = {"masking": {"rate": 0.4}, "phases": [{"until_share": 0.25, "causal_share": 1.0}]}
     if architecture == "roberta":
         optimizer = {"kind": "adamw", "learning_rate": 3e-3}

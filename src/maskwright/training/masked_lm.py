@@ -46,14 +46,12 @@ class MaskedLM:
         return self.loader.epoch(data_step)
 
     def logged(self, data_step: int) -> dict[str, float]:
-        rate, config = {"masking_rate": self.loader.masking_rate(data_step)}, self.loader.config
-        if reads_causally(config):
-            rate["causal_share"] = self.loader.at(data_step).masking.causal_share
+        masks, config = masks_at(self.loader, data_step), self.loader.config
         if not config.phases:
-            return rate
+            return masks
         stages, here = config.stages, self.loader.at(data_step)
         number = stages.index(stage_at(stages, data_step))
-        return {**rate, "phase": number, "seq_len": here.data.seq_len, "rows_per_step": here.rows_per_step}
+        return {**masks, "phase": number, "seq_len": here.data.seq_len, "rows_per_step": here.rows_per_step}
 
     def evaluate(self, engine: Engine, step: int, look: Callable[[], bool]) -> dict[str, float] | None:
         found: dict[str, float] = {}
@@ -91,6 +89,14 @@ class MaskedLM:
     @property
     def settled(self) -> bool:
         return self.best.settled
+
+
+def masks_at(loader: AnyLoader, data_step: int) -> dict[str, float]:
+    """The masking rate of an update, and the share of its rows that are read causally if any of the run's are."""
+    masks = {"masking_rate": loader.masking_rate(data_step)}
+    if reads_causally(loader.config):
+        masks["causal_share"] = loader.at(data_step).masking.causal_share
+    return masks
 
 
 def losses(lines: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:

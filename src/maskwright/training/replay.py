@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from maskwright.core import storage
-from maskwright.core.phases import reads_causally
 from maskwright.data.batch import Batch
 from maskwright.data.opening import AnyLoader, Store
 from maskwright.run.directory import RunDirectory, step_folder
+from maskwright.training.masked_lm import masks_at
 from maskwright.training.tensor_file import write_tensors
 
 
@@ -54,9 +54,7 @@ def write_bundle(
 ) -> str:
     """Writes what `maskwright replay` and a person need. Returns its folder."""
     rows = [asdict(row) for row in origins(loader, store, data_step)]
-    masks = {"masking_rate": loader.masking_rate(data_step)}
-    if reads_causally(loader.config):
-        masks["causal_share"] = loader.at(data_step).masking.causal_share
+    masks = masks_at(loader, data_step)
     record = {"data_step": data_step, "seed": loader.config.seed, **masks, **details, "rows": rows}
     return _write(directory, loader.batches(data_step), step, record)
 
