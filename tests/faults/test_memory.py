@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from maskwright.core import hardware
+from maskwright.core.cgroups import Cgroups
 from maskwright.core.config import Engine, Optimizer, RunConfig
 from maskwright.core.errors import CheckpointError, MaskwrightError, StoppedEarly
 from maskwright.data.batch import Batch
@@ -19,8 +20,10 @@ from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.model.initial import initial_parameters
+from maskwright.run.directory import RunDirectory
 from maskwright.tasks import pretrain as task
 from maskwright.tasks.preflight import prepare_run
+from maskwright.tasks.room import require_room, state_bytes
 from maskwright.training import checkpoint
 from maskwright.training.stop import StopRequest
 
@@ -167,9 +170,22 @@ def test_a_disk_too_small_for_the_checkpoints_is_said_before_the_run(
 def test_a_model_too_large_for_the_machine_is_said_before_the_run(
     config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hardware, "memory_bytes", lambda: 100_000)
+    """Also where nobody named the device, where a container may have less than the machine, and where several processes
+    share it."""
+    run, place = config(), tmp_path / "run"
+    needed = state_bytes(prepare_run(run))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(Cgroups, "memory_bytes", lambda cgroups: needed - 1)
     with pytest.raises(MaskwrightError, match="parameters take .*, more than there is"):
-        task.pretrain(config(**{"engine.device": "cpu"}), str(tmp_path / "run"))
+        task.pretrain(run, str(place))
+    assert not place.exists()
+    monkeypatch.setattr(Cgroups, "memory_bytes", lambda cgroups: needed)
+    require_room(prepare_run(run), RunDirectory(str(place)))
+    beside = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    for name, value in beside.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(MaskwrightError, match="in each of 2 processes, more than there is"):
+        require_room(prepare_run(run), RunDirectory(str(place)))
 
 
 DROPOUT = {"model.hidden_dropout": 0.1, "model.attention_dropout": 0.1}

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
+from maskwright.core.cgroups import Cgroups
 from maskwright.core.errors import InputError
 
 
@@ -102,12 +103,8 @@ def physical_cores(allowed: list[int], topology: str) -> list[int]:
 
 
 def _cgroup_cores() -> int | None:
-    try:
-        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
-            quota, period = file.read().split()
-        return None if quota == "max" else max(1, int(quota) // int(period))
-    except (OSError, ValueError):
-        return None
+    quota = Cgroups().cores()
+    return None if quota is None else max(1, int(quota))
 
 
 @contextmanager
@@ -150,6 +147,12 @@ def cpu_name() -> str:
 
 def memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def usable_memory_bytes() -> int:
+    """What this process may hold: a container's or scheduler's share, not the whole machine."""
+    there = memory_bytes()
+    return min(there, Cgroups().memory_bytes() or there)
 
 
 def free_disk_bytes(path: str) -> int:

@@ -32,12 +32,8 @@ class Usage:
         return {name: round(share, 3) for name, share in found.items() if share is not None}
 
     def _ticks(self) -> tuple[int, int] | None:
-        """Busy and all, of all CPUs since boot; time that a hypervisor took counts as busy."""
-        try:
-            with open(os.path.join(self._proc, "stat"), encoding="ascii") as file:
-                ticks = [int(word) for word in file.readline().split()[1:9]]
-        except (OSError, ValueError):
-            return None
+        """Busy and all; time that a hypervisor took counts as busy."""
+        ticks = cpu_ticks(self._proc)
         return (sum(ticks) - sum(ticks[3:5]), sum(ticks)) if len(ticks) > 4 else None
 
     def _cpus(self) -> float | None:
@@ -48,13 +44,8 @@ class Usage:
         return (now[0] - before[0]) / (now[1] - before[1])
 
     def _memory(self) -> float | None:
-        try:
-            with open(os.path.join(self._proc, "meminfo"), encoding="ascii") as file:
-                lines = dict(line.split(":", 1) for line in file)
-            total, free = (int(lines[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
-        except (OSError, KeyError, ValueError):
-            return None
-        return 1.0 - free / total
+        total, free = memory_bytes(self._proc, "MemTotal"), memory_bytes(self._proc, "MemAvailable")
+        return 1.0 - free / total if total and free is not None else None
 
     def _of_gpus(self) -> dict[str, float | None]:
         if not self._gpus:
@@ -69,6 +60,26 @@ class Usage:
                 used.append(memory.used / memory.total)
         means = {"gpu_share": busy, "gpu_memory_share": used}
         return {name: sum(shares) / len(shares) if shares else None for name, shares in means.items()}
+
+
+def cpu_ticks(proc: str = "/proc") -> list[int]:
+    """Of all CPUs since boot: user, nice, system, idle, waiting, two kinds of interrupts, and what a hypervisor took.
+    Empty where the system does not tell."""
+    try:
+        with open(os.path.join(proc, "stat"), encoding="ascii") as file:
+            return [int(word) for word in file.readline().split()[1:9]]
+    except (OSError, ValueError):
+        return []
+
+
+def memory_bytes(proc: str, name: str) -> int | None:
+    """A line of /proc/meminfo, such as MemAvailable; None where the system does not tell."""
+    try:
+        with open(os.path.join(proc, "meminfo"), encoding="ascii") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return int(lines[name].split()[0]) * 1024
+    except (OSError, KeyError, ValueError, IndexError):
+        return None
 
 
 def _gpus() -> tuple[Any, list[ctypes.c_void_p]] | None:

@@ -41,6 +41,19 @@ def make_engine(
     return TorchEngine(model, optimizer, engine, seed, label_smoothing=label_smoothing, looked_up=looked_up, **more)
 
 
+def choose_device(engine: run.Engine) -> str:
+    """The device that a run takes on this machine: cpu, cuda, mps or tpu. Raises `ConfigError` where the one that it
+    asks for is absent."""
+    if engine.kind == "jax":
+        require("jax", "engine.kind")
+        from maskwright.engines.jax import processes
+
+        return processes.choose_device(engine.device)
+    from maskwright.engines.torch import prepare
+
+    return prepare.choose_device(engine.device)
+
+
 def find_processes(engine: run.Engine) -> Processes:
     """The others that train this run, on all hosts. With jax, what must come before anything else that uses it."""
     if engine.kind == "jax":
@@ -52,7 +65,6 @@ def find_processes(engine: run.Engine) -> Processes:
         return Alone()
     # torch warns of each lost connection with a C++ stack of thirty lines; what matters comes as an error.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from maskwright.engines.torch.prepare import choose_device
     from maskwright.engines.torch.processes import connect as connect_torch
 
-    return connect_torch(engine, choose_device(engine.device))
+    return connect_torch(engine, choose_device(engine))

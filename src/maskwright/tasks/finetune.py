@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from maskwright.core import config as run
 from maskwright.core import storage
 from maskwright.core.changes import refuse_changes
-from maskwright.core.console import human_bytes, human_count, note, say
+from maskwright.core.console import human_count, note, say
 from maskwright.core.errors import ConfigError
 from maskwright.core.finetuning import FinetuneConfig, default_row
 from maskwright.core.settings import flat
@@ -33,7 +33,7 @@ from maskwright.tasks.data_card import labelled_card
 from maskwright.tasks.examples import Finetuning, Split, chosen_metric, judged
 from maskwright.tasks.hub import local, pinned
 from maskwright.tasks.models import RESULTS, TrainedModel, load_model, special_ids
-from maskwright.tasks.room import state_bytes
+from maskwright.tasks.room import takes
 from maskwright.tasks.train import train_run
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
@@ -176,8 +176,7 @@ class PreparedFinetuning:
                 + (f", {cut:,} training examples cut at {self.max_seq_len} tokens" if cut else ""),
                 f"run: {steps:,} steps of {config.batch.examples} examples, {epochs:.2f} epochs; best by "
                 f"{chosen_metric(config, self.dataset.labels)}",
-                f"memory for weights and optimizer: {human_bytes(state_bytes(self))}; each checkpoint: "
-                f"{human_bytes(12 * parameters)}",
+                takes(self),
             ]
         )
 

@@ -12,7 +12,7 @@ from typing import Any
 from maskwright.core import storage
 from maskwright.core.changes import refuse_changes
 from maskwright.core.config import RunConfig
-from maskwright.core.console import human_bytes, human_count, say, several, warn
+from maskwright.core.console import human_count, say, several, warn
 from maskwright.core.errors import ConfigError, InputError, ModelError, StoreError
 from maskwright.core.hub import is_hub
 from maskwright.core.phases import masked_rates
@@ -24,6 +24,7 @@ from maskwright.data.mixture import Mixture
 from maskwright.data.opening import AnyLoader, Store, make_loader, open_held_out, open_store
 from maskwright.data.pregenerated.store import PregeneratedStore
 from maskwright.engines.base import TrainState
+from maskwright.engines.choose import choose_device
 from maskwright.engines.muon import GROWTH, INITIAL_RMS, LARGE_RMS, UPDATE_RMS
 from maskwright.model.config import ModelConfig, config_at, model_config, recorded_config, training_flops
 from maskwright.model.hf.config import class_name, dropout_keys, fine_tuning_values, read_hf_config
@@ -40,7 +41,7 @@ from maskwright.tasks.hub import local, pinned
 from maskwright.tasks.models import special_ids, with_ids
 from maskwright.tasks.phases import reading
 from maskwright.tasks.prepared import Prepared
-from maskwright.tasks.room import state_bytes
+from maskwright.tasks.room import takes
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import has_tokenizer, read_vocabulary
 from maskwright.training.copies import Copies
@@ -386,7 +387,7 @@ def _unusual_data(ready: Pretraining) -> list[str]:
 def describe(ready: Pretraining) -> str:
     """Describes what the run will do, for `--dry-run` and the beginning of each run."""
     config, model = ready.config, ready.model
-    parameters, state = count_parameters(model), state_bytes(ready)
+    parameters = count_parameters(model)
     packing = "an example a row" if isinstance(ready.store, PregeneratedStore) else config.data.packing
     return "\n".join(
         [
@@ -394,7 +395,7 @@ def describe(ready: Pretraining) -> str:
             f"model: {model.num_hidden_layers} layers x {model.hidden_size}, "
             f"{human_count(parameters)} parameters, vocabulary {model.vocab_size:,}, {model.max_seq_len} tokens",
             *reading(config, ready.loader, packing),
-            f"memory for weights and optimizer: {human_bytes(state)}; each checkpoint: {human_bytes(12 * parameters)}",
+            takes(ready),
         ]
     )
 
@@ -404,9 +405,9 @@ def compiles(ready: Prepared) -> bool:
     engine = ready.config.engine
     if engine.kind == "jax":
         return True
-    from maskwright.engines.torch.prepare import choose_compile, choose_device
+    from maskwright.engines.torch.prepare import choose_compile
 
-    return choose_compile(engine.compile, choose_device(engine.device), ready.flops)
+    return choose_compile(engine.compile, choose_device(engine), ready.flops)
 
 
 def run_flops(config: RunConfig, model: ModelConfig) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -12,20 +13,55 @@ from maskwright.core.console import human_bytes, human_count, note, several
 from maskwright.core.errors import MaskwrightError
 from maskwright.core.finetuning import FinetuneConfig
 from maskwright.engines.base import is_out_of_memory
+from maskwright.engines.choose import choose_device
+from maskwright.engines.muon import HIDDEN_ROLES
 from maskwright.engines.processes import launch_variables
 from maskwright.engines.tree import most_kept
-from maskwright.model.hf.names import count_parameters
+from maskwright.model.config import ModelConfig
+from maskwright.model.hf.names import count_parameters, pieces
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.prepared import Prepared
 from maskwright.training import checkpoint
 
 
+def state(
+    config: RunConfig | FinetuneConfig, model: ModelConfig, devices: int = 1, *, low_precision: bool = False
+) -> dict[str, float]:
+    """Bytes on each of `devices` of what stays from update to update, by part: fp32 weights and moments, and the
+    gradients that exact sums keep. `low_precision`: a copy of the weights in 16 bits comes on top."""
+    P, V, engine = count_parameters(model), config.batch.virtual_workers, config.engine
+    own = max(1, V // devices)
+    exact = engine.kind == "torch" and engine.reproducibility == "exact" and own * devices == V
+    share = devices if engine.sharding == "fsdp" else 1
+    return {
+        "weights": (4 + (2 if low_precision else 0)) * P / share,
+        "gradients": 4.0 * (most_kept(own, V) if exact else 1) * P / share,
+        "moments": 4.0 * _moments(config, model) / share,
+    }
+
+
+def _moments(config: RunConfig | FinetuneConfig, model: ModelConfig) -> int:
+    """Numbers that the optimizer keeps: two for each parameter, and one for those that Muon moves."""
+    muon = config.optimizer.kind == "muon"
+    single = (math.prod(one.shape) for one in pieces(model) if muon and one.name.endswith(HIDDEN_ROLES))
+    return 2 * count_parameters(model) - sum(single)
+
+
+def checkpoint_bytes(config: RunConfig | FinetuneConfig, model: ModelConfig) -> int:
+    """Of its tensors on disk."""
+    return 4 * (count_parameters(model) + _moments(config, model))
+
+
 def state_bytes(ready: Prepared) -> int:
-    """Bytes in a rank that holds the full model: fp32 weights, two moments, and the gradients that its sums keep."""
-    config, launch = ready.config, launch_variables()
-    world_size, V = launch.world_size if launch else 1, config.batch.virtual_workers
-    exact = config.engine.kind == "torch" and config.engine.reproducibility == "exact" and V % world_size == 0
-    return (12 + 4 * (most_kept(V // world_size, V) if exact else 1)) * count_parameters(ready.model)
+    """Bytes in each of the processes that this start is one of. Computing, and a device's low precision, take more."""
+    launch = launch_variables()
+    return round(sum(state(ready.config, ready.model, launch.world_size if launch else 1).values()))
+
+
+def takes(ready: Prepared) -> str:
+    """For `--dry-run` and the beginning of each run."""
+    saved = human_bytes(checkpoint_bytes(ready.config, ready.model))
+    return f"memory for weights and optimizer: {human_bytes(state_bytes(ready))}; each checkpoint: {saved}"
 
 
 def engine_config(config: RunConfig | FinetuneConfig, before: dict[str, Any] | None, threads: int | None) -> run.Engine:
@@ -45,9 +81,9 @@ def exact_threads(config: RunConfig | FinetuneConfig, before: dict[str, Any] | N
     """
     if config.engine.kind != "torch" or config.engine.reproducibility != "exact":
         return None
-    from maskwright.engines.torch.prepare import choose_device, cpu_threads
+    from maskwright.engines.torch.prepare import cpu_threads
 
-    if choose_device(config.engine.device) != "cpu":
+    if choose_device(config.engine) != "cpu":
         return None
     here = cpu_threads()
     kept = config.engine.threads or (before or {}).get("threads") or here
@@ -62,8 +98,8 @@ def exact_threads(config: RunConfig | FinetuneConfig, before: dict[str, Any] | N
 def require_room(ready: Prepared, directory: RunDirectory) -> None:
     """Checks memory and disk before anything is computed: room for weights and optimizer, and for one checkpoint more
     than are kept. Raises `MaskwrightError` or `CheckpointError`."""
-    needed, there = state_bytes(ready), hardware.memory_bytes()
-    if ready.config.engine.device == "cpu" and needed > there:
+    on_cpu = choose_device(ready.config.engine) == "cpu"
+    if on_cpu and _beside() * state_bytes(ready) > hardware.usable_memory_bytes():
         raise too_large(ready, MemoryError())
     kept = len(checkpoint.whole_steps(directory.checkpoints))
     most = min(ready.config.checkpoint.keep, ready.config.steps)
@@ -71,7 +107,14 @@ def require_room(ready: Prepared, directory: RunDirectory) -> None:
     place = directory.location
     while not os.path.exists(place):
         place = os.path.dirname(place)
-    checkpoint.require_space(place, more * (12 * count_parameters(ready.model) + checkpoint.SMALL_FILES_BYTES))
+    each = checkpoint_bytes(ready.config, ready.model) + checkpoint.SMALL_FILES_BYTES
+    checkpoint.require_space(place, more * each)
+
+
+def _beside() -> int:
+    """Processes of this start that share the machine."""
+    launch = launch_variables()
+    return launch.local_world_size if launch else 1
 
 
 def too_large(ready: Prepared, error: Exception) -> Exception:
@@ -79,8 +122,9 @@ def too_large(ready: Prepared, error: Exception) -> Exception:
     if not is_out_of_memory(error):
         return error
     needed, parameters = human_bytes(state_bytes(ready)), human_count(count_parameters(ready.model))
+    each = f" in each of {_beside()} processes" if _beside() > 1 else ""
     return MaskwrightError(
-        f"weights, gradient and optimizer state of {parameters} parameters take {needed}, more than there is",
+        f"weights, gradient and optimizer state of {parameters} parameters take {needed}{each}, more than there is",
         where="model.size",
         fix="take a smaller model, or a device with more memory",
     )

@@ -97,10 +97,7 @@ def choose_device(wanted: str) -> Platform:
     if wanted == "tpu" or (wanted == "auto" and chips):
         require("libtpu", "engine.device")
         return "tpu"
-    there = bool(glob.glob("/dev/nvidia[0-9]*")) and os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1")
-    cuda = there and importlib.util.find_spec("jax_plugins") is not None
-    if wanted == "auto" and there and not cuda:
-        warn('there is an NVIDIA device, but this JAX cannot use it: install "jax[cuda12]"; going on with the CPU')
+    cuda = _nvidia() and importlib.util.find_spec("jax_plugins") is not None
     if wanted == "mps":
         raise ConfigError("jax does not know Apple's GPUs", where="engine.device", fix="say engine.kind: torch")
     if wanted == "cuda" and not cuda:
@@ -112,12 +109,18 @@ def choose_device(wanted: str) -> Platform:
     return "cuda" if wanted == "cuda" or (wanted == "auto" and cuda) else "cpu"
 
 
+def _nvidia() -> bool:
+    return bool(glob.glob("/dev/nvidia[0-9]*")) and os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1")
+
+
 def connect(engine: run.Engine) -> tuple[Platform, list[Any], Processes]:
     """(device, the devices of all hosts in an order that all agree on, processes). It is the first use of JAX.
 
     Raises `ConfigError` if a device is absent, `StoppedEarly` if the other hosts cannot be found.
     """
     device, given = choose_device(engine.device), launch_variables()
+    if device == "cpu" and engine.device == "auto" and _nvidia():
+        warn('there is an NVIDIA device, but this JAX cannot use it: install "jax[cuda12]"; going on with the CPU')
     if given and (engine.devices or given.world_size) % given.world_size:  # before jaxlib, which crashes
         raise ConfigError(
             f"{engine.devices} devices cannot be shared out evenly over {given.world_size} processes",

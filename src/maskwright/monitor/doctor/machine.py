@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from maskwright.core import hardware
 from maskwright.core.cgroups import Cgroups
 from maskwright.core.console import human_bytes, several
+from maskwright.core.usage import cpu_ticks, memory_bytes
 from maskwright.monitor.doctor.finding import Finding
 
 LOOK_SECONDS = 0.4
@@ -121,12 +122,8 @@ def _ticks(proc: str) -> dict[int, tuple[str, int]]:
 
 def _stolen(proc: str) -> tuple[int, int] | None:
     """Ticks that a hypervisor took from all CPUs, and all ticks."""
-    try:
-        with open(os.path.join(proc, "stat"), encoding="ascii") as file:
-            ticks = [int(word) for word in file.readline().split()[1:9]]
-        return ticks[7], sum(ticks)
-    except (OSError, ValueError, IndexError):
-        return None
+    ticks = cpu_ticks(proc)
+    return (ticks[7], sum(ticks)) if len(ticks) > 7 else None
 
 
 # ---- memory and disk ------------------------------------------------------------------------------------------------
@@ -134,7 +131,7 @@ def _stolen(proc: str) -> tuple[int, int] | None:
 
 def memory(cgroups: Cgroups, proc: str = "/proc") -> Finding:
     there, limit = hardware.memory_bytes(), cgroups.memory_bytes()
-    free = _available(proc)
+    free = memory_bytes(proc, "MemAvailable")
     usable = min(size for size in (there, limit, free) if size is not None)
     values = {"memory_bytes": there, "limit_bytes": limit, "available_bytes": free}
     detail = human_bytes(there)
@@ -146,15 +143,6 @@ def memory(cgroups: Cgroups, proc: str = "/proc") -> Finding:
         fix = "end other programs or take a larger machine; the nano recipe still trains"
         return Finding("hardware", "memory", "warn", detail, fix, values)
     return Finding("hardware", "memory", "ok", detail, None, values)
-
-
-def _available(proc: str) -> int | None:
-    try:
-        with open(os.path.join(proc, "meminfo"), encoding="ascii") as file:
-            lines = dict(line.split(":", 1) for line in file)
-        return int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return None
 
 
 def disk(folder: str) -> Finding:

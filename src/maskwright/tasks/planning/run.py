@@ -7,10 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from maskwright.core import storage
-from maskwright.core.cgroups import Cgroups
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, InputError
-from maskwright.core.hardware import memory_bytes
+from maskwright.core.hardware import usable_memory_bytes
 from maskwright.tasks import plan as slices
 from maskwright.tasks.planning.enough import continuing, enough
 from maskwright.tasks.planning.estimate import Estimate, head, here
@@ -74,5 +73,4 @@ def prepared(config: RunConfig, vocab_size: int | None, *, here: bool) -> tuple[
 
 
 def plan_here(work: Work, ready: Pretraining, seconds: float = SECONDS) -> Estimate:
-    there = memory_bytes()
-    return here(work, probe(ready, seconds), min(there, Cgroups().memory_bytes() or there))
+    return here(work, probe(ready, seconds), usable_memory_bytes())

@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from maskwright.core.cgroups import Cgroups
 from maskwright.core.console import human_bytes, human_time, several
 from maskwright.core.errors import ConfigError, MaskwrightError
-from maskwright.core.hardware import memory_bytes
+from maskwright.core.hardware import usable_memory_bytes
 from maskwright.data.batch import Batch
 from maskwright.engines.base import Engine, TrainState, is_out_of_memory
 from maskwright.engines.processes import launch_variables
@@ -119,9 +118,7 @@ def _not_tried(ready: Prepared) -> str | None:
 
         if tpu_chips():
             return "a dry run leaves the TPU to the runs that hold it; `maskwright plan` compiles for it"
-    there = memory_bytes()
-    there = min(there, Cgroups().memory_bytes() or there)
-    if 2 * (needed := state_bytes(ready)) > there:
+    if 2 * (needed := state_bytes(ready)) > (there := usable_memory_bytes()):
         return f"weights and optimizer alone take {human_bytes(needed)} of {human_bytes(there)} of memory"
     return None
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from maskwright.core.config import RunConfig
 from maskwright.data.masking import slots_per_row
-from maskwright.engines.tree import most_kept
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.names import count_parameters
 from maskwright.tasks.preflight import Pretraining
+from maskwright.tasks.room import checkpoint_bytes, state
 
 HEAD_BYTES = 8
 """Of a logit while a micro-batch is computed: its log-probability and its gradient in fp32. The logit itself comes on
@@ -57,14 +57,7 @@ class Work:
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Weights and two moments in fp32, or one moment of Muon's matrices."""
-        moments = self.parameters + (self.parameters - self.matrices)
-        return 4 * (self.parameters + moments)
-
-    @property
-    def matrices(self) -> int:
-        """Parameters with one moment instead of two."""
-        return self.model.body_parameters if self.config.optimizer.kind == "muon" else 0
+        return checkpoint_bytes(self.config, self.model)
 
     @property
     def evaluations(self) -> int:
@@ -125,11 +118,7 @@ def memory(
 
     Compilers and allocators need less or more: a quarter either way covers the peaks in docs/experiments.md.
     """
-    config, model, P = work.config, work.model, work.parameters
-    V = config.batch.virtual_workers
-    own = max(1, V // devices)
-    exact = config.engine.kind == "torch" and config.engine.reproducibility == "exact" and own * devices == V
-    share = devices if config.engine.sharding == "fsdp" else 1
+    config, model = work.config, work.model
     kinds = [stage.config for stage in config.stages]  # the largest micro-batch of any phase
     row_tokens = max(kind.batch.micro_batch_rows * kind.data.seq_len for kind in kinds)
     size = 2 if low_precision else 4
@@ -145,9 +134,7 @@ def memory(
         for kind in kinds
     )
     return {
-        "weights": (4 + (2 if low_precision else 0)) * P / share,
-        "gradients": 4.0 * (most_kept(own, V) if exact else 1) * P / share,
-        "moments": (8.0 * P - 4.0 * work.matrices) / share,
+        **state(config, model, devices, low_precision=low_precision),
         "activations": activations,
         "logits": float(predictions * model.padded_vocab_size * (HEAD_BYTES + size)),
         **({"a copy for saving": float(work.checkpoint_bytes), "process": float(PROCESS_BYTES)} if processes else {}),
