@@ -1,5 +1,5 @@
-"""`scripts/install` and `scripts/quickstart`, with a stand-in for Python: which torch they take, what they trust after a
-failure, and what they show of pip."""
+"""`scripts/install` and `scripts/quickstart`, with a stand-in for Python: which torch they take, what they trust after
+a failure, and what they show of pip."""
 
 from __future__ import annotations
 
