@@ -59,7 +59,7 @@ def _command(command: Any, parent: Any, name: str) -> list[str]:
         if record and "--help" not in parameter.opts:
             words, extra = _bracketed(record[1])
             name = re.sub(r"<(\S+\|\S+)>", lambda one: f"{{{one[1].replace('|', ', ')}}}", record[0])
-            extra = f" *{extra[0].upper()}{_cell(extra[1:])}.*" if extra else ""
+            extra = f" *{_cell(extra[0].upper() + extra[1:])}.*" if extra else ""
             rows.append(f"| `{_code(name)}` | {_cell(words)}{extra} |")
     if rows:
         parts.append("\n".join(["| option | meaning |", "|---|---|", *rows, ""]))
@@ -74,6 +74,7 @@ def _bracketed(text: str) -> tuple[str, str]:
     found = re.fullmatch(r"(.*?)(?:  \[(.*)\])?", text, re.DOTALL)
     assert found is not None
     more = re.sub(r"(\d+)<=x<=(\d+)", r"\1 to \2", found[2] or "")
+    more = re.sub(r"(?<=default: )\.(?=;|$)", "this folder", more)
     return found[1], more.replace("x>=", "at least ").replace("x<=", "at most ")
 
 

@@ -20,7 +20,7 @@ case "$*" in
     "-m venv"*) case "$*" in *--clear*) echo clear >> "$CALLS"; rm -rf .venv ;; esac
         mkdir -p .venv/bin; cp "$0" .venv/bin/python
         printf '#!/bin/sh\necho "$@"\n' > .venv/bin/maskwright; chmod +x .venv/bin/maskwright ;;
-    "-m pip"*) echo "WARNING: Location 'file:///a/' is ignored: it is neither a file nor a directory." >&2
+    "-m pip"*) echo "WARNING: Location '/no/such/folder/' is ignored: it is neither a file nor a directory." >&2
         words="$*"; echo "${words#* install }" >> "$CALLS"
         case "$*" in *"${FAILS:-nothing}"*) echo "ERROR: no network" >&2; exit 1 ;; esac ;;
 esac

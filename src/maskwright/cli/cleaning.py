@@ -12,7 +12,7 @@ Filters = Annotated[
         "--filter",
         metavar="NAMES",
         help="Leave out documents by rules: gopher, c4, or MODULE:FUNCTION of yours, which takes a text and returns "
-        "True to keep it, or False or a reason to leave it out. Commas part names; the option may be repeated.",
+        "True to keep it, or False or a reason to leave it out. Commas separate names; the option may be repeated.",
     ),
 ]
 Languages = Annotated[
@@ -22,7 +22,7 @@ Languages = Annotated[
     ),
 ]
 LanguageProbability = Annotated[
-    float, typer.Option(metavar="SHARE", help="The least probability that a document is in a language of --language.")
+    float, typer.Option(metavar="SHARE", help="The lowest probability that a document is in a language of --language.")
 ]
 NearDuplicates = Annotated[
     float | None,
@@ -45,11 +45,13 @@ DecontaminateWords = Annotated[
 ]
 MaskPii = Annotated[
     list[str] | None,
-    typer.Option(metavar="KINDS", help="Replace personal data by placeholders: email, ip, phone, parted by commas."),
+    typer.Option(metavar="KINDS", help="Replace personal data by placeholders: email, ip, phone, separated by commas."),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(metavar="N", min=1, help="Processes that clean; one a core when not given. The result is the same."),
+    typer.Option(
+        metavar="N", min=1, help="Processes that clean; any number gives the same result. Default: one for each core."
+    ),
 ]
 
 

@@ -26,9 +26,7 @@ def compare(
     to: To = "comparison",
     base: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="Arm that the others are compared with, also random; the first when not given."
-        ),
+        typer.Option(metavar="NAME", help="Arm that the others are compared with, or random. Default: the first."),
     ] = None,
     seeds: Annotated[
         int, typer.Option(metavar="N", help="Fine-tunings of each arm and task; a verdict takes at least 6.", min=1)

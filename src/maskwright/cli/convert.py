@@ -45,15 +45,17 @@ def data_convert(
     ] = None,
     from_: Annotated[
         Format | None,
-        typer.Option("--from", help="Format of SRC; found out from the files when not given."),
+        typer.Option("--from", help="Format of SRC. Default: as the files show."),
     ] = None,
     column: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Column of the ids; input_ids, tokens, token_ids or ids when not given."),
+        typer.Option(metavar="NAME", help="Column of the ids. Default: input_ids, tokens, token_ids or ids."),
     ] = None,
     dtype: Annotated[
         Literal["uint8", "uint16", "int16", "uint32", "int32", "int64"] | None,
-        typer.Option(help="Type of ids in files that do not say it; by the tokenizer's size when not given."),
+        typer.Option(
+            help="Type of ids in files that do not say it. Default: the smallest that holds the tokenizer's ids."
+        ),
     ] = None,
     token_offset: Annotated[int, typer.Option(metavar="N", help="Number to add to each stored id.")] = 0,
     document_end: Annotated[

@@ -267,8 +267,7 @@ def data_prepare(
         float | None,
         typer.Option(
             metavar="SHARE",
-            help="Share of documents to hold out, by a hash of their text; 0.01 when not given. 1 makes a test set "
-            "only.",
+            help="Share of documents to hold out, by a hash of their text; 1 makes a test set. Default: 0.01.",
         ),
     ] = None,
     valid_files: Annotated[

@@ -13,12 +13,14 @@ from maskwright.cli.options import AsJson, app, print_result
 def doctor(
     network: Annotated[
         bool,
-        typer.Option("--network", help="Also ask the Hub and Google's storage for an answer; nothing is sent without."),
+        typer.Option(
+            "--network", help="Also ask the Hub and Google's storage for an answer. Without it, nothing is sent."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Look at this machine in ten seconds: what is here, what a run would use, what to mend. It ends with 1 if a line
-    says fail."""
+    """Look at this machine in ten seconds: what it has, what a run would use, and what to mend. It ends with 1 if a
+    line says fail."""
     from maskwright.monitor.doctor.examine import examine
 
     report = examine(network=network)

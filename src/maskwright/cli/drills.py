@@ -17,7 +17,7 @@ def verify_resume(
     kills: Annotated[int, typer.Option(metavar="N", help="How many times the second run is killed.")] = 5,
     seed: Annotated[int, typer.Option(metavar="N", help="Random seed for the moments of the kills.")] = 0,
     work: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Folder for both runs; a temporary one when not given.")
+        str | None, typer.Option(metavar="PATH", help="Folder for both runs. Default: a temporary one.")
     ] = None,
     finetune: Finetune = False,
     set_: Set = None,
@@ -40,7 +40,7 @@ def verify_resume(
 def drill(
     config: Config,
     work: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Folder for the runs; a temporary one when not given.")
+        str | None, typer.Option(metavar="PATH", help="Folder for the runs. Default: a temporary one.")
     ] = None,
     set_: Set = None,
     as_json: AsJson = False,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from maskwright.cloud.provision.terraform_cli import Plan
     from maskwright.cloud.record import Record
 
-env = typer.Typer(help="Make, seed, watch and take away a training environment on Google Cloud.", **plain)
+env = typer.Typer(help="Create, seed, watch and delete a training environment on Google Cloud.", **plain)
 app.add_typer(env, name="env")
 
 EnvironmentFile = Annotated[str, typer.Argument(metavar="ENV", help="YAML of the environment.")]
@@ -50,10 +50,12 @@ DeleteData = Annotated[
 Prices = Annotated[
     str | None,
     typer.Option(
-        "--prices", metavar="PATH", help="YAML with your own prices; `env prices` prints the table that comes along."
+        "--prices",
+        metavar="PATH",
+        help="YAML with your own prices. Default: the built-in table, which `env prices` prints.",
     ),
 ]
-PollSeconds = Annotated[float, typer.Option(metavar="N", help="Seconds between two looks.", min=0.01)]
+PollSeconds = Annotated[float, typer.Option(metavar="N", help="Seconds between two polls.", min=0.01)]
 LockTimeoutSeconds = Annotated[
     float, typer.Option(metavar="N", help="Seconds to wait for another command's lock on the state.", min=0.0)
 ]
@@ -62,7 +64,7 @@ LockTimeoutSeconds = Annotated[
 ServiceAccount = Annotated[
     str | None,
     typer.Option(
-        metavar="EMAIL", help="E-mail of the service account that builds the image; Cloud Build's own when not given."
+        metavar="EMAIL", help="E-mail of the service account that builds the image. Default: Cloud Build's own."
     ),
 ]
 
@@ -134,7 +136,7 @@ def up(
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
     json: AsJson = False,
 ) -> None:
-    """Make what the YAML asks for, or change what is there into it."""
+    """Create what the YAML asks for, or change what exists into it."""
     from maskwright.cloud.environment import read_environment
     from maskwright.cloud.prices import estimate, read_prices
     from maskwright.cloud.provision import commands
@@ -165,7 +167,7 @@ def seed(
         bool,
         typer.Option(
             "--move-hosts",
-            help="Let another disk take the place of the one that hosts have; they are made again with it.",
+            help="Let another disk take the place of the one that hosts have; they are recreated with it.",
         ),
     ] = False,
     anyway: Annotated[bool, typer.Option("--anyway", help="Copy the bucket even if no run can read it.")] = False,
@@ -174,7 +176,7 @@ def seed(
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
     json: AsJson = False,
 ) -> None:
-    """Fill the disk from its bucket, on a machine that is taken away afterwards; then the disk is read-only."""
+    """Fill the disk from its bucket, on a machine that is deleted afterwards; then the disk is read-only."""
     from maskwright.cloud.provision import commands
     from maskwright.cloud.provision import seed as seeding
     from maskwright.core.console import say
@@ -214,18 +216,18 @@ def watch(
     ] = None,
     max_cost: Annotated[
         float | None,
-        typer.Option(metavar="N", help="Money in USD after which the run saves and the hosts are deleted.", min=0.0),
+        typer.Option(metavar="N", help="Cost in USD at which the run saves and the hosts are deleted.", min=0.0),
     ] = None,
     stop_after_hours: StopAfterHours = None,
     down_when_done: Annotated[
-        bool, typer.Option("--down-when-done", help="Take the hosts away when the job is over.")
+        bool, typer.Option("--down-when-done", help="Delete the hosts when the job is over.")
     ] = False,
     prices: Prices = None,
     stay: Annotated[bool, typer.Option("--stay", help="Watch the next jobs too, until you end it.")] = False,
     poll_seconds: PollSeconds = 10.0,
     json: AsJson = False,
 ) -> None:
-    """Look after the hosts of the job. They are made again when they are preempted, and taken away at a limit."""
+    """Recreate the hosts of the job when they are preempted, and delete them at a limit."""
     from maskwright.cloud.jobs import follow as following
     from maskwright.cloud.jobs import spec as jobs
     from maskwright.cloud.jobs.hosts import EnvironmentGround
@@ -262,7 +264,7 @@ def down(
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
     json: AsJson = False,
 ) -> None:
-    """Take away what runs. Data stays, and is listed with what it costs, unless you say --delete-data."""
+    """Delete what runs. Data stays, and is listed with what it costs, unless you say --delete-data."""
     from maskwright.cloud.jobs import status
     from maskwright.cloud.provision import commands
 
@@ -296,7 +298,7 @@ def audit(location: EnvironmentFile, json: AsJson = False, prices: Prices = None
 def prices(
     environment: Annotated[
         str | None,
-        typer.Argument(metavar="[ENV]", help="YAML of the environment to price; the table is printed when not given."),
+        typer.Argument(metavar="[ENV]", help="YAML of the environment to price. Without it, the table is printed."),
     ] = None,
     prices: Prices = None,
     as_json: AsJson = False,

@@ -75,7 +75,7 @@ def import_(
         typer.Argument(metavar="VALUES…", help="Files to import: values.env, and values.env.auto if there is one."),
     ],
     out: Annotated[
-        str | None, typer.Option("--to", metavar="PATH", help="YAML to write; it is printed when not given.")
+        str | None, typer.Option("--to", metavar="PATH", help="YAML to write. Default: it is printed.")
     ] = None,
     accelerator: Annotated[
         TpuKind | None, typer.Option(help="Kind of TPU to take, in place of v2 or v3 that values.env names.")

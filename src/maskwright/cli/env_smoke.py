@@ -19,14 +19,14 @@ def smoke(
     ] = "vm",
     container: Annotated[
         str | None,
-        typer.Option(metavar="IMAGE", help="Image to run; Cloud Build builds one when not given, which takes long."),
+        typer.Option(metavar="IMAGE", help="Image to run. Default: Cloud Build builds one, which takes long."),
     ] = None,
     yes: Yes = False,
     prices: Prices = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make, seed, use and take away a small environment beside ENV. It costs money, and we have never run it."""
+    """Create, seed, use and delete a small environment beside ENV. It costs money, and we have never run it."""
     from maskwright.cloud import smoke as task
     from maskwright.cloud.environment import read_environment
     from maskwright.cloud.prices import estimate, read_prices, table
@@ -41,7 +41,7 @@ def smoke(
     for line in (
         "This was written without access to Google Cloud: you are the first to run it, in your project and for money.",
         *table(costs).splitlines(),
-        f"About {usd:,.2f} USD if it takes {task.MOST_HOURS:g} h, by that table{more}; at the end all is taken away.",
+        f"About {usd:,.2f} USD if it takes {task.MOST_HOURS:g} h, by that table{more}; at the end all is deleted.",
     ):
         say(line)
     if not yes:

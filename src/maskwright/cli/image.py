@@ -26,7 +26,7 @@ def of_environment(
     location: EnvironmentFile,
     accelerator: Annotated[
         Literal["cpu", "gpu", "tpu"] | None,
-        typer.Option(help="What the hosts compute on; the YAML says when not given."),
+        typer.Option(help="What the hosts compute on. Default: as the YAML says."),
     ] = None,
     libtpu: Libtpu = False,
     if_missing: Annotated[bool, typer.Option("--if-missing", help="Build nothing if the tag exists already.")] = False,

@@ -25,7 +25,7 @@ def import_(
         str, typer.Argument(metavar="COMMAND", help="The whole command in single quotes, or a shell script with it.")
     ],
     out: Annotated[
-        str | None, typer.Option("--to", metavar="FILE", help="YAML to write; it is printed when not given.")
+        str | None, typer.Option("--to", metavar="FILE", help="YAML to write. Default: it is printed.")
     ] = None,
     devices: Annotated[
         int | None,

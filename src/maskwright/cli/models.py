@@ -37,7 +37,7 @@ from maskwright.core.console import warn
 
 Processes = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Processes on this machine; one for each GPU when not given.", min=1),
+    typer.Option(metavar="N", help="Processes on this machine. Default: one for each GPU.", min=1),
 ]
 NumNodes = Annotated[
     int | None,
@@ -53,9 +53,7 @@ Rendezvous = Annotated[
 
 Labelled = Annotated[
     str | None,
-    typer.Option(
-        "--input", metavar="FILE", help="Only for fine-tuned models: labelled examples; the run's own when not given."
-    ),
+    typer.Option("--input", metavar="FILE", help="Only for fine-tuned models: labelled examples. Default: the run's."),
 ]
 ScoresPage = Annotated[
     str | None,
@@ -205,9 +203,7 @@ def finetune(
 @app.command("evaluate")
 def evaluate(
     model: Model,
-    store: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Token store; the run's own when not given.")
-    ] = None,
+    store: Annotated[str | None, typer.Option(metavar="PATH", help="Token store. Default: the run's.")] = None,
     blimp: Annotated[
         str | None,
         typer.Option(metavar="PATH", help="Minimal pairs to judge instead: BLiMP's .jsonl or Zorro's .txt files."),
@@ -221,9 +217,7 @@ def evaluate(
     layout: Layout = "auto",
     text_column: TextColumn = "text",
     max_rows: Annotated[int, typer.Option(metavar="N", help="Number of held-out rows to use.", min=1)] = 512,
-    seq_len: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens in a row; the run's own number when not given.")
-    ] = None,
+    seq_len: Annotated[int | None, typer.Option(metavar="N", help="Tokens in a row. Default: as in the run.")] = None,
     source: Labelled = None,
     to: ScoresPage = None,
     device: Device = "auto",
@@ -359,9 +353,7 @@ def fill(
 def quickstart(
     text: Annotated[
         list[str] | None,
-        typer.Option(
-            "--text", metavar="PATH", help="Your own text; documentation strings of Python code when not given."
-        ),
+        typer.Option("--text", metavar="PATH", help="Your own text. Default: documentation strings of Python code."),
     ] = None,
     to: To = "quickstart",
     architecture: Annotated[

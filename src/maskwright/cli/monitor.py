@@ -49,7 +49,7 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Go on as the log grows, until the run is over.")
     ] = False,
     lines: Annotated[
-        int | None, typer.Option(metavar="N", help="Show this many of the last lines; all when not given.", min=0)
+        int | None, typer.Option(metavar="N", help="Show only this many of the last lines.", min=0)
     ] = None,
     address: Address = None,
     as_json: AsJson = False,

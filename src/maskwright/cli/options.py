@@ -84,7 +84,7 @@ Letters = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-AsSchema = Annotated[bool, typer.Option("--json", help="Print JSON, as without it.")]
+AsSchema = Annotated[bool, typer.Option("--json", help="Changes nothing: the output is JSON in any case.")]
 To = Annotated[str, typer.Option("--to", metavar="PATH", help="Folder to write.", callback=storage.require_local)]
 Store = Annotated[str, typer.Argument(metavar="STORE", help="Token store folder.")]
 Model = Annotated[
@@ -124,7 +124,7 @@ Address = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="Address of the Ray head; RAY_API_SERVER_ADDRESS or http://127.0.0.1:8265 when not given.",
+        help="Address of the Ray head; Default: RAY_API_SERVER_ADDRESS, else http://127.0.0.1:8265.",
     ),
 ]
 Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Device to compute on.")]

@@ -24,7 +24,7 @@ def plan(
         typer.Option(
             "--on",
             metavar="PLACE",
-            help="here (a few real steps; when not given), cpu:8 (cores), laptop, t4, a100:8, h100, h200:8, v6e:4x4 "
+            help="here (the default: a few real steps), cpu:8 (cores), laptop, t4, a100:8, h100, h200:8, v6e:4x4 "
             "(compiled, with libtpu), or an environment's YAML; may be repeated.",
         ),
     ] = None,
@@ -35,7 +35,9 @@ def plan(
     probe_seconds: Annotated[
         float, typer.Option(metavar="N", help="Seconds of measured steps here.", min=0.1, max=3600)
     ] = 15.0,
-    region: Annotated[str, typer.Option(metavar="REGION", help="Google's region that costs are of.")] = "us-central1",
+    region: Annotated[
+        str, typer.Option(metavar="REGION", help="Google Cloud region whose prices are taken.")
+    ] = "us-central1",
     prices: Annotated[
         str | None, typer.Option(metavar="FILE", help="Table of prices; `maskwright env prices` prints ours.")
     ] = None,

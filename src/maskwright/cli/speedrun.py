@@ -42,7 +42,7 @@ def speedrun(
     work: Work = "speedrun",
     seeds: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Seeds to train, all of which count; the track's least when not given."),
+        typer.Option(metavar="N", help="Seeds to train, all of which count. Default: the least that the track takes."),
     ] = None,
     target: Annotated[
         float | None, typer.Option(metavar="LOSS", help="Held-out loss to get below; only for the track own.")

@@ -156,15 +156,13 @@ def agent(
     num_hosts: Annotated[
         int | None, typer.Option(metavar="N", help="Number of hosts; a TPU VM knows it.", min=1)
     ] = None,
-    instance: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of this host; its own name when not given.")
-    ] = None,
+    instance: Annotated[str | None, typer.Option(metavar="NAME", help="Name of this host. Default: its own.")] = None,
     idle_minutes: Annotated[
         float | None, typer.Option(metavar="N", help="End with 0 when no job has come for so long.", min=0.0)
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="End with the first submission, by its exit code.")] = False,
     poll_seconds: Annotated[
-        float, typer.Option(metavar="N", help="Seconds between two looks at the bucket.", min=0.1)
+        float, typer.Option(metavar="N", help="Seconds between two polls of the bucket.", min=0.1)
     ] = 5.0,
     as_json: common.AsJson = False,
 ) -> None:

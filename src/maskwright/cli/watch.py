@@ -30,7 +30,7 @@ def watch(
         int | None,
         typer.Option(
             metavar="N",
-            help=f"With --web: port to listen on, {PORT} when not given; 0 takes a free one.",
+            help=f"With --web: port to listen on; 0 takes a free one. Default: {PORT}.",
             min=0,
             max=65535,
         ),
@@ -39,7 +39,7 @@ def watch(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help=f"With --web: address to listen on, {HOST} when not given. What is sent is not encrypted.",
+            help=f"With --web: address to listen on, without encryption. Default: {HOST}.",
         ),
     ] = None,
     as_json: AsJson = False,

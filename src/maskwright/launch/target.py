@@ -87,7 +87,7 @@ class Option(NamedTuple):
 Workdir = Annotated[str, Option("Folder on the hosts to run in; its .venv is used.", "PATH")]
 Setup = Annotated[str | None, Option("Shell command that each host runs before the first attempt.", "COMMAND")]
 Env = Annotated[tuple[str, ...], Option("Name of an environment variable that the job gets too.", "NAME")]
-JobName = Annotated[str | None, Option("Name of the job; that of the run's folder when not given.", "NAME")]
+JobName = Annotated[str | None, Option("Name of the job. Default: that of the run's folder.", "NAME")]
 Restarts = Annotated[int, Option("How many times the job is restarted after a host was lost.", "N", min=0)]
 GraceSeconds = Annotated[float, Option("Time between SIGTERM and SIGKILL in which a run saves.", "N", min=1.0)]
 

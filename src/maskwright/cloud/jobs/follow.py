@@ -26,9 +26,9 @@ LOG_POLL_SECONDS = 2.0
 
 
 MaxCost = Annotated[
-    float | None, Option("Money in USD after which the run saves and the hosts are deleted (exit 75).", "N", min=0.0)
+    float | None, Option("Cost in USD at which the run saves and the hosts are deleted (exit 75).", "N", min=0.0)
 ]
-DownWhenDone = Annotated[bool, Option("Take the hosts away when the job is over.")]
+DownWhenDone = Annotated[bool, Option("Delete the hosts when the job is over.")]
 Prices = Annotated[str | None, Option("YAML with your prices, for --max-cost; `env prices` prints ours.", "PATH")]
 Kind = Annotated[
     Literal["slice", "group"] | None, Option("Which hosts, where the environment has a slice and a group.")
@@ -39,7 +39,7 @@ Kind = Annotated[
 class OnEnvironment(target.Place):
     location: Annotated[str, Option("YAML of the environment.", "ENV", argument=True)]
     target: Kind = None
-    up: Annotated[bool, Option("Make the hosts when there are none.")] = False
+    up: Annotated[bool, Option("Create hosts if there are none.")] = False
     detach: Annotated[bool, Option("Submit only: follow nothing, look after nothing.")] = False
     max_cost: MaxCost = None
     down_when_done: DownWhenDone = False

@@ -53,7 +53,7 @@ class Vertex(Place):
     image: Annotated[
         str, Option("Container image with maskwright in it; `maskwright image build` builds one.", "IMAGE")
     ]
-    project: Annotated[str | None, Option("Project of the job. GOOGLE_CLOUD_PROJECT when not given.", "NAME")] = None
+    project: Annotated[str | None, Option("Project of the job. Default: GOOGLE_CLOUD_PROJECT.", "NAME")] = None
     staging: Annotated[str | None, Option("Folder in a bucket that CONFIG is copied to, gs://….", "URL")] = None
     num_nodes: Annotated[int, Option("Number of machines that train together.", "N", min=1)] = 1
     machine_type: Annotated[
@@ -64,7 +64,7 @@ class Vertex(Place):
         Option("TPU slice, as in v6e:4x4, or GPUs of an N1 machine, as in NVIDIA_TESLA_T4:2.", "KIND:N"),
     ] = None
     strategy: Annotated[
-        Literal["STANDARD", "SPOT", "FLEX_START"], Option("How machines are provided. SPOT ones can be taken away.")
+        Literal["STANDARD", "SPOT", "FLEX_START"], Option("How machines are provided. SPOT ones may be preempted.")
     ] = "STANDARD"
     wait_hours: Annotated[
         float | None, Option("Longest wait for machines with FLEX_START; 0 waits without a limit.", "N", min=0.0)

@@ -31,7 +31,7 @@ CONNECT_SECONDS, POLL_SECONDS = 10.0, 0.5
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 T = TypeVar("T")
 Address = Annotated[
-    str | None, Option(f"Address of the Ray head; RAY_API_SERVER_ADDRESS or {USUAL_ADDRESS} when not given.", "URL")
+    str | None, Option(f"Address of the Ray head. Default: RAY_API_SERVER_ADDRESS, else {USUAL_ADDRESS}.", "URL")
 ]
 
 

@@ -47,13 +47,14 @@ BEYOND_GRACE_SECONDS = 30
 @dataclass(frozen=True)
 class Ray(Place):
     num_nodes: Annotated[
-        int | None, Option("Number of machines, or parts of one, that train together; chosen when not given.", "N", 1)
+        int | None,
+        Option("Number of machines, or parts of one, that train together. Default: as the cluster has.", "N", 1),
     ] = None
     gpus_per_node: Annotated[
-        int | None, Option("GPUs of each of them; 0 computes on the CPU; chosen when not given.", "N", 0)
+        int | None, Option("GPUs of each of them; 0 computes on the CPU. Default: as the cluster has.", "N", 0)
     ] = None
     address: Address = None
-    job_id: Annotated[str | None, Option("ID of the new job; one is made up when not given.", "NAME")] = None
+    job_id: Annotated[str | None, Option("ID of the new job. Default: one is made up.", "NAME")] = None
     working_dir: Annotated[str | None, Option("Folder to upload beside CONFIG, below 100 MiB.", "PATH")] = None
     follow: Annotated[bool, Option("Show the log until the job is over, and end with its exit code.")] = False
     env: Env = ()

@@ -25,7 +25,7 @@ class SkyPilot(Place):
     cpus: Annotated[int | None, Option("Least number of cores of each machine.", "N", min=1)] = None
     name: JobName = None
     mount: Annotated[tuple[str, ...], Option("Bucket to mount in a folder, as in gs://data:/data.", "URL:PATH")] = ()
-    spot: Annotated[bool, Option("Use machines that can be taken away, for less money.")] = False
+    spot: Annotated[bool, Option("Use machines that may be preempted, for less money.")] = False
     env: Env = ()
     setup: Setup = None
     restarts: Restarts = 3

@@ -108,10 +108,10 @@ class Slurm(Place):
 
     num_nodes: Annotated[int, Option("Number of nodes that train together.", "N", min=1)] = 1
     gpus_per_node: Annotated[int, Option("GPUs of each node that compute; 0 computes on the CPU.", "N", min=0)] = 0
-    cpus: Annotated[int | None, Option("Cores of each node; the cluster decides when not given.", "N", min=1)] = None
+    cpus: Annotated[int | None, Option("Cores of each node. Default: as the cluster decides.", "N", min=1)] = None
     name: JobName = None
     sbatch: Annotated[tuple[str, ...], Option("Option of sbatch, as in --sbatch=--partition=gpu.", "OPTION")] = ()
-    workdir: Annotated[str, Option("Folder on the nodes; the one where you submit when not given.", "PATH")] = "."
+    workdir: Annotated[str, Option("Folder on the nodes. Default: the one where you submit.", "PATH")] = "."
     setup: Annotated[str | None, Option("Shell command that each node runs at each start.", "COMMAND")] = None
     restarts: Restarts = 3
 

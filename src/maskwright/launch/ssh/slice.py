@@ -59,8 +59,8 @@ class Slice(Place):
     """`via` iap is gcloud's tunnel, which only `gcloud alpha` has."""
 
     name: Annotated[str, Option("Name of the Cloud TPU VM slice.", "NAME", argument=True)]
-    zone: Annotated[str | None, Option("Zone of the slice. gcloud's own zone when not given.", "NAME")] = None
-    project: Annotated[str | None, Option("Project of the slice. gcloud's own project when not given.", "NAME")] = None
+    zone: Annotated[str | None, Option("Zone of the slice. Default: gcloud's.", "NAME")] = None
+    project: Annotated[str | None, Option("Project of the slice. Default: gcloud's.", "NAME")] = None
     via: Annotated[
         Literal["external", "internal", "iap"], Option("Which addresses of the hosts ssh uses; iap is gcloud's tunnel.")
     ] = "external"

@@ -33,13 +33,13 @@ class Kubernetes(target.Place):
     ] = ()
     num_nodes: Annotated[int, Option("Number of pods that train together.", "N", min=1)] = 1
     gpus_per_node: Annotated[int, Option("GPUs of each pod that compute; 0 computes on the CPU.", "N", min=0)] = 0
-    cpus: Annotated[str | None, Option("Cores of each pod; 4 for each GPU when not given.", "N")] = None
+    cpus: Annotated[str | None, Option("Cores of each pod. Default: 4 for each GPU.", "N")] = None
     memory: Annotated[str, Option("Memory of each pod, as Kubernetes writes it.", "N")] = "16Gi"
     kind: Annotated[Kind, Option("Object to make; all but indexed-job need an operator in the cluster.")] = (
         "indexed-job"
     )
     name: JobName = None
-    namespace: Annotated[str | None, Option("Namespace of the job. kubectl's own when not given.", "NAME")] = None
+    namespace: Annotated[str | None, Option("Namespace of the job. Default: kubectl's.", "NAME")] = None
     queue: Annotated[str | None, Option("Queue of Kueue, which starts all pods or none.", "NAME")] = None
     service_account: Annotated[str | None, Option("Service account that the pods run as.", "NAME")] = None
     secret: Annotated[
