@@ -15,6 +15,7 @@ import pytest
 from in_process import SHAPE, Cli, ConfigFile
 from safetensors.numpy import save_file
 
+from maskwright.core import hardware
 from maskwright.data.store import TokenStore
 from maskwright.model.config import ModelConfig
 from maskwright.model.initial import initial_parameters
@@ -413,8 +414,35 @@ def test_other_store_is_refused(
         "sentences",
     )
     assert cli("data", "prepare", corpus, *prepared).code == 0
-    result = cli("pretrain", config_file(data={"store": str(tmp_path / "other")}), "--run", finished)
-    assert (result.code, "another token store" in result.error) == (2, True)
+    for how in ((), ("--dry-run",)):
+        result = cli("pretrain", config_file(data={"store": str(tmp_path / "other")}), "--run", finished, *how)
+        assert (result.code, "another token store" in result.error) == (2, True)
+
+
+def test_a_dry_run_refuses_what_the_start_refuses(
+    cli: Cli, finished: Path, config_file: ConfigFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the same words, and neither changes anything."""
+    new = tmp_path / "new"
+
+    def refused(run: Path, code: int, says: str, **sections: dict[str, object]) -> None:
+        before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "lock"}
+        start, dry = (cli("pretrain", config_file(**sections), "--run", run, *how) for how in ((), ("--dry-run",)))
+        assert says in start.error
+        assert (dry.code, dry.error) == (start.code, start.error) == (code, start.error)
+        assert {path: path.read_bytes() for path in before} == before and not new.exists()
+
+    refused(new, 2, "lies in the run directory itself", checkpoint={"copy_to": f"file://{new}/copies"})
+    refused(new, 2, "engine.sharding fsdp: sums gradients", engine={"sharding": "fsdp"})
+    with monkeypatch.context() as patch:
+        patch.setattr(hardware, "free_disk_bytes", lambda path: 1_000_000)
+        refused(new, 1, "the disk has 1.0 MB free")
+        refused(finished, 1, "the disk has 1.0 MB free")
+        patch.setattr(hardware, "memory_bytes", lambda: 1_000)
+        refused(new, 1, "more than there is")
+    for path in (finished / "checkpoints").glob("*/MANIFEST.json"):
+        path.unlink()
+    refused(finished, 1, "its checkpoints are gone")
 
 
 def test_export_never_overwrites_and_colleagues_can_read_it(cli: Cli, finished: Path, tmp_path: Path) -> None:

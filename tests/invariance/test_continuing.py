@@ -30,7 +30,8 @@ from maskwright.run.directory import RunDirectory
 from maskwright.tasks import pretrain as task
 from maskwright.tasks.export import model_card
 from maskwright.tasks.models import load_model
-from maskwright.tasks.preflight import dry_run, prepare_child, prepare_run
+from maskwright.tasks.preflight import prepare_child, prepare_run
+from maskwright.tasks.pretrain import dry_run
 from maskwright.text.sources import Sources
 from maskwright.training import checkpoint
 from maskwright.training.stop import StopRequest

@@ -114,13 +114,12 @@ def pretrain(
     )
     if local.train_elsewhere(command, resolved, machines, dry_run=dry_run):
         return _say_how_it_ended(run, as_json)
-    from maskwright.tasks import preflight
     from maskwright.tasks import pretrain as task
     from maskwright.tasks.phases import timed
     from maskwright.training.stop import StopRequest
 
     if dry_run:
-        ready = preflight.dry_run(resolved, run, begin_from, fresh_optimizer=fresh_optimizer)
+        ready = task.dry_run(resolved, run, begin_from, fresh_optimizer=fresh_optimizer)
         phases = timed(ready.config, ready.model, ready.loader, ready.flops) if resolved.phases else ""
         return _say_what_would_happen(ready, phases, as_json)
     request = StopRequest(

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from maskwright.core import config as run
 from maskwright.core.extras import require
+from maskwright.core.finetuning import FinetuneConfig
 from maskwright.engines.base import Engine
 from maskwright.engines.processes import Alone, Processes
 from maskwright.model.config import ModelConfig
@@ -52,6 +53,17 @@ def choose_device(engine: run.Engine) -> str:
     from maskwright.engines.torch import prepare
 
     return prepare.choose_device(engine.device)
+
+
+def require_engine(config: run.RunConfig | FinetuneConfig, device: str, run_flops: float) -> None:
+    """Raises the `ConfigError` with which no engine on this `device` would begin, without making one."""
+    engine = config.engine
+    if engine.kind == "jax":
+        run.shared_out(config.batch.virtual_workers, engine.devices or 1, "devices")
+        return
+    from maskwright.engines.torch.prepare import choose_layers
+
+    choose_layers(config.optimizer, engine, device, run_flops)
 
 
 def find_processes(engine: run.Engine) -> Processes:

@@ -4,12 +4,17 @@ had had them from its beginning."""
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import Any
 
-from maskwright.core.changes import grows
-from maskwright.core.errors import ConfigError
+from pydantic import BaseModel
+
+from maskwright.core.changes import grows, refuse_changes
+from maskwright.core.config import RunConfig
+from maskwright.core.errors import CheckpointError, ConfigError
 from maskwright.core.schedule import Schedule, decay_begins
 from maskwright.core.settings import keys_of
+from maskwright.model.config import recorded_config
 from maskwright.run.directory import RunDirectory, whole_steps
 
 
@@ -39,6 +44,43 @@ def require_before_decay(old: dict[str, Any], new: dict[str, Any], directory: Ru
         where=directory.location,
         fix=fix,
     )
+
+
+def require_same_run(
+    before: dict[str, Any], now: dict[str, Any], directory: RunDirectory, kind: type[BaseModel]
+) -> list[str]:
+    """The differences that a run may have between two of its starts, in words. `before`, `now`: its record, and that
+    of a start that continues it. Raises `ConfigError` for those that make another run, and `CheckpointError` where its
+    checkpoints are gone."""
+    changes = refuse_changes(before["config"], now["config"], directory.location, kind)
+    for key, name in (
+        ("store_fingerprint", "token store" if kind is RunConfig else "set of examples"),
+        ("tokenizer_fingerprint", "tokenizer"),
+        ("dtype", "precision"),
+        ("model", "model shape"),
+    ):
+        then = asdict(recorded_config(before[key], directory.config)) if key == "model" else before[key]
+        if then != now[key]:
+            what = f"the run was started with another {name} ({_short(before[key])}, now {_short(now[key])})"
+            raise ConfigError(what, where=directory.location, fix="put it back, or give --run a new folder")
+    if kind is RunConfig:
+        require_before_decay(before["config"], now["config"], directory, directory.newest_step())
+    _require_checkpoints(directory)
+    if before.get("validation") != now.get("validation"):
+        changes.append(f"held-out text: {_short(before.get('validation'))} -> {_short(now.get('validation'))}")
+    return changes
+
+
+def _require_checkpoints(directory: RunDirectory) -> None:
+    status = directory.read_status()
+    if status and status.saved and not whole_steps(directory.checkpoints):
+        what = "its checkpoints are gone (its status.json says that some were saved)"
+        fix = "put them back with their manifests, or give --run a new folder"
+        raise CheckpointError(what, where=directory.checkpoints, fix=fix)
+
+
+def _short(value: Any) -> str:
+    return str(value)[:12] if isinstance(value, str) else str(value)
 
 
 def history(before: dict[str, Any], changes: list[str], step: int) -> dict[str, Any]:

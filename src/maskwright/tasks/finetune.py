@@ -14,11 +14,9 @@ from numpy.typing import NDArray
 
 from maskwright.core import config as run
 from maskwright.core import storage
-from maskwright.core.changes import refuse_changes
 from maskwright.core.console import human_count, note, say
 from maskwright.core.errors import ConfigError
 from maskwright.core.finetuning import FinetuneConfig, default_row
-from maskwright.core.settings import flat
 from maskwright.engines.base import TrainState
 from maskwright.labels.dataset import Dataset, read_dataset
 from maskwright.labels.encode import Encoded, WordTargets, encode
@@ -29,16 +27,16 @@ from maskwright.model.hf.config import class_name
 from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory, step_folder
+from maskwright.tasks import train
 from maskwright.tasks.data_card import labelled_card
 from maskwright.tasks.examples import Finetuning, Split, chosen_metric, judged
 from maskwright.tasks.hub import local, pinned
 from maskwright.tasks.models import RESULTS, TrainedModel, load_model, special_ids
+from maskwright.tasks.prepared import Prepared
 from maskwright.tasks.room import takes
-from maskwright.tasks.train import train_run
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
 from maskwright.training import checkpoint
-from maskwright.training.copies import Copies
 from maskwright.training.job import Job
 from maskwright.training.replay import write_examples
 from maskwright.training.stop import StopRequest
@@ -52,7 +50,12 @@ def finetune(
 ) -> None:
     """See `train_run`."""
     prepare = partial(prepare_finetuning, config, RunDirectory(run))
-    train_run(config, run, prepare, config_file=config_file, stop_request=stop_request)
+    train.train_run(config, run, prepare, config_file=config_file, stop_request=stop_request)
+
+
+def dry_run(config: FinetuneConfig, run: str) -> Prepared:
+    """See `train.dry_run`."""
+    return train.dry_run(config, run, partial(prepare_finetuning, config, RunDirectory(run)))
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,10 @@ class PreparedFinetuning:
     @property
     def micro_batch_losses(self) -> float:
         return self.train.per_step / self.train.virtual_workers
+
+    @property
+    def begins_from(self) -> str | None:
+        return self.base
 
     def verify(self) -> None:
         """The examples are in memory."""
@@ -265,22 +272,6 @@ def prepare_finetuning(
     )
     train = Examples(packer, config.seed, config.batch.examples, config.batch.virtual_workers)
     return PreparedFinetuning(resolved, model, dataset, train, start, base, tokenizer, longest)
-
-
-def dry_run(config: FinetuneConfig, location: str) -> PreparedFinetuning:
-    """Raises what a start would raise before it makes anything. The device is left to it."""
-    directory = RunDirectory(location)
-    before = directory.read_config() if directory.exists() else None
-    config.logging.require_packages()
-    ready = prepare_finetuning(config, directory, before)
-    if config.checkpoint.copy_to is not None:
-        Copies(config.checkpoint.copy_to, reach=False)
-    if before is not None:
-        refuse_changes(before["config"], flat(config), directory.location, FinetuneConfig)
-    else:
-        directory.require_fresh()
-        ready.starting_state()
-    return ready
 
 
 def _start(config: FinetuneConfig, base: str | None) -> TrainedModel:

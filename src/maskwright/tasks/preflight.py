@@ -10,13 +10,11 @@ from functools import cached_property
 from typing import Any
 
 from maskwright.core import storage
-from maskwright.core.changes import refuse_changes
 from maskwright.core.config import RunConfig
 from maskwright.core.console import human_count, say, several, warn
 from maskwright.core.errors import ConfigError, InputError, ModelError, StoreError
 from maskwright.core.hub import is_hub
 from maskwright.core.phases import masked_rates
-from maskwright.core.settings import flat
 from maskwright.data.arrow_store import Judged
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader, validation_batches
@@ -35,7 +33,6 @@ from maskwright.run.directory import RunDirectory
 from maskwright.run.lineage import Lineage
 from maskwright.run.lineage import describe as describe_lineage
 from maskwright.tasks import lineage as lineages
-from maskwright.tasks.changes import require_before_decay
 from maskwright.tasks.data_card import pretraining_card
 from maskwright.tasks.hub import local, pinned
 from maskwright.tasks.models import special_ids, with_ids
@@ -44,7 +41,6 @@ from maskwright.tasks.prepared import Prepared
 from maskwright.tasks.room import takes
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import has_tokenizer, read_vocabulary
-from maskwright.training.copies import Copies
 from maskwright.training.job import Job
 from maskwright.training.masked_lm import MaskedLM
 from maskwright.training.replay import write_bundle
@@ -87,6 +83,10 @@ class Pretraining:
     @property
     def micro_batch_losses(self) -> float:
         return self.loader.micro_batch_losses
+
+    @property
+    def begins_from(self) -> str | None:
+        return self.base if self.lineage is None else self.lineage["run"]
 
     def verify(self) -> None:
         for store in (self.store, *self.validation.values()):
@@ -261,27 +261,6 @@ def _model(
             raise ConfigError(f"is for a model folder, and {init_from} is a run", where="model.new_head", fix=fix)
         return _continued(config, store, base), lineages.find_parent(init_from, fresh_optimizer=True)[0]
     return _continued(config, store, base), None
-
-
-def dry_run(
-    config: RunConfig, run: str, begin_from: str | None = None, *, fresh_optimizer: bool = False
-) -> Pretraining:
-    """Raises what a start would raise before it makes anything. The store's checksums and the device are left to it."""
-    config.logging.require_packages()
-    directory = RunDirectory(run)
-    before = directory.read_config() if directory.exists() else None
-    require_from(begin_from, fresh_optimizer=fresh_optimizer)
-    ready = prepare_child(config, run, before, begin_from, fresh_optimizer=fresh_optimizer)
-    if config.checkpoint.copy_to is not None:
-        Copies(config.checkpoint.copy_to, reach=False)
-    if before is not None:
-        refuse_changes(before["config"], flat(ready.config), directory.location)
-        require_before_decay(before["config"], flat(ready.config), directory, directory.newest_step())
-        return ready
-    directory.require_fresh()
-    if ready.lineage is not None or ready.base is not None:
-        ready.starting_state()
-    return ready
 
 
 def starting_weights(config: RunConfig, model: ModelConfig, base: str) -> Parameters:

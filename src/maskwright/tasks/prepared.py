@@ -53,6 +53,11 @@ class Prepared(Protocol):
         """See `TorchEngine`."""
         ...
 
+    @property
+    def begins_from(self) -> str | None:
+        """What the state of step 0 is read from; None for random weights."""
+        ...
+
     def verify(self) -> None:
         """Checks the data's checksums."""
         ...

@@ -23,6 +23,9 @@ from maskwright.run.directory import RunDirectory
 from maskwright.tasks.prepared import Prepared
 from maskwright.training import checkpoint
 
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+"""By the value of engine.dtype, what a run's record calls it."""
+
 
 def state(
     config: RunConfig | FinetuneConfig, model: ModelConfig, devices: int = 1, *, low_precision: bool = False
@@ -69,7 +72,7 @@ def engine_config(config: RunConfig | FinetuneConfig, before: dict[str, Any] | N
     `threads`: see `exact_threads`."""
     decided: dict[str, Any] = {} if threads is None else {"threads": threads}
     if before is not None and config.engine.dtype == "auto":
-        decided["dtype"] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[before["dtype"]]
+        decided["dtype"] = next(short for short, name in DTYPES.items() if name == before["dtype"])
     return config.engine.model_copy(update=decided)
 
 

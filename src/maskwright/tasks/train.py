@@ -14,7 +14,6 @@ from maskwright.core.changes import grows, refuse_changes
 from maskwright.core.config import RunConfig
 from maskwright.core.console import say, warn
 from maskwright.core.errors import (
-    CheckpointError,
     ConfigError,
     HealthError,
     InputError,
@@ -26,18 +25,17 @@ from maskwright.core.recipes import Kind, find_config
 from maskwright.core.secrets import redact
 from maskwright.core.settings import flat
 from maskwright.engines.base import TrainState
-from maskwright.engines.choose import find_processes
+from maskwright.engines.choose import choose_device, find_processes, require_engine
 from maskwright.engines.processes import Agree, Processes, starting, together
-from maskwright.model.config import recorded_config
 from maskwright.run.directory import FORMAT, RunDirectory, step_folder
 from maskwright.run.lease import leased
-from maskwright.tasks.changes import history, require_before_decay
+from maskwright.tasks.changes import history, require_same_run
 from maskwright.tasks.data_card import write_card
 from maskwright.tasks.follow import follow
 from maskwright.tasks.forwarders import Forwarders, forwarding
 from maskwright.tasks.planning.expected import time_here
 from maskwright.tasks.prepared import Prepare, Prepared
-from maskwright.tasks.room import exact_threads, require_room
+from maskwright.tasks.room import DTYPES, exact_threads, require_room
 from maskwright.tasks.start import (
     BEGIN,
     RESTORE,
@@ -143,15 +141,45 @@ def _lead(
         _run(job, stop, ready)
 
 
-def _fetched(config: RunConfig | FinetuneConfig, directory: RunDirectory) -> Copies | None:
-    """The run's copies, if it has any. Brings the newest into the run directory."""
+def dry_run(given: RunConfig | FinetuneConfig, run: str, prepare: Prepare) -> Prepared:
+    """Raises what a start would raise before it makes anything. Checksums, the network, and a device that this machine
+    lacks, with the room there, are left to it."""
+    given.logging.require_packages()
+    directory = RunDirectory(run)
+    _copies(given, directory, reach=False)
+    before = directory.read_config() if directory.exists() else None
+    ready = prepare(before)
+    if before is None:
+        directory.require_fresh()
+        if ready.begins_from is not None:
+            ready.starting_state()
+    else:
+        now = _record(ready, given, dtype=DTYPES.get(ready.config.engine.dtype, before["dtype"]))
+        require_same_run(before, now, directory, type(given))
+    try:
+        device = choose_device(ready.config.engine)
+    except ConfigError:
+        return ready
+    require_engine(ready.config, device, ready.flops)
+    require_room(ready, directory)
+    return ready
+
+
+def _copies(config: RunConfig | FinetuneConfig, directory: RunDirectory, *, reach: bool = True) -> Copies | None:
+    """The run's copies, if it has any."""
     if config.checkpoint.copy_to is None:
         return None
-    copies = Copies(config.checkpoint.copy_to)
+    copies = Copies(config.checkpoint.copy_to, reach)
     if copies.lies_in(directory.location):
         fix = "name a folder on another disk or store"
         raise ConfigError("lies in the run directory itself", where="checkpoint.copy_to", fix=fix)
-    if copies.steps():
+    return copies
+
+
+def _fetched(config: RunConfig | FinetuneConfig, directory: RunDirectory) -> Copies | None:
+    """The same, of which the newest is brought into the run directory."""
+    copies = _copies(config, directory)
+    if copies and copies.steps():
         with leased(directory.location):
             copies.fetch(directory, partial(_require_same, config, directory))
     return copies
@@ -288,27 +316,13 @@ def _add_what_copies_lack(ready: Prepared, directory: RunDirectory) -> None:
 def _load(job: Job, ready: Prepared, before: dict[str, Any]) -> tuple[TrainState, dict[str, Any]] | None:
     """The newest checkpoint of the run that is continued; None if it was stopped before its first."""
     directory, now = job.directory, job.record
-    changes = refuse_changes(before["config"], now["config"], directory.location, type(ready.config))
-    for key, name in (
-        ("store_fingerprint", "token store" if isinstance(ready.config, RunConfig) else "set of examples"),
-        ("tokenizer_fingerprint", "tokenizer"),
-        ("dtype", "precision"),
-        ("model", "model shape"),
-    ):
-        then = asdict(recorded_config(before[key], directory.config)) if key == "model" else before[key]
-        if then != now[key]:
-            what = f"the run was started with another {name} ({_short(before[key])}, now {_short(now[key])})"
-            raise ConfigError(what, where=directory.location, fix="put it back, or give --run a new folder")
+    changes = require_same_run(before, now, directory, type(ready.config))
     _add_what_copies_lack(ready, directory)
     if status := directory.read_status():
         job.status.attempt, job.status.saved = status.attempt + 1, status.saved
         job.status.skipped_updates = status.skipped_updates
     loaded = checkpoint.load_newest(directory.checkpoints, set_aside=True)
     step = loaded[0].step if loaded else 0
-    if before.get("validation") != now.get("validation"):
-        changes.append(f"held-out text: {_short(before.get('validation'))} -> {_short(now.get('validation'))}")
-    if isinstance(ready.config, RunConfig):
-        require_before_decay(before["config"], now["config"], directory, step)
     for change in changes:
         say(f"changed since the last start: {change}")
         directory.log(f"changed: {change}")
@@ -316,10 +330,6 @@ def _load(job: Job, ready: Prepared, before: dict[str, Any]) -> tuple[TrainState
     if changes or before.get("threads") != now["threads"]:
         storage.write_json(directory.config, {"format": FORMAT, **now})
     if loaded is None:
-        if job.status.saved:
-            what = "its checkpoints are gone (its status.json says that some were saved)"
-            fix = "put them back with their manifests, or give --run a new folder"
-            raise CheckpointError(what, where=directory.checkpoints, fix=fix)
         say("the run was stopped before its first checkpoint: starting again")
         directory.forget_metrics_after(-1)
     job.status.saved = loaded is not None
@@ -333,7 +343,3 @@ def _continue(job: Job, state: TrainState, record: dict[str, Any]) -> None:
         say("already trained to its end")
         return
     say(f"continuing at step {state.step:,}" + (f" ({again} log lines come again)" if again else ""))
-
-
-def _short(value: Any) -> str:
-    return str(value)[:12] if isinstance(value, str) else str(value)

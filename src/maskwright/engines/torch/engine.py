@@ -42,9 +42,9 @@ from maskwright.engines.ceiling import gemm_ceiling
 from maskwright.engines.torch.looked_up import LookedUp
 from maskwright.engines.torch.loss_scale import LossScale, scale_too_small
 from maskwright.engines.torch.prepare import (
-    choose_compile,
     choose_device,
     choose_dtype,
+    choose_layers,
     needs_any_order,
     prepare,
     use_exact_sums,
@@ -91,7 +91,7 @@ class TorchEngine:
         torch.backends.cuda.matmul.allow_tf32 = False
         if self.device == "cuda":
             use_exact_sums(engine.reproducibility == "exact")
-        compiled = choose_compile(engine.compile, self.device, run_flops)
+        compiled = choose_layers(optimizer, engine, self.device, run_flops)
         self.runs_ahead = self.device == "cuda"
         # A CUDA stream may stand behind a collective operation that waits for the lost process for ever.
         self.reads_alone = engine.sharding == "data" and self.device == "cpu"

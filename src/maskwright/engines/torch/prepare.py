@@ -94,7 +94,15 @@ def choose_compile(wanted: str, device: str, run_flops: float) -> bool:
     return wanted == "on" or (wanted == "auto" and device == "cuda" and run_flops >= COMPILE_PAYS_FLOPS)
 
 
-def require_shardable(optimizer: run.Optimizer, engine: run.Engine, compiled: bool) -> None:
+def choose_layers(optimizer: run.Optimizer, engine: run.Engine, device: str, run_flops: float) -> bool:
+    """Whether layers are compiled. Raises `ConfigError` if that, the sharding and the optimizer do not go together."""
+    compiled = choose_compile(engine.compile, device, run_flops)
+    if engine.sharding == "fsdp":
+        _require_shardable(optimizer, engine, compiled)
+    return compiled
+
+
+def _require_shardable(optimizer: run.Optimizer, engine: run.Engine, compiled: bool) -> None:
     where = "engine.sharding fsdp"
     if engine.reproducibility == "exact":
         raise ConfigError(
@@ -164,9 +172,7 @@ def prepare(
     looked_up: NDArray[np.int64] | None = None,
 ) -> tuple[Roberta | ModernBert, Weights]:
     """The network, and the weights that an update changes, in the order of torchtitan's `parallelize`. `looked_up`: see
-    `TorchEngine`.
-
-    Raises `ConfigError` if the parts do not go together."""
+    `TorchEngine`."""
     if device == "cpu" and dtype is torch.float16:
         warn("a CPU takes many times as long in fp16 as in fp32, so it is only for tests and for runs begun on a GPU")
     if device == "mps":
@@ -177,8 +183,6 @@ def prepare(
     # 1. The layout of the weights: a part of each in every rank, or all of them in flat buffers.
     weights: Weights
     exact = engine.reproducibility == "exact"
-    if engine.sharding == "fsdp":
-        require_shardable(optimizer, engine, compiled)
     if engine.sharding == "fsdp" and processes.world_size > 1:
         from maskwright.engines.torch.fsdp import Sharded
 
