@@ -65,6 +65,7 @@ def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:
             "pretrain CONFIG --run out --set data.store=stroe",
             "there is no such folder. Fix: did you mean store? Else make one: `maskwright data",
         ),
+        ("data inspect CONFIG", "is not a token store: it is a file. Fix: correct the path"),
         ("evaluate runs", "runs: has no config.json, and is not a run directory. Fix: did you mean runs/one?"),
         ("fill runs x", "Fix: did you mean runs/one?"),
         (
@@ -166,8 +167,9 @@ def test_a_host_that_is_not_there_is_one_line_and_soon(
             result = cli(*command)
             assert (result.code, "gs://typo/" in result.error) == (1, True), result.err
             assert "127.0.0.1 cannot be reached: Connection refused. Fix: check the network" in result.error
-        result = cli("text", "audit", f"{address}/a.txt")
-    assert (result.code, "Fix: check the network and the address" in result.error) == (1, True)
+        for command in (("text", "audit", f"{address}/a.txt"), ("data", "pull", f"{address}/a.tar", "--to", "out")):
+            result = cli(*command)
+            assert (result.code, "Fix: check the network and the address" in result.error) == (1, True), result.err
 
 
 def test_a_signal_during_the_imports_is_told_in_one_line() -> None:

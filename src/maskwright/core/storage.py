@@ -364,12 +364,15 @@ def _require_host(address: str) -> None:
     raise MaskwrightError(f"{host} cannot be reached: {reason}", fix="check the network of this machine")
 
 
-def fault(error: Exception, verb: str, location: str) -> MaskwrightError:
+def fault(error: BaseException, verb: str, location: str) -> MaskwrightError:
     """What a file system raised when `location` was to be `verb` ("read"), for the user."""
     from fsspec.registry import known_implementations, registry
 
     protocol = location.partition("://")[0]
-    if isinstance(error, FileNotFoundError):
+    # Of a server that nobody can reach, fsspec raises FileNotFoundError as well, from what the network said.
+    missing_file = isinstance(error, FileNotFoundError)
+    unreachable = _of_the_network(error.__cause__ if missing_file else error)
+    if missing_file and unreachable is None:
         return InputError("no such file", where=location, fix="check the path")
     if isinstance(error, ImportError):
         known = known_implementations.get(protocol, {})
@@ -377,10 +380,11 @@ def fault(error: Exception, verb: str, location: str) -> MaskwrightError:
         if package in EXTRAS:
             return missing(package, location)
         return InputError(f"{protocol}:// needs the package {package}", where=location, fix=f"pip install {package}")
+    error = unreachable or error
     message = " ".join(str(error).split()).rstrip(" .") or type(error).__name__
     if who := urlsplit(location).netloc.rpartition("@")[0]:  # botocore quotes the address without its s3://
         message = message.replace(who, "***")
-    if _has_no_connection(error):
+    if unreachable is not None:
         return MaskwrightError(f"cannot be {verb}: {message}", where=location, fix="check the network and the address")
     if getattr(error, "code", None) in (401, 403) or isinstance(error, PermissionError):
         fix = "check the permissions; `gcloud auth application-default login` gives this machine yours on Google Cloud"
@@ -400,10 +404,8 @@ ADDRESSES = {
 }
 
 
-def _has_no_connection(error: BaseException | None) -> bool:
-    """Whether it, or what it comes from, is the network's."""
-    while error is not None:
-        if isinstance(error, socket.gaierror | ConnectionError | TimeoutError):
-            return True
+def _of_the_network(error: BaseException | None) -> BaseException | None:
+    """It, or what it comes from, where that is the network's."""
+    while error is not None and not isinstance(error, socket.gaierror | ConnectionError | TimeoutError):
         error = error.__cause__ or error.__context__
-    return False
+    return error

@@ -95,6 +95,7 @@ def read_manifest(folder: str) -> dict[str, Any]:
             fix = "train from it with data.format: pregenerated; measure on a token store of held-out text (--store)"
             raise StoreError("holds pregenerated examples, and is not a token store", where=folder, fix=fix)
         what = "it has no manifest.json" if os.path.isdir(folder) else "there is no such folder"
+        what = "it is a file" if os.path.isfile(folder) else what
         near = storage.near(folder, "manifest.json")
         fix = f"did you mean {near}? Else make" if near else "correct the path, or make"
         fix += " one: `maskwright data prepare TEXT --tokenizer FOLDER --to STORE`" + _other_tools(folder)
