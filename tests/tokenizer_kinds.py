@@ -3,6 +3,8 @@ their models' folders hold them."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,24 @@ def train(kind: str, corpus: Path, folder: str) -> None:
     )  # so that words have several pieces
     sources = Sources([str(corpus)], layout="sentences")
     train_tokenizer(sources, folder, kind=TRAINED[kind], vocab_size=400, min_frequency=least, lowercase=lowercase)
+
+
+def with_words(folder: str, to: Path, *words: str) -> Path:
+    """A copy of a byte-level BPE in which each of `words`, of letters alone, is a token, as in a larger vocabulary."""
+    shutil.copytree(folder, to)
+    whole = json.loads((to / "tokenizer.json").read_text())
+    vocab, merges = json.loads((to / "vocab.json").read_text()), whole["model"]["merges"]
+    whole["model"]["vocab"] = vocab  # with the special tokens, as RoBERTa's
+    for word in words:
+        for end in range(2, len(word) + 1):
+            if word[:end] not in vocab:
+                vocab[word[:end]] = len(vocab)
+            pair = [word[: end - 1], word[end - 1]]
+            merges[:] = [pair, *(other for other in merges if other != pair)]  # none goes before it
+    (to / "tokenizer.json").write_text(json.dumps(whole))
+    (to / "vocab.json").write_text(json.dumps(vocab))
+    (to / "merges.txt").write_text("#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in merges))
+    return to
 
 
 def _framed(tokenizer: Tokenizer, begin: str, end: str, pair: str) -> None:

@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import transformers
 from conftest import small_config
 from in_process import Cli
 from original_epochs import lines, spoil, text_of
+from tokenizer_kinds import with_words
 
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, InputError, StoreError
@@ -264,6 +266,26 @@ def test_training_takes_masks_from_the_files_in_an_order_of_its_own(ours: Path, 
     assert 3.0 <= loader.epoch(whole) < 3.2 and loader.epoch(whole - 1) < 3.0
 
 
+def test_a_foreign_mask_is_read_as_transformers_reads_it(theirs: Path, tokenizer: str, tmp_path: Path) -> None:
+    """`[MASK]` is the unknown token to RoBERTa, also where the vocabulary has a word `None`; and repairs keep that."""
+    folder = with_words(tokenizer, tmp_path / "words", "None")
+    (folder / "config.json").write_text('{"model_type": "roberta"}')
+    for path in theirs.glob("epoch_?.json"):
+        path.write_text(path.read_text().replace('"masked_lm_labels": ["', '"masked_lm_labels": ["None", "', 1))
+        first = path.read_text().replace('"masked_lm_positions": [1', '"masked_lm_positions": [0, 1', 1)
+        path.write_text(first.replace('"tokens": ["<s>"', '"tokens": ["[MASK]"', 1))
+    opened, examples = PregeneratedStore(str(theirs), str(folder)), lines(theirs / "epoch_0.json")
+    reader = transformers.AutoTokenizer.from_pretrained(folder)
+    expected = [reader.convert_tokens_to_ids(example["tokens"]) for example in examples]
+    np.testing.assert_array_equal(opened.epochs[0].examples.tokens, np.concatenate(expected))
+    labels = [reader.convert_tokens_to_ids(example["masked_lm_labels"]) for example in examples]
+    np.testing.assert_array_equal(opened.epochs[0].examples.labels, np.concatenate(labels))
+    assert opened.findings.special_predictions == 0
+    _, left = repair(str(theirs), str(folder), str(tmp_path / "same"), whole_words=False, seed=0, written="json")
+    assert left.predictions == opened.findings.predictions
+    assert lines(tmp_path / "same" / "epoch_0.json")[0]["masked_lm_labels"][0] == "None"
+
+
 def test_findings_count_one_properly() -> None:
     one = Findings(examples=1, predictions=2, special_predictions=1, foreign_text=1, unframed=2, unknown_tokens=1)
     assert one.wrong("<mask>") == [
@@ -376,6 +398,16 @@ def test_changed_and_damaged_arrays_are_met(ours: Path, theirs: Path, tokenizer:
         PregeneratedLoader(pregenerated(theirs, **{"batch.virtual_workers": 64}), again)
 
     binary = tmp_path / "binary"
+    made = theirs / ".maskwright" / f"epoch_0-{again.vocabulary.fingerprint[:12]}"
+    ids = np.load(made / "tokens.npy")
+    np.save(made / "tokens.npy", np.full_like(ids, 100))
+    rotten = PregeneratedStore(str(theirs), tokenizer)
+    with pytest.raises(StoreError, match="holds other arrays than were made of .*json .*delete that folder"):
+        rotten.verify()
+    shutil.rmtree(made)
+    PregeneratedStore(str(theirs), tokenizer).verify()
+    np.testing.assert_array_equal(np.load(made / "tokens.npy"), ids)
+
     repair(str(theirs), tokenizer, str(binary), whole_words=True, seed=3, written="binary")
     arrays = binary / "epoch_0" / "tokens.npy"
     ids = np.load(arrays)

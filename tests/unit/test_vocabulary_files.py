@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 import transformers
+from tokenizer_kinds import with_words
 
 from maskwright.core.errors import TokenizerError
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import copy_tokenizer, load_tokenizer, train_tokenizer
-from maskwright.text.vocabulary import has_tokenizer, read_vocabulary
+from maskwright.text.vocabulary import has_tokenizer, none_is_text, read_vocabulary
 
 TEXTS = [
     "The old fox saw <mask> letters.",
@@ -70,6 +71,7 @@ def test_ids_are_those_of_transformers(
         assert theirs(text)["input_ids"] == ours.encode(text).ids, text
     made, original = read_vocabulary(str(folder)), read_vocabulary(whole)
     assert (made.size, made.mask, made.special) == (original.size, original.mask, original.special)
+    assert (made.special, made.unk) == ({*theirs.all_special_ids}, theirs.unk_token_id)
     assert made.fingerprint == original.fingerprint  # so a store made with either fits the other
     assert not capsys.readouterr().err  # it is made once
 
@@ -79,6 +81,22 @@ def test_ids_are_those_of_transformers(
     (tmp_path / "copy" / "config.json").write_text(json.dumps({"model_type": architecture}))
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "copy")
     assert [theirs(text)["input_ids"] for text in TEXTS] == [ours.encode(text).ids for text in TEXTS]
+
+
+@pytest.mark.parametrize("files", [("vocab.json", "merges.txt"), ("tokenizer.json", "tokenizer_config.json")])
+def test_the_word_none_is_a_word(files: tuple[str, ...], tokenizer: str, tmp_path: Path) -> None:
+    """Byte-level models have no unknown token of their own, and many of them have the token `None`. What is special is
+    compared with transformers: two readings of ours had the same fault."""
+    whole = with_words(tokenizer, tmp_path / "whole", "None")
+    folder = older(str(whole), tmp_path / "older", *files)
+    (folder / "config.json").write_text('{"model_type": "roberta"}')
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    ours = read_vocabulary(str(folder))
+    word = theirs("None")["input_ids"][1:-1]
+    assert word == [theirs.convert_tokens_to_ids("None")] and not ours.special & {*word}
+    assert ours.special == {*theirs.all_special_ids} and ours.byte_length[word[0]] == 4
+    assert ours.unk == theirs.unk_token_id == theirs.convert_tokens_to_ids("[MASK]") == 3
+    assert none_is_text(str(folder)) and not none_is_text(tokenizer)
 
 
 def test_a_changed_folder_is_made_anew(corpus: Path, tokenizer: str, tmp_path: Path) -> None:

@@ -68,6 +68,8 @@ def require_same_run(
     _require_checkpoints(directory)
     if before.get("validation") != now.get("validation"):
         changes.append(f"held-out text: {_short(before.get('validation'))} -> {_short(now.get('validation'))}")
+    if before.get("none_is_text") != now.get("none_is_text"):
+        changes.append("the token None: was taken for a special one -> is masked and predicted as others are")
     return changes
 
 

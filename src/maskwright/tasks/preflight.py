@@ -40,7 +40,7 @@ from maskwright.tasks.phases import reading
 from maskwright.tasks.prepared import Prepared
 from maskwright.tasks.room import takes
 from maskwright.text.tokenizer import copy_tokenizer
-from maskwright.text.vocabulary import has_tokenizer, read_vocabulary
+from maskwright.text.vocabulary import has_tokenizer, none_is_text, read_vocabulary
 from maskwright.training.job import Job
 from maskwright.training.masked_lm import MaskedLM
 from maskwright.training.replay import write_bundle
@@ -74,7 +74,9 @@ class Pretraining:
     @property
     def details(self) -> dict[str, Any]:
         fingerprints = {name: held_out.fingerprint for name, held_out in self.validation.items()}
-        return {"validation": fingerprints} if fingerprints else {}
+        found: dict[str, Any] = {"validation": fingerprints} if fingerprints else {}
+        masks_here = not isinstance(self.store, PregeneratedStore)
+        return found | ({"none_is_text": True} if masks_here and none_is_text(self.store.tokenizer_folder) else {})
 
     @property
     def flops(self) -> float:

@@ -225,13 +225,22 @@ def _pieces(model: dict[str, Any], path: str) -> dict[str, int]:
 
 def _own_unknown(model: dict[str, Any], tokens: dict[str, int], path: str) -> int | None:
     """The id that text becomes for which there is no token, whatever the files call it."""
-    unknown = model.get("unk_id") if isinstance(model.get("vocab"), list) else tokens.get(str(model.get("unk_token")))
-    if unknown is None and model.get("unk_token"):
-        what = f"its unk_token {model['unk_token']} is not in the vocabulary"
+    named = model.get("unk_token")
+    unknown = model.get("unk_id") if isinstance(model.get("vocab"), list) else tokens.get(str(named)) if named else None
+    if unknown is None and named:
+        what = f"its unk_token {named} is not in the vocabulary"
         raise TokenizerError(what, where=path, fix="add it, or set it to null")
     if unknown is not None and unknown not in tokens.values():
         raise TokenizerError(f"its unk_id {unknown} is not in the vocabulary", where=path, fix=TRAIN_ONE)
     return unknown
+
+
+def none_is_text(location: str) -> bool:
+    """Whether an ordinary token of a model without `unk_token` is the word `None`. A run whose record does not say so
+    began when that word was read as the name of the unknown token, and so was never masked or predicted."""
+    content, vocabulary = read_tokenizer(location)
+    index = token_ids(location).get("None")
+    return index is not None and index not in vocabulary.special and not content["model"].get("unk_token")
 
 
 def _are(values: Any, kind: Any) -> bool:

@@ -40,6 +40,8 @@ class Epoch:
     path: str
     examples: Examples
     sha256: str
+    arrays: tuple[str, str] | None = None
+    """(folder, sha256) of the arrays that were made of a JSON epoch."""
 
 
 class PregeneratedStore:
@@ -61,9 +63,10 @@ class PregeneratedStore:
         self.record = _record(location, self.vocabulary)
         self.findings = Findings()
         self.epochs = [self._open(number, path) for number, path in paths.items()]
-        self.fingerprint: str = storage.sha256_of(
-            ["pregenerated", FORMAT, self.vocabulary.fingerprint, [epoch.sha256 for epoch in self.epochs]]
-        )
+        decided = ["pregenerated", FORMAT, self.vocabulary.fingerprint, [epoch.sha256 for epoch in self.epochs]]
+        found = self.findings
+        lacking = found.foreign_masks or found.unknown_tokens or found.special_predictions  # labels are lacking too
+        self.fingerprint: str = storage.sha256_of([*decided, self.vocabulary.unk] if lacking else decided)
         splits = {
             "train": {"documents": sum(len(epoch.examples.lengths) for epoch in self.epochs)},
             "valid": {"documents": 0},
@@ -77,7 +80,7 @@ class PregeneratedStore:
             self.findings += Findings(**made["findings"])
             if (self.record.get("sha256") or {}).get(f"epoch_{number}", made["sha256"]) != made["sha256"]:
                 raise StoreError("is not what was written (its sha256 differs)", where=path, fix=EPOCH_AGAIN)
-            return Epoch(path, examples, made["sha256"])
+            return Epoch(path, examples, made["sha256"], (made["folder"], made["arrays"]))
         examples = array_epoch(path, self.location, number)
         sha256 = (self.record.get("sha256") or {}).get(f"epoch_{number}")
         if not isinstance(sha256, str):
@@ -120,9 +123,12 @@ class PregeneratedStore:
     def verify(self) -> None:
         """Reads every byte. Raises `StoreError` when a file is not what it was when it was opened first or written."""
         for epoch in self.epochs:
-            found = storage.sha256_of_file(epoch.path) if epoch.path.endswith(".json") else arrays_sha256(epoch.path)
+            found = arrays_sha256(epoch.path) if epoch.arrays is None else storage.sha256_of_file(epoch.path)
             if found != epoch.sha256:
                 raise StoreError("is not what was written (its sha256 differs)", where=epoch.path, fix=EPOCH_AGAIN)
+            if epoch.arrays is not None and arrays_sha256(epoch.arrays[0]) != epoch.arrays[1]:
+                what = f"holds other arrays than were made of {epoch.path} (their sha256 differs)"
+                raise StoreError(what, where=epoch.arrays[0], fix="delete that folder: it is made again")
 
     def warnings(self) -> list[str]:
         """What is wrong in the examples, and how to repair it."""
@@ -155,19 +161,20 @@ def _record(folder: str, vocabulary: Vocabulary) -> dict[str, Any]:
 def _converted(
     folder: str, number: int, path: str, vocabulary: Vocabulary, tokenizer: str, *, strict: bool
 ) -> tuple[Examples, dict[str, Any]]:
-    """The arrays of a JSON epoch and the record of how they were made. Raises `StoreError`."""
+    """The arrays of a JSON epoch, and the record of how they were made and in which `folder`. Raises `StoreError`."""
     status = os.stat(path)
     wanted = {
         "format": FORMAT,
         "bytes": status.st_size,
         "mtime_ns": status.st_mtime_ns,
         "tokenizer": vocabulary.fingerprint,
+        "special": [vocabulary.unk, storage.sha256_of(sorted(vocabulary.special))],
     }
     base = _cache_of(folder)
     place = os.path.join(base, f"epoch_{number}-{vocabulary.fingerprint[:12]}")
     while True:
         if (found := _made(place)) and {key: found.get(key) for key in wanted} == wanted:
-            return map_arrays(place), found
+            return map_arrays(place), found | {"folder": place}
         try:
             with storage.locked(f"{place}.lock", remove=False):
                 if (found := _made(place)) is None or {key: found.get(key) for key in wanted} != wanted:
@@ -208,7 +215,7 @@ def _convert(folder: str, number: int, place: str, reader: Reader, wanted: dict[
             for some, _ in reader.json_epoch(folder, number):
                 arrays.write(some)
         sha256 = storage.sha256_of_file(os.path.join(folder, f"epoch_{number}.json"))
-        record = {**wanted, "sha256": sha256, "findings": asdict(reader.findings)}
+        record = {**wanted, "sha256": sha256, "arrays": arrays_sha256(temporary), "findings": asdict(reader.findings)}
         storage.write_json(os.path.join(temporary, "record.json"), record)
         shutil.rmtree(place, ignore_errors=True)
         os.rename(temporary, place)
