@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import importlib.metadata
+import itertools
 import json
 import os
 import random
 import re
 import sys
+import unicodedata
 from collections import Counter
 from pathlib import Path
 
@@ -101,7 +104,44 @@ def test_words_are_those_of_split_wherever_they_stand(monkeypatch: pytest.Monkey
         monkeypatch.undo()
     same = words.normalized([b"Hello, World! x_1", "“hello” — world; X 1".encode()])
     assert np.array_equal(same.hashes[:4], same.hashes[4:])
-    assert np.diff(words.normalized(["你好世界 한국어".encode()]).first).tolist() == [7]
+    found = words.normalized(["你好世界 한국어 𠀀x กขค".encode()])
+    assert found.quarters.tolist() == [2, 2, 2, 2, 4, 2, 4, 1, 1, 1] and found.totals().tolist() == [21]
+
+
+def test_words_are_the_same_in_any_case_and_normal_form() -> None:
+    for text in ("École Ελλάδα Россия", "Straße ﬁne ＡＢＣ", "Ação Tiếng Việt", "국민 건강", "が、プ。", "हिन्दी। में"):
+        forms = [unicodedata.normalize(form, text) for form in ("NFC", "NFD", "NFKC", "NFKD")]
+        found = [words.normalized([one.encode()]).hashes.tolist() for one in (*forms, text.upper(), text.casefold())]
+        assert all(one == found[0] for one in found), text
+
+
+def test_runs_of_words_equal_their_slow_twin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run is as short as can be for what it counts for, and its hash is of its words alone."""
+    generator = random.Random(6)
+    texts = ["".join(generator.choices("aé 漢ก", k=generator.randrange(60))).encode() for _ in range(80)]
+    texts.append("".join(generator.choices("b 字ข", k=2_500)).encode())
+    parts = words.normalized(texts)
+    monkeypatch.setattr(words, "SEGMENT_BYTES", 1_000)
+    for count in (1, 3, 13):
+        hashes, first = words.runs(parts, count)
+        of_words, expected = dict[tuple[int, ...], int](), list[tuple[int, ...]]()
+        for number, (begin, end) in enumerate(itertools.pairwise(parts.first.tolist())):
+            assert first[number] == len(expected)
+            for place in range(begin, end):
+                stops = [
+                    stop
+                    for stop in range(place + 1, min(end, place + 60) + 1)
+                    if parts.quarters[place:stop].sum() >= 4 * count
+                ]
+                expected += [tuple(parts.hashes[place : stops[0]].tolist())] if stops else []
+        for run, own in zip(expected, hashes.tolist(), strict=True):
+            assert of_words.setdefault(run, own) == own
+        assert len({*of_words.values()}) == len(of_words)
+        assert count == 13 or hashes[:1].tolist() == words.runs(words.normalized(texts[:1]), count)[0][:1].tolist()
+    plain = words.normalized([b"a b c d e f", "é x y z e f".encode()])
+    assert np.array_equal(words.runs(plain, 2)[0], words.ngrams(plain, 2)[0])
+    mixed = words.normalized(["a b c d e f 漢".encode()])
+    assert np.array_equal(words.runs(mixed, 2)[0][:5], words.ngrams(plain, 2)[0][:5])
 
 
 def test_gopher_in_bulk_is_gopher_one_by_one() -> None:
@@ -386,7 +426,7 @@ def origins_of(ready: TokenStore, split: str) -> set[int]:
 def test_c4_changes_documents_and_equal_ones_are_found_afterwards(tokenizer: str, tmp_path: Path) -> None:
     generator = random.Random(8)
     texts = [prose(generator, 60) for _ in range(20)]
-    messy = [*texts[:2], f"Menu\nHelp\n{texts[2]}", *texts[3:], f"Menu\n{texts[0]}", f"{texts[1]}\nLog in"]
+    messy = [*texts[:2], f"Menu\n\nHelp\n \n{texts[2]}", *texts[3:], f"Menu\n{texts[0]}", f"{texts[1]}\nLog in"]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in messy))
     options = PrepareOptions(valid_fraction=0.3)
     cleaning = CleaningOptions(filters=("c4",))
@@ -394,7 +434,7 @@ def test_c4_changes_documents_and_equal_ones_are_found_afterwards(tokenizer: str
         Sources([str(tmp_path / "a.jsonl")]), tokenizer, str(tmp_path / "store"), options, cleaning=cleaning
     )
     assert ready.manifest["counts"]["duplicates"] == 2
-    assert ready.manifest["counts"]["changed"] == {"lines that c4 leaves out": 2}
+    assert ready.manifest["counts"]["changed"] == {"lines that c4 leaves out": 2}  # blank ones are none
     (tmp_path / "b.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     plain = prepare(Sources([str(tmp_path / "b.jsonl")]), tokenizer, str(tmp_path / "plain"), options)
     assert plain.fingerprint == ready.fingerprint
@@ -456,6 +496,95 @@ def test_contamination_needs_examples_long_enough(tmp_path: Path) -> None:
         with pytest.raises(SourceError, match="is not JSON: ") as caught:
             read_evaluations([str(tmp_path / "t.jsonl")])
         assert caught.value.where == f"{tmp_path}/t.jsonl:3" and "line 1" not in caught.value.what
+
+
+CHINESE = "中华人民共和国国务院新闻办公室今天上午举行发布会介绍全国粮食生产情况并回答记者提问"
+THAI = "เมื่อวานนี้ครูของเราเล่าเรื่องแม่น้ำสายเล็กที่ไหลผ่านหมู่บ้านและสวนผลไม้ของยายก่อนถึงสะพานไม้เก่าหลังวัด"
+KOREAN = "국민건강보험공단 일산병원의 원장은 어제 오후 새로 지은 건물에서 직원들과 함께 작은 음악회를 열었다고 밝혔다"
+
+
+def test_contamination_in_any_script(tmp_path: Path) -> None:
+    """Case and normal form do not hide an example, and a name that a text has in common with it is none."""
+    from maskwright.text.cleaning.contamination import Contamination, read_evaluations
+
+    french = "L'École normale supérieure a été fondée à Paris par la Convention nationale en l'an trois"
+    greek = "Η ελληνική γλώσσα μιλιέται εδώ και τρεις χιλιάδες χρόνια στη χερσόνησο του Αίμου και αλλού"
+    examples = (french, greek, CHINESE, THAI, KOREAN)
+    (tmp_path / "t.txt").write_text("\n".join(examples))
+    evaluations = read_evaluations([str(tmp_path / "t.txt")])
+    assert evaluations.too_short == 0
+    found = Contamination(evaluations)
+    for number, example in enumerate(examples, 1):
+        for text in (example, example.upper(), unicodedata.normalize("NFD", f"x {example}"), f"{example}漢"):
+            assert found.examples_in([text.encode()]) == [f"{tmp_path}/t.txt:{number}"]
+    others = [CHINESE[:15] + "发言人表示感谢", KOREAN[:20] + " 어제 서울에서", THAI[:30], french[:40]]
+    assert found.examples_in([text.encode() for text in others]) == [None] * 4
+
+
+def test_contamination_equals_its_slow_twin(monkeypatch: pytest.MonkeyPatch) -> None:
+    from maskwright.text.cleaning import contamination
+    from maskwright.text.cleaning.contamination import Contamination, Evaluations
+
+    generator = random.Random(2)
+    texts = [" ".join(generator.choices(NOUNS, k=generator.randrange(40))).encode() for _ in range(60)]
+    parts = words.normalized(texts)
+    for fewest in (16, 4):  # with few bits the filter lets others through
+        monkeypatch.setattr(contamination, "FILTER_BITS", (fewest, fewest))
+        tables = {}
+        for size in (2, 3, 5):
+            grams, first = words.ngrams(parts, size)
+            some = np.unique(np.concatenate([grams[::97], np.arange(300, dtype=np.uint64) << np.uint64(55)]))
+            tables[size] = some
+        origins = {size: np.arange(len(some)) for size, some in tables.items()}
+        places = tuple(f"f:{number}" for number in range(max(map(len, tables.values()))))
+        expected: list[str | None] = [None] * len(texts)
+        for size, hashes in tables.items():
+            grams, first = words.ngrams(parts, size)
+            for number in range(len(texts)):
+                for gram in grams[first[number] : first[number + 1]].tolist():
+                    if gram in hashes.tolist():
+                        expected[number] = expected[number] or places[hashes.tolist().index(gram)]
+        assert Contamination(Evaluations(tables, origins, places, 0)).examples_in(texts) == expected
+        assert None in expected and len({*expected}) > 10
+
+
+def test_an_example_that_holds_personal_data_is_found_with_masks_too(tokenizer: str, tmp_path: Path) -> None:
+    generator = random.Random(12)
+    example = "please write to ann@firm.example or call 555 123 4567 before the old bridge is closed again"
+    texts = [prose(generator, 60) for _ in range(20)]
+    texts[5] += f"\n{example}"
+    texts[6] += "\nThe other address is bob@firm.example."
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    (tmp_path / "t.txt").write_text(example)
+    cleaning = CleaningOptions(evaluation_files=(str(tmp_path / "t.txt"),), masked=("email", "phone"))
+    sources = Sources([str(tmp_path / "a.jsonl")])
+    ready = prepare(sources, tokenizer, str(tmp_path / "store"), PrepareOptions(valid_fraction=0.2), cleaning=cleaning)
+    counts = ready.manifest["counts"]
+    assert counts["left_out"] == {"contamination: holds an evaluation example": 1}
+    assert counts["changed"] == {"email": 1}
+
+
+def test_what_decides_is_in_the_record_and_other_versions_do_not_go_on(
+    messy: Path, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cleaning = cleaning_of(messy)
+    folder = str(tmp_path / "store")
+    encode = preparing._Preparation._encode
+
+    def stopping(self: preparing._Preparation, *rest: object) -> None:
+        raise OSError("killed")
+
+    monkeypatch.setattr(preparing._Preparation, "_encode", stopping)
+    with pytest.raises(OSError, match="killed"):
+        prepare(Sources([str(messy)]), tokenizer, folder, OPTIONS, cleaning=cleaning)
+    monkeypatch.setattr(preparing._Preparation, "_encode", encode)
+    version = importlib.metadata.version
+    with monkeypatch.context() as patch, pytest.raises(InputError, match="unfinished store made from other text"):
+        patch.setattr(importlib.metadata, "version", lambda name: "9.9" if name == "rensa" else version(name))
+        prepare(Sources([str(messy)]), tokenizer, folder, OPTIONS, cleaning=cleaning)
+    manifest = prepare(Sources([str(messy)]), tokenizer, folder, OPTIONS, cleaning=cleaning).manifest
+    both = {name: version(name) for name in ("rensa", "py3langid")}
+    assert manifest["options"]["cleaning"]["versions"] == both and both.items() <= manifest["versions"].items()
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "t.parquet.gz", "t.jsonl.gz", "t.csv.zst", "t.txt.gz"])

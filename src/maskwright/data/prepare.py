@@ -167,7 +167,9 @@ class Request:
             **({"cleaning": self.cleaning_record} if self.cleaning else {}),
             **({"letters": self.sources.letters} if self.sources.letters != "upper" else {}),
         }
-        writer.finish(counts.record(), options, origin, {"tokenizers", encoder})
+        packages = {"tokenizers", encoder, *(self.cleaning.packages if self.cleaning else [])}
+        packages |= {name for one in self.all_sources for name in one.packages}
+        writer.finish(counts.record(), options, origin, packages)
 
     def _nothing_held_out(self, counts: Counts) -> InputError:
         kept, guess = counts.kept, self.sources.guess

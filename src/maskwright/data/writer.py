@@ -34,6 +34,7 @@ CLEANING = "cleaning"
 """The folder of what cleaning has found so far."""
 PARTS = "parts"
 """The folder of what a preparation in parts has found so far."""
+OF_ANOTHER_PLAN = "made from other text or options, or by other versions of what decides about documents"
 
 
 @dataclass
@@ -68,7 +69,7 @@ class StoreWriter:
             return None
         if manifests.read_manifest(self.folder).get("plan") != self.plan:
             fix = "choose another folder"
-            raise InputError("already holds a store made from other text or options", where=self.folder, fix=fix)
+            raise InputError(f"already holds a store {OF_ANOTHER_PLAN}", where=self.folder, fix=fix)
         ready = store.TokenStore(self.folder)
         ready.verify()
         say(f"{self.folder} is already prepared and every hash is right: nothing to do")
@@ -104,7 +105,7 @@ class StoreWriter:
         noted = _read_note(path, self.dtype)
         if noted["plan"] != self.plan:
             fix = "delete it, or choose another folder"
-            raise InputError("holds an unfinished store made from other text or options", where=self.folder, fix=fix)
+            raise InputError(f"holds an unfinished store {OF_ANOTHER_PLAN}", where=self.folder, fix=fix)
         for shard in noted["shards"]:
             for record in shard["files"].values():
                 file = os.path.join(self.folder, record["name"])

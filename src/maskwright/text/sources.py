@@ -111,6 +111,16 @@ class Sources:
     def only_plain_text(self) -> bool:
         return all(file_kind(name) in TEXT_ENDINGS for name in self.files)
 
+    @property
+    def packages(self) -> list[str]:
+        """Those that read the files with us."""
+        kinds = {file_kind(name) for name in self.files}
+        packed = any(storage.without_query(name).lower().endswith(".zst") for name in self.files)
+        return [
+            *(["fastwarc"] if kinds & {*WARC_ENDINGS} else []),
+            *(["pyarrow"] if packed or ".parquet" in kinds else []),
+        ]
+
     def _look(self) -> Guess | None:
         """None where there is no plain text to look at."""
         beginnings = []

@@ -1,12 +1,14 @@
 """The steps of cleaning in their order: what each document becomes, and why it is left out.
 
-First the steps that change a text (personal data), then those that judge it alone (language, quality rules, the user's
-own, contamination). Last come exact and near duplicates among the documents that are left; see `survey`.
+First the steps that judge a text alone (language, quality rules, the user's own, contamination), then the one that
+only changes it (personal data): a placeholder would hide an example that holds an address. Last come exact and near
+duplicates among the documents that are left; see `survey`.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import os
 import sys
 import traceback
@@ -28,6 +30,8 @@ from maskwright.text.document import Document
 
 RULES = ("gopher", "c4")
 C4_LINES = "lines that c4 leaves out"
+RULES_VERSION = 2
+"""Of what these rules decide. An unfinished store that other ones have decided about is not gone on with."""
 Hook = Callable[[str], Any]
 
 
@@ -73,14 +77,21 @@ class CleaningOptions:
     def any(self) -> bool:
         return bool(self.filters or self.languages or self.near_duplicates or self.evaluation_files or self.masked)
 
+    @property
+    def packages(self) -> list[str]:
+        """Those that decide with it what is left out."""
+        return [*(["rensa"] if self.near_duplicates else []), *(["py3langid"] if self.languages else [])]
+
     def record(self) -> dict[str, Any]:
-        """For the manifest and its plan: options, and hashes of the files that decide what is left out."""
+        """For the manifest and its plan: options, and hashes or versions of what decides about documents."""
         files = storage.expand([*self.evaluation_files])
         hooks = [name for name in self.filters if name not in RULES]
         return {
             **{key: value if not isinstance(value, tuple) else list(value) for key, value in asdict(self).items()},
             "evaluation_files": {os.path.basename(name): storage.sha256_of_file(name) for name in files},
             "hooks": {name: storage.sha256_of_file(_file_of(name)) for name in hooks},
+            "rules_version": RULES_VERSION,
+            "versions": {name: importlib.metadata.version(name) for name in self.packages},
         }
 
 
@@ -111,15 +122,14 @@ class Cleaner:
         for name in self.options.filters:
             staying = [place for place, reason in enumerate(reasons) if not reason]
             self._filter(name, current, staying, reasons)
-        staying = [place for place, reason in enumerate(reasons) if not reason]
-        for place in staying:
-            current[place] = masked(current[place], self.options.masked, Counter())
         if self._contamination:
+            staying = [place for place, reason in enumerate(reasons) if not reason]
             found = self._contamination.examples_in([current[place].utf8 for place in staying])
             for place, example in zip(staying, found, strict=True):
                 if example:
                     reasons[place], details[place] = "contamination: holds an evaluation example", example
-        texts = [document.utf8 for document, reason in zip(current, reasons, strict=True) if not reason]
+        staying = [place for place, reason in enumerate(reasons) if not reason]
+        texts = [masked(current[place], self.options.masked, Counter()).utf8 for place in staying]
         keys = np.frombuffer(b"".join(map(text_key, texts)), "<u8").reshape(len(texts), 2)
         if self.options.near_duplicates:
             keys = np.concatenate([keys, near_duplicates.band_keys(texts, self.options.near_duplicates)], axis=1)
@@ -159,7 +169,7 @@ def changed(
         lines = _lines(document)
         kept = c4.lines_kept(lines)
         document = _with_lines(document, kept)
-        counts[C4_LINES] += len(lines) - len(kept)
+        counts[C4_LINES] += sum(1 for line in lines if line.strip()) - len(kept)
         if on_change:
             for line in c4.lines_left_out(lines, kept):
                 on_change(C4_LINES, line)

@@ -5,6 +5,8 @@ A hash is a function of the word's bytes alone. Neither the place of a word nor 
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -20,8 +22,17 @@ SEGMENT_BYTES = 1 << 16
 WHITE_SPACE = frozenset([*range(9, 14), *range(28, 32), 32])
 """The ASCII bytes that `str.split` splits at."""
 BASE = 0x9E3779B97F4A7C15
-WORD_STARTS_EACH = (0xE3, 0xED)
-"""First bytes, in UTF-8, of the scripts that put no spaces between words, and of Hangul: each character is a word."""
+_INVERSE = pow(BASE, -1, 1 << 64)
+WHOLE, HALF, QUARTER = 4, 2, 1
+"""What a word counts for, in quarters of a word. Scripts without spaces between words have each character as a word of
+its own: a Chinese or Japanese word has about two, one in Thai, Lao, Khmer, Burmese or Tibetan about four."""
+UNSPACED_LEAD = 0xE0
+"""The least first byte, in UTF-8, of a character of those scripts."""
+MARKS = re.compile(
+    "[\u055a-\u055f\u0589\u05be\u05c0\u05c3\u060c\u061b\u061f\u066a-\u066d\u06d4\u0964\u0965"
+    "\u0f0b-\u0f12\u104a-\u104f\u17d4-\u17da\u3001-\u3003\u3008-\u3011\u3014-\u301f\u30fb]+"
+)
+"""Punctuation beyond Latin-1 and U+2000 to U+2FFF: Armenian, Hebrew, Arabic, Indic and East Asian marks."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +45,13 @@ class Words:
     """The number of characters of each word; of normalized ones that of bytes."""
     has_letter: NDArray[np.bool_]
     """Whether the word has an ASCII letter; not known of normalized ones."""
+    quarters: NDArray[np.uint8]
+    """What each normalized word counts for: `WHOLE`, `HALF` or `QUARTER`."""
+
+    def totals(self) -> Int64:
+        """[texts] what the words of each text count for together, in quarters."""
+        before = np.concatenate([[0], np.cumsum(self.quarters, dtype=np.int64)])
+        return np.diff(before[self.first])
 
 
 def split_at_white_space(texts: Sequence[bytes]) -> Words:
@@ -42,9 +60,16 @@ def split_at_white_space(texts: Sequence[bytes]) -> Words:
 
 
 def normalized(texts: Sequence[bytes]) -> Words:
-    """Words without case and punctuation: runs of letters and digits, in lower case where they are ASCII, and each
-    character of Chinese, Japanese and Korean. `texts` are UTF-8."""
-    return _join([_split(segment, normalized=True) for segment in _segments(texts)])
+    """Words without case and punctuation: runs of letters and digits, and each character of a script that puts no
+    spaces between words. `texts` are UTF-8."""
+    folded_texts = [text if text.isascii() else folded(text) for text in texts]
+    return _join([_split(segment, normalized=True) for segment in _segments(folded_texts)])
+
+
+def folded(text: bytes) -> bytes:
+    """The text in one case and normal form (Unicode's compatibility caseless matching), with a space for `MARKS`."""
+    once = unicodedata.normalize("NFKC", text.decode()).casefold()
+    return MARKS.sub(" ", unicodedata.normalize("NFKC", once)).encode()
 
 
 def ngrams(words: Words, size: int) -> tuple[UInt64, Int64]:
@@ -58,6 +83,26 @@ def ngrams(words: Words, size: int) -> tuple[UInt64, Int64]:
         total += hashes[place : len(hashes) - size + 1 + place] * _factor(place)
     inside = np.repeat(words.first[:-1] - first[:-1], counts) + np.arange(first[-1])
     return mixed(total[inside]), first
+
+
+def runs(words: Words, count: int) -> tuple[UInt64, Int64]:
+    """Hashes of the shortest runs of words that count for `count`, from each word of a text on that has one, and where
+    each text's begin [texts + 1]. Of words that all count whole they are `ngrams`."""
+    if (words.quarters == WHOLE).all():
+        return ngrams(words, count)
+    size = len(words.hashes)
+    total = np.concatenate([[0], np.cumsum(words.quarters, dtype=np.int64)])
+    end = np.searchsorted(total, total[:-1] + WHOLE * count)
+    there = end <= np.repeat(words.first[1:], np.diff(words.first))
+    found = [np.zeros(0, np.uint64)]
+    longest = WHOLE * count
+    powers, inverses = (_powers_of(pow(base, 2, 1 << 64), SEGMENT_BYTES + longest) for base in (BASE, _INVERSE))
+    for begin in range(0, size, SEGMENT_BYTES):
+        hashes = words.hashes[begin : begin + SEGMENT_BYTES + longest]
+        sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes * powers[: len(hashes)])])
+        starts = np.flatnonzero(there[begin : begin + SEGMENT_BYTES])
+        found.append((sums[end[begin + starts] - begin] - sums[starts]) * inverses[starts] * np.uint64(BASE))
+    return mixed(np.concatenate(found)), np.concatenate([[0], np.cumsum(there)])[words.first]
 
 
 def mixed(values: UInt64) -> UInt64:
@@ -83,7 +128,7 @@ def _segments(texts: Sequence[bytes]) -> Iterator[tuple[bytes, Int64]]:
         begin = 0
         while len(text) - begin > SEGMENT_BYTES:
             end = max(text.rfind(b" ", begin, begin + SEGMENT_BYTES), text.rfind(b"\n", begin, begin + SEGMENT_BYTES))
-            end = end if end > begin else begin + SEGMENT_BYTES
+            end = end if end > begin else _before_character(text, begin + SEGMENT_BYTES)
             yield text[begin:end] + b"\n", np.zeros(0, np.int64)
             begin = end
         joined, size = [text[begin:]], len(text) - begin + 1
@@ -91,30 +136,31 @@ def _segments(texts: Sequence[bytes]) -> Iterator[tuple[bytes, Int64]]:
         yield _joined(joined)
 
 
+def _before_character(text: bytes, end: int) -> int:
+    """`end`, or up to three bytes before it, where a character begins."""
+    while text[end] & 0xC0 == 0x80:
+        end -= 1
+    return end
+
+
 def _joined(texts: list[bytes]) -> tuple[bytes, Int64]:
     return b"\n".join(texts) + b"\n", np.cumsum([len(text) + 1 for text in texts])
 
 
-Part = tuple[UInt64, Int64, Int64, NDArray[np.bool_]]
+Part = tuple[UInt64, Int64, Int64, NDArray[np.bool_], NDArray[np.uint8]]
 
 
 def _split(segment: tuple[bytes, Int64], *, normalized: bool) -> Part:
-    """(hashes, words up to the end of each text, characters, whether with a letter) of a segment."""
+    """(hashes, words up to the end of each text, characters, whether with a letter, quarters) of a segment."""
     text, ends_of_texts = segment
     flat = np.frombuffer(text.translate(_tables()[0]) if normalized else text, np.uint8)
     inside = _in_words(flat, normalized=normalized, beyond_ascii=not text.isascii())
     edges = np.flatnonzero(inside[1:] != inside[:-1]) + 1
     edges = np.concatenate([[0], edges]) if inside[0] else edges  # the last byte is a line feed: no word ends the text
     starts, ends = edges[::2], edges[1::2]
-    if normalized and flat.max() >= WORD_STARTS_EACH[0]:
-        begins, stops = np.zeros(len(flat) + 1, bool), np.zeros(len(flat) + 1, bool)
-        places = np.flatnonzero((flat >= WORD_STARTS_EACH[0]) & (flat <= WORD_STARTS_EACH[1]) & inside)
-        after = np.minimum(places + 3, len(flat) - 1)
-        begins[starts] = begins[places] = stops[ends] = stops[places] = stops[after] = True
-        begins[after[inside[after]]] = True
-        starts = np.flatnonzero(begins)
-        borders = np.flatnonzero(begins | stops)
-        ends = borders[np.searchsorted(borders, starts, side="right")]
+    quarters = np.full(len(starts), WHOLE, np.uint8)
+    if normalized and flat.max() >= UNSPACED_LEAD:
+        starts, ends, quarters = _characters_apart(flat, inside, starts, ends)
     powers, inverses = _powers()
     values = np.add(flat, 1, dtype=np.uint64)  # a table of random numbers would take twice as long
     values *= powers[: len(flat)]
@@ -123,7 +169,7 @@ def _split(segment: tuple[bytes, Int64], *, normalized: bool) -> Part:
     hashes = mixed((sums[ends] - sums[starts]) * inverses[starts])
     last = np.searchsorted(starts, ends_of_texts)
     if normalized:
-        return hashes, last, ends - starts, np.zeros(len(starts), bool)
+        return hashes, last, ends - starts, np.zeros(len(starts), bool), quarters
     characters = ends - starts
     if not text.isascii():
         before = np.zeros(len(flat) + 1, np.int32)
@@ -131,7 +177,29 @@ def _split(segment: tuple[bytes, Int64], *, normalized: bool) -> Part:
         characters = (before[ends] - before[starts]).astype(np.int64)
     letters = np.zeros(len(flat) + 1, np.int32)
     np.cumsum(_tables()[2][flat], out=letters[1:])
-    return hashes, last, characters, letters[ends] > letters[starts]
+    return hashes, last, characters, letters[ends] > letters[starts], quarters
+
+
+def _characters_apart(
+    flat: NDArray[np.uint8], inside: NDArray[np.bool_], starts: Int64, ends: Int64
+) -> tuple[Int64, Int64, NDArray[np.uint8]]:
+    """(starts, ends, quarters) of the words in which each character of a script without spaces is one."""
+    lead, second = flat[:-1], flat[1:]
+    quarters, sizes = np.full(len(flat) + 1, WHOLE, np.uint8), np.full(len(flat), 3)
+    quarters[:-2][(lead >= 0xE3) & (lead <= 0xE9)] = HALF  # kana and most of the Chinese characters
+    more = np.flatnonzero((lead == 0xF0) & (second >= 0xA0))  # the rest of these, in four bytes
+    quarters[more], sizes[more] = HALF, 4
+    quarters[:-2][(lead == 0xE0) & (second >= 0xB8)] = QUARTER  # Thai, Lao, Tibetan
+    burmese, khmer = (second >= 0x80) & (second <= 0x82), (second == 0x9E) | (second == 0x9F)
+    quarters[:-2][(lead == 0xE1) & (burmese | khmer)] = QUARTER
+    begins, stops = np.zeros(len(flat) + 1, bool), np.zeros(len(flat) + 1, bool)
+    places = np.flatnonzero(quarters < WHOLE)
+    after = np.minimum(places + sizes[places], len(flat) - 1)
+    begins[starts] = begins[places] = stops[ends] = stops[places] = stops[after] = True
+    begins[after[inside[after]]] = True
+    starts = np.flatnonzero(begins)
+    borders = np.flatnonzero(begins | stops)
+    return starts, borders[np.searchsorted(borders, starts, side="right")], quarters[starts]
 
 
 def _in_words(flat: NDArray[np.uint8], *, normalized: bool, beyond_ascii: bool) -> NDArray[np.bool_]:
@@ -149,9 +217,9 @@ def _join(parts: list[Part]) -> Words:
     before = np.cumsum([0, *(len(part[0]) for part in parts)])
     ends = [part[1] + number for part, number in zip(parts, before[:-1], strict=True)]
     first = np.concatenate([np.zeros(1, np.int64), *ends])
-    empty: Part = (np.zeros(0, np.uint64), first[:0], np.zeros(0, np.int64), np.zeros(0, bool))
-    hashes, _, characters, letters = (np.concatenate(column) for column in zip(empty, *parts, strict=True))
-    return Words(hashes, first, characters, letters)
+    empty: Part = (np.zeros(0, np.uint64), first[:0], np.zeros(0, np.int64), np.zeros(0, bool), np.zeros(0, np.uint8))
+    hashes, _, characters, letters, quarters = (np.concatenate(column) for column in zip(empty, *parts, strict=True))
+    return Words(hashes, first, characters, letters, quarters)
 
 
 @cache
@@ -167,11 +235,12 @@ def _tables() -> tuple[bytes, NDArray[np.bool_], NDArray[np.bool_]]:
 @cache
 def _powers() -> tuple[UInt64, UInt64]:
     """Powers of `BASE` and of its inverse modulo 2^64, for every place of a segment."""
-    return _powers_of(BASE), _powers_of(pow(BASE, -1, 1 << 64))
+    return _powers_of(BASE, SEGMENT_BYTES + 2), _powers_of(_INVERSE, SEGMENT_BYTES + 2)
 
 
-def _powers_of(base: int) -> UInt64:
-    powers, filled = np.ones(SEGMENT_BYTES + 2, np.uint64), 1
+@cache
+def _powers_of(base: int, count: int) -> UInt64:
+    powers, filled = np.ones(count, np.uint64), 1
     while filled < len(powers):
         more = min(filled, len(powers) - filled)
         powers[filled : filled + more] = powers[:more] * np.uint64(pow(base, filled, 1 << 64))
