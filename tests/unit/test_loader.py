@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ def test_rows_of_short_documents_in_many_shards_equal_slow_twin(seed: int) -> No
         shards.append(np.array(tokens, np.uint16))
         total += len(tokens)
     start = np.concatenate([[0], np.cumsum([len(shard) for shard in shards])])
-    split = Split(tuple(shards), start, np.array(documents_), np.array(sentences))
+    split = Split(tuple(shards), start, np.array(documents_), lambda: np.array(sentences))
     full = Rows(split, plan(split.document_ends, split.sentence_ends, 9, "full_sentences"), 0, 1, 2, 99, "here")
     ids, _, segments = full.materialize(np.arange(full.plan.rows))
     found = [row[mask > 0].tolist() for row, mask in zip(ids, segments, strict=True)]
@@ -200,3 +201,20 @@ def test_some_workers_alone_get_the_batches_they_get_among_all(
     for number, batch in zip((2, 1), some, strict=True):
         assert np.array_equal(batch.input_ids, everything[number].input_ids)
         assert np.array_equal(batch.predict_index, everything[number].predict_index)
+
+
+def test_ends_of_sentences_are_read_only_where_they_are_used(
+    store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = list[str]()
+    numbers = TokenStore._numbers
+
+    def noted(self: TokenStore, shard: dict[str, Any], role: Any) -> Any:
+        read.append(role)
+        return numbers(self, shard, role)
+
+    monkeypatch.setattr(TokenStore, "_numbers", noted)
+    open_rows(store, "train", 32, "documents")
+    assert {*read} == {"documents"}
+    open_rows(store, "train", 32, "full_sentences")
+    assert {*read} == {"documents", "sentences"}

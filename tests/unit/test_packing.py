@@ -1,8 +1,12 @@
+import itertools
+import tracemalloc
+
 import numpy as np
 import pytest
 from reference import oracles
 
 from maskwright.core.errors import StoreError
+from maskwright.data import packing
 from maskwright.data.packing import best_fit, plan, plan_documents
 
 
@@ -39,3 +43,58 @@ def test_documents_are_cut_into_chunks_that_cover_each_token_once() -> None:
 def test_full_sentences_needs_sentences() -> None:
     with pytest.raises(StoreError, match="no sentence ends"):
         plan(np.array([10]), None, 16, "full_sentences")
+
+
+def made_sentences(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """(ends of documents, of sentences): some are empty, and some longer than a row."""
+    generator = np.random.default_rng(seed)
+    sentences = np.cumsum(generator.choice([0, 1, 3, 7, 8, 9, 40], count))
+    documents = np.sort(generator.choice(sentences, max(count // 4, 1)))
+    documents[-1] = sentences[-1]
+    return documents, sentences
+
+
+def rows_one_by_one(documents: np.ndarray, sentences: np.ndarray, seq_len: int) -> list[list[tuple[int, int, int]]]:
+    """Rows of (start, length, number of `</s>` after)."""
+    units: list[tuple[int, int, int]] = []
+    separators, begin = documents[:-1].tolist(), 0
+    for end in sentences.tolist():
+        while end - begin > seq_len - 2:
+            units.append((begin, seq_len - 2, 0))
+            begin += seq_len - 2
+        units.append((begin, end - begin, 1))
+        begin = end
+        while separators and separators[0] <= end:
+            units.append((separators.pop(0), 0, 1))
+    rows: list[list[tuple[int, int, int]]] = [[]]
+    for unit in units:
+        if sum(length + eos for _, length, eos in [*rows[-1], unit]) > seq_len - 1:
+            rows.append([])
+        rows[-1].append(unit)
+    return rows
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 7, 1 << 18])
+def test_full_sentences_planned_in_parts_equal_slow_twin(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "SENTENCES_AT_ONCE", at_once)
+    for seed in range(40):
+        documents, sentences = made_sentences(seed, 1 + 3 * seed)
+        for seq_len in (4, 9, 30):
+            layout = plan(documents, sentences, seq_len, "full_sentences")
+            units = [*zip(layout.start.tolist(), layout.length.tolist(), layout.eos.tolist(), strict=True)]
+            found = [units[a:b] for a, b in itertools.pairwise(layout.first.tolist())]
+            assert found == rows_one_by_one(documents, sentences, seq_len)
+            assert np.flatnonzero(layout.bos).tolist() == layout.first[:-1].tolist()
+
+
+def test_full_sentences_need_little_memory_beside_their_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "SENTENCES_AT_ONCE", 1 << 12)
+    sentences = np.cumsum(np.random.default_rng(2).integers(10, 40, 400_000))
+    documents = sentences[9::10]
+    tracemalloc.start()
+    try:
+        layout = plan(documents, sentences, 512, "full_sentences")
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert layout.rows > 10_000 and peak < 1.2 * kept

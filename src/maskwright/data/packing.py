@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -21,6 +23,8 @@ from maskwright.core.errors import StoreError
 
 Int64 = NDArray[np.int64]
 Packing = Literal["documents", "full_sentences"]
+SENTENCES_AT_ONCE = 1 << 18
+"""That are planned at once, some 300 bytes each."""
 
 
 @dataclass(frozen=True)
@@ -187,30 +191,50 @@ def best_fit(sizes: Int64, capacity: int) -> tuple[Int64, Int64]:
 
 
 def plan_full_sentences(document_ends: Int64, sentence_ends: Int64, seq_len: int) -> Plan:
+    """Works through `SENTENCES_AT_ONCE`, so that memory holds little beside the plan itself."""
     block = seq_len - 1
-    start, length, eos = _sentence_units(document_ends, sentence_ends, block)
-    ends = np.cumsum(length + eos)
-    first = [0]
-    while first[-1] < len(ends):
-        done = int(ends[first[-1] - 1]) if first[-1] else 0
-        first.append(max(int(np.searchsorted(ends, done + block, side="right")), first[-1] + 1))
-    bos = np.zeros(len(start), np.int8)
-    bos[first[:-1]] = 1
-    return Plan(
-        seq_len,
-        start,
-        length.astype(np.int32),
-        bos,
-        eos.astype(np.int8),
-        np.array(first, np.int64),
-        segments=False,
-    )
+    separated = document_ends[:-1]  # a separator follows each document but the last
+    units = _unit_count(sentence_ends, block) + len(separated)
+    start, length = np.empty(units, np.int64), np.empty(units, np.int32)
+    bos, eos = np.zeros(units, np.int8), np.empty(units, np.int8)
+    first = array("q", [0])
+    done = last = base = 0  # positions before the open row, and before the next unit; number of the next unit
+    for begin in range(0, len(sentence_ends), SENTENCES_AT_ONCE):
+        some = sentence_ends[begin : begin + SENTENCES_AT_ONCE]
+        inside = slice(*np.searchsorted(separated, [sentence_ends[begin - 1] if begin else -1, some[-1]], side="right"))
+        own_start, own_length, own_eos = _sentence_units(
+            separated[inside], some, block, int(sentence_ends[begin - 1]) if begin else 0
+        )
+        at = slice(base, base + len(own_start))
+        start[at], length[at], eos[at] = own_start, own_length, own_eos
+        ends = (last + np.cumsum(own_length + own_eos)).tolist()
+        place = bisect_right(ends, done + block)
+        while place < len(ends):
+            first.append(base + place)
+            done = ends[place - 1] if place else last
+            place = bisect_right(ends, done + block, place)
+        base, last = at.stop, ends[-1]
+    if units:
+        first.append(units)
+    row_starts = np.array(first, np.int64)
+    bos[row_starts[:-1]] = 1
+    return Plan(seq_len, start, length, bos, eos, row_starts, segments=False)
 
 
-def _sentence_units(document_ends: Int64, sentence_ends: Int64, block: int) -> tuple[Int64, Int64, Int64]:
-    """(start, length, number of `</s>` after) of sentences, of the pieces of over-long sentences, and of empty units
-    between documents."""
-    starts = np.concatenate([[0], sentence_ends[:-1]]).astype(np.int64)
+def _unit_count(sentence_ends: Int64, block: int) -> int:
+    """Sentences, those that are too long as the pieces that they make."""
+    count, before = 0, 0
+    for begin in range(0, len(sentence_ends), SENTENCES_AT_ONCE):
+        some = sentence_ends[begin : begin + SENTENCES_AT_ONCE]
+        count += int(np.maximum(1, -(-np.diff(some, prepend=before) // (block - 1))).sum())
+        before = int(some[-1])
+    return count
+
+
+def _sentence_units(document_ends: Int64, sentence_ends: Int64, block: int, before: int) -> tuple[Int64, Int64, Int64]:
+    """(start, length, number of `</s>` after) of the sentences that follow each other from token `before` on, of the
+    pieces of over-long ones, and of an empty unit with one `</s>` after each of the documents."""
+    starts = np.concatenate([[before], sentence_ends[:-1]]).astype(np.int64)
     sizes = sentence_ends - starts
     room = block - 1
     pieces = np.maximum(1, -(-sizes // room))
@@ -219,10 +243,9 @@ def _sentence_units(document_ends: Int64, sentence_ends: Int64, block: int) -> t
     start = starts[of_sentence] + number * room
     length = np.minimum(room, sentence_ends[of_sentence] - start)
     eos = (number == pieces[of_sentence] - 1).astype(np.int64)
-    # A separator follows each document but the last: an empty unit with one `</s>`.
-    last_units = np.cumsum(pieces)[np.searchsorted(sentence_ends, document_ends[:-1])]
+    last_units = np.cumsum(pieces)[np.searchsorted(sentence_ends, document_ends)]
     return (
-        np.insert(start, last_units, document_ends[:-1]),
+        np.insert(start, last_units, document_ends),
         np.insert(length, last_units, 0),
         np.insert(eos, last_units, 1),
     )

@@ -106,7 +106,7 @@ def open_rows(store: OpenedStore, side: SplitName, seq_len: int, packing: Packin
     if not split.documents:
         fix = "prepare again with another --valid-fraction"
         raise StoreError(f"has no {side} documents", where=store.location, fix=fix)
-    layout = plan(split.document_ends, split.sentence_ends, seq_len, packing, split.gapped_starts)
+    layout = plan(split.document_ends, split.sentence_ends_for(packing), seq_len, packing, split.gapped_starts)
     return make_rows(store, split, layout)
 
 

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -27,6 +28,7 @@ from maskwright.core import storage
 from maskwright.core.console import progress, warn
 from maskwright.core.errors import StoreError
 from maskwright.data.manifest import COPY_AGAIN, Role, is_shard_name, read_manifest
+from maskwright.data.packing import Packing
 from maskwright.data.remote import local_folder
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
@@ -63,11 +65,20 @@ class Split:
     shard_start: Int64
     """[shards + 1]"""
     document_ends: Int64
-    sentence_ends: Int64 | None
+    read_sentence_ends: Callable[[], Int64] | None
+    """They are 8 bytes a sentence, checked as they are read, and few packings look at them."""
     gapped_starts: Int64 | None = None
     """[documents], where something else lies between them; None where each begins at the end of the one before."""
     token_offset: int = 0
     """Added to what is stored."""
+
+    @cached_property
+    def sentence_ends(self) -> Int64 | None:
+        return self.read_sentence_ends() if self.read_sentence_ends else None
+
+    def sentence_ends_for(self, packing: Packing) -> Int64 | None:
+        """None where `packing` does not look at them."""
+        return None if packing == "documents" else self.sentence_ends
 
     @property
     def document_starts(self) -> Int64:
@@ -214,7 +225,7 @@ class TokenStore:
             tuple(map(self._map, shards)),
             start,
             self._ends(shards, "documents", start),
-            self._ends(shards, "sentences", start) if has_sentences else None,
+            partial(self._ends, shards, "sentences", start) if has_sentences else None,
         )
 
     def _map(self, shard: dict[str, Any]) -> NDArray[Any]:
@@ -223,8 +234,13 @@ class TokenStore:
         return np.asarray(np.memmap(self._path(shard, "tokens"), dtype=dtype, mode="r"))
 
     def _ends(self, shards: list[dict[str, Any]], role: Role, start: Int64) -> Int64:
-        parts = [self._ends_of(shard, role) + begin for shard, begin in zip(shards, start, strict=False)]
-        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+        sizes = [shard["files"][role]["bytes"] // 8 for shard in shards]
+        found, at = np.empty(sum(sizes), np.int64), 0
+        for shard, size, begin in zip(shards, sizes, start, strict=False):
+            found[at : at + size] = self._ends_of(shard, role)
+            found[at : at + size] += begin
+            at += size
+        return found
 
     def _ends_of(self, shard: dict[str, Any], role: Role) -> Int64:
         """The ends are small and read in full whenever they are used, so every byte is checked each time."""

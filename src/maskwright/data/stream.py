@@ -151,7 +151,8 @@ class Stream:
     def whole(self, seq_len: int) -> Plan:
         """The plan of an epoch that is read from its beginning to its end with rows of one length."""
         split = self.split
-        return plan(split.document_ends, split.sentence_ends, seq_len, self.packing, split.gapped_starts)
+        sentences = split.sentence_ends_for(self.packing)
+        return plan(split.document_ends, sentences, seq_len, self.packing, split.gapped_starts)
 
     def _documents(self, epoch: int, token: int) -> tuple[Int64, Int64]:
         """(starts, ends) in the split of the documents from `token` of the epoch's order on, in that order."""
@@ -206,7 +207,7 @@ class Stream:
         if self.packing == "documents":
             by_place = np.argsort(starts)
             starts, ends = starts[by_place], ends[by_place]
-        return plan_spans(starts, ends, self.split.sentence_ends, seq_len, self.packing)
+        return plan_spans(starts, ends, self.split.sentence_ends_for(self.packing), seq_len, self.packing)
 
     def _sizes(self, starts: Int64, ends: Int64, seq_len: int) -> Int64:
         """[documents]: positions that each one takes, its frame included."""
