@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import warm
 from command_line import COMMAND, write_config
+
+from maskwright.core.errors import ConfigError
+from maskwright.core.settings import put, require_no_secret
 
 PASSWORD, QUERY = "c4n4ry-password", "c4n4ry-query"
 VARIABLES = {
@@ -109,6 +114,35 @@ def test_addresses_where_only_folders_belong(mine: Mine, tokenizer: str) -> None
     ):
         assert "s3://me:***@bucket/x?token=***" in mine.run(*command, code=2)
     assert sorted(os.listdir(mine.folder)) == ["given.yaml", "host"]
+
+
+LABELS = {"data": {"train": "train.csv", "test": "test.csv", "label": "label"}, "model": {"init_from": "model"}}
+
+
+def test_no_file_of_labels_holds_a_secret(mine: Mine) -> None:
+    """What a YAML says goes into records, predictions and the model's card."""
+    given = mine.folder / "given.yaml"
+    given.write_text(json.dumps(LABELS | {"data": LABELS["data"] | {"train": f"{ADDRESS}/a.csv{SIGNED}"}}))
+    said = "given.yaml: data.train holds a secret: https://***@host.example/a.csv?v=1&token=***&X-Amz-Signature=***"
+    assert said in mine.run("finetune", "given.yaml", "--run", "run", code=2)
+    given.write_text(json.dumps(LABELS))
+    changed = ("--set", f"data.test={ADDRESS}/a.csv")
+    told = mine.run("compare", "model", "--base", "random", "--on", "given.yaml", *changed, code=2)
+    assert "error: --set data.test: data.test holds a secret" in told
+    assert sorted(os.listdir(mine.folder)) == ["given.yaml", "host"]
+
+
+@pytest.mark.parametrize("key", ["data.mixture.a.store", "data.validation.b", "checkpoint.copy_to", "model.tokenizer"])
+def test_no_key_holds_a_secret(key: str) -> None:
+    values: dict[str, Any] = {}
+    put(values, key, f"gs://me:{PASSWORD}@bucket/x", key)
+    with pytest.raises(
+        ConfigError, match=rf"^a.yaml: {re.escape(key)} holds a secret: gs://me:\*\*\*@bucket/x"
+    ) as error:
+        require_no_secret(values, "a.yaml")
+    assert PASSWORD not in str(error.value)
+    with pytest.raises(ConfigError, match=r"^a.yaml: phases.1.name holds"):
+        require_no_secret({"phases": [{"name": "one"}, {"name": f"https://{PASSWORD}@host"}]}, "a.yaml")
 
 
 def test_the_commands_that_quickstart_prints(mine: Mine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,12 @@ def other_sets_are_reported_by_name_and_change_nothing_else(
     card = model_card(load_model(str(tmp_path / "named")), 0.0)
     assert "- held-out loss of other-text " in card and "- held-out loss of own " in card
     record = RunDirectory(str(tmp_path / "named")).read_config()
+    old = tmp_path / "named" / "config.resolved.json"
+    kept = old.read_text()
+    old.write_text(json.dumps(record | {"config": record["config"] | {"name": "https://me:hunter22pass@host/a.csv"}}))
+    card = model_card(load_model(str(tmp_path / "named")), 0.0)
+    assert "https://***@host/a.csv" in card and "hunter22pass" not in card, "of a record that an older version wrote"
+    old.write_text(kept)
     assert record["validation"] == {"other-text": TokenStore(other_set).fingerprint, "own": store.fingerprint}
     assert record["digest"] == RunDirectory(str(tmp_path / "plain")).read_config()["digest"]
 

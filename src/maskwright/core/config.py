@@ -34,6 +34,7 @@ from maskwright.core.settings import (
     parse_yaml,
     put,
     read_yaml,
+    require_no_secret,
     resumable_keys,
 )
 
@@ -390,7 +391,9 @@ def read_values(
     location = find_config(location, kind)
     values = read_yaml(location, begin)
     require_kind(values, location, kind)
-    return values, location, dict(_apply(values, override) for override in overrides or [])
+    keys = dict(_apply(values, override) for override in overrides or [])
+    require_no_secret(values, location, keys)
+    return values, location, keys
 
 
 def _apply(values: dict[str, Any], override: str) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError
+from maskwright.core.secrets import redact
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Count = Annotated[int, Field(ge=1)]
@@ -96,6 +97,21 @@ def read_yaml(location: str, begin: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError("is not a mapping of keys", where=location, fix=begin)
     return values
+
+
+def require_no_secret(values: Any, where: str, overrides: Mapping[str, str] = {}, key: str = "") -> None:
+    """Raises `ConfigError`, which names the key, where a text in nested `values` holds a secret.
+    `overrides`: dotted keys that did not come from the file, and what is blamed for each instead."""
+    if isinstance(values, dict | list):
+        for name, inner in values.items() if isinstance(values, dict) else enumerate(values):
+            require_no_secret(inner, where, overrides, f"{key}.{name}".lstrip("."))
+    elif isinstance(values, str) and redact(values) != values:
+        fix = (
+            "leave it out, since records and model cards repeat the configuration: file systems find credentials in "
+            "the environment, and what a signed address names can be downloaded first"
+        )
+        blamed = next((said for one, said in overrides.items() if f"{key}.".startswith(f"{one}.")), where)
+        raise ConfigError(f"{key} holds a secret: {redact(values)}", where=blamed, fix=fix)
 
 
 # ---- keys ----------------------------------------------------------------------------------------------------------
