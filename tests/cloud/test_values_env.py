@@ -18,9 +18,9 @@ from google_cloud.values_env import AUTO, DEFAULTS, VERSIONS, write
 from maskwright.cli.main import run
 from maskwright.cloud.environment import read_environment
 from maskwright.cloud.old_setup import values_env
-from maskwright.cloud.old_setup.shell_file import Variable, parse_variables
 from maskwright.cloud.old_setup.values_env import Imported, import_values
-from maskwright.core.errors import ConfigError
+from maskwright.core.errors import ConfigError, InputError
+from maskwright.core.shell import Variable, parse_variables
 
 
 def imported(changes: dict[str, str | None] | None = None, **options: Any) -> Imported:
@@ -55,16 +55,29 @@ def fails(changes: dict[str, str | None], **options: Any) -> str:
         ("A=value\r", "value"),
         ("B=1\nA=$B-${B}", "1-1"),
         ("A=first\nA=last", "last"),
+        ("A=${B:-x}", "x"),
+        ("B=\nA=${B-x}y", "y"),
+        ("B=4096\nA=$((B / 8))", "512"),
+        ("B=3\nA=`expr $B \\* 2 - 7 / 2`", "3"),
+        ("A=$(( -7 / 2 ))$((-7 % 2))", "-3-1"),
+        ("B='a b'\nA=$B", "a b"),
+        ("A='open\nB=b'", "open\nB=b"),
+        ("A=x B=y", "x"),
+        ('B=a\nA="\\$B${B}"', "$Ba"),
+        ("A=1\nA+=2", "12"),
     ],
 )
 def test_values_are_what_a_shell_gives(line: str, value: str, tmp_path: Path) -> None:
     assert parse_variables(line, "f")["A"].value == value
     if "$'" not in line and "\r" not in line:  # colours are of no use here, and line ends of Windows none in a shell
         (tmp_path / "values.env").write_text(line)
-        bash = shutil.which("bash")
-        assert bash is not None
+        bash, expr = shutil.which("bash"), shutil.which("expr")
+        assert bash is not None and expr is not None
+        (tmp_path / "expr").symlink_to(expr)
         read = [bash, "-c", '. ./values.env; printf %s "$A"']
-        shell = subprocess.run(read, cwd=tmp_path, env={"PATH": "/nowhere"}, capture_output=True, text=True, check=True)
+        shell = subprocess.run(
+            read, cwd=tmp_path, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=True
+        )
         assert shell.stdout == value
 
 
@@ -75,20 +88,21 @@ def test_values_are_what_a_shell_gives(line: str, value: str, tmp_path: Path) ->
         ("A=`id`", "runs a command"),
         ('A="$(id)"', "runs a command"),
         ("A=$NOWHERE", "uses NOWHERE, which is not set above"),
-        ("A=${B:-x}", "uses more of the shell"),
+        ("A=${B%x}", "uses more of the shell"),
+        ("A=$((2 ** 3))", "uses more of the shell"),
+        ("A=$(expr 1 / 0)", "runs a command"),
         ("A=(1 2)", "has '(' outside quotes"),
-        ("A=x > y", "goes on after the value"),
+        ("A=x > y", "has '>' outside quotes"),
         ("A=x|y", "has '|' outside quotes"),
-        ("A='open", "does not end on its line"),
-        ('A="open', "does not end on its line"),
-        ("A=x\\", "goes on in the next line"),
-        ("A=x B=y", "goes on after the value"),
+        ("A='open", "has no ' that ends"),
+        ('A="open', "has a quote without an end"),
+        ("A=1 env", "is not an assignment"),
         ("source other.env", "is not an assignment"),
         ("rm -rf build", "is not an assignment"),
     ],
 )
 def test_what_only_a_shell_could_do_is_refused_with_its_line(line: str, what: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(InputError) as caught:
         parse_variables(f"# one\n{line}\n", "values.env")
     assert what in str(caught.value) and str(caught.value).startswith("values.env:2: ")
 

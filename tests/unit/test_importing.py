@@ -18,21 +18,24 @@ from maskwright.tasks.importing import Script, imported
 from maskwright.tasks.importing.taken import Taken, table
 
 RUNME = r"""#!/bin/bash
-arch=roberta_large
-export TOTAL=1500000
-DATABIN=/mnt/common/shared_pd/shard0:
+source /tmp/values.env
+export TOTAL=1500000 cores=8 log=/tmp/"$(date +%F) run.txt"
+arch=roberta_large pod=${ENV_BUILD_NAME}-tpu
+shards="$MOUNT_POINT/shared_pd"  # where the disk is
+DATABIN=$(seq 0 0 | xargs -I{} echo $shards/shard{} | tr "\n" ":")
 # python train.py this line is a comment
-python -m torch_xla.distributed.xla_dist --tpu=lab --env XLA_USE_BF16=1 -- python /code/fairseq/train.py \
+python -m torch_xla.distributed.xla_dist --tpu=$pod --env XLA_USE_BF16=1 -- python $MOUNT_POINT/fairseq/train.py \
   $DATABIN --task multilingual_masked_lm --arch $arch --optimizer adam --adam-betas '(0.9, 0.98)' --adam-eps 1e-6 \
   --clip-norm 1.0 --lr-scheduler polynomial_decay --lr 0.0004 --warmup-updates 15000 --total-num-update ${TOTAL} \
-  --max-update $TOTAL --dropout 0.1 --weight-decay 0.01 --input_shapes 2x512 --update-freq 512 \
+  --max-update $TOTAL --dropout 0.1 --weight-decay 0.01 --input_shapes 2x512 \
+  --update-freq `expr 4096 / $cores` --train-subset=train --valid-subset=valid \
   --sample-break-mode complete --tokens-per-sample 512 --multilang-sampling-alpha 0.7 --save-interval-updates 3000 \
-  --save-dir /mnt/checkpoints --num_cores 8 --suppress_loss_report 2>&1 | tee log.txt &
+  --save-dir $MOUNT_POINT/checkpoints-$ENV_BUILD_NAME --num_cores=8 --suppress_loss_report &> $log
 """
 
 
-def taken(script: Script, command: str, devices: int | None = None) -> tuple[Taken, dict[str, Any]]:
-    found, text = imported(script, command, devices)
+def taken(script: Script, command: str, devices: int | None = None, **variables: Any) -> tuple[Taken, dict[str, Any]]:
+    found, text = imported(script, command, devices, **variables)
     return found, yaml.safe_load(text)
 
 
@@ -121,14 +124,23 @@ def test_learning_rates_are_those_of_transformers(flags: str, kind: str) -> None
 
 def test_fairseqs_script_is_read_and_its_batch_worked_out(tmp_path: Path) -> None:
     (tmp_path / "runme.sh").write_text(RUNME)
-    found, values = taken("fairseq", str(tmp_path / "runme.sh"), 32)
+    (tmp_path / "values.env").write_text('MOUNT_POINT="/mnt" # ours\nENV_BUILD_NAME=1\n')
+    told = "uses $MOUNT_POINT and $ENV_BUILD_NAME and $DATABIN, whose values only a shell knows. Fix: give --var MOUNT"
+    with pytest.raises(InputError, match=re.escape(told)):
+        taken("fairseq", str(tmp_path / "runme.sh"), 32)
+    given = {"files": [str(tmp_path / "values.env")], "assignments": ["DATABIN=/mnt/shared_pd/shard0:"]}
+    found, values = taken("fairseq", str(tmp_path / "runme.sh"), 32, **given)
     assert values["batch"] == {"micro_batch_rows": 2, "virtual_workers": 16_384}
     assert "32,768 rows of 512 tokens in an update" in table(found.rows)
     assert values["schedule"] == {"warmup_steps": 15_000, "steps": 1_500_000, "kind": "linear"}
     assert values["model"]["size"] == "large" and values["data"]["packing"] == "full_sentences"
     assert values["engine"]["kind"] == "jax" and values["checkpoint"]["save_every_steps"] == 3000
-    assert found.run == "/mnt/checkpoints" and "unknown" not in fates(found).values()
-    assert "maskwright data convert /mnt/common/shared_pd/shard0 --tokenizer" in found.commands("x")[1]
+    assert (
+        found.run == "/mnt/checkpoints-1"
+        and "--tpu=1-tpu" in found.typed.original
+        and "unknown" not in fates(found).values()
+    )
+    assert "maskwright data convert /mnt/shared_pd/shard0 --tokenizer" in found.commands("x")[1]
     without = ("--freq-weighted-replacement", "--encoder-layerdrop", "--activation-dropout", "--user-dir")
     words = (
         f"--max-update 10 --multilang-sampling-alpha 0.7 {without[0]} {without[1]} 0.1 {without[2]} 0.1 {without[3]} x"
@@ -189,6 +201,10 @@ def test_a_token_in_the_command_goes_nowhere() -> None:
         ("run_mlm_no_trainer.py --max_train_steps 9", {"optimizer.max_grad_norm": None, "schedule.steps": 9}),
         ("xla_spawn.py --num_cores 8 run_mlm.py", {"batch.virtual_workers": 8}),
         ("deepspeed --include localhost:0,1,2,3 run_mlm.py", {"batch.virtual_workers": 4}),
+        ("N=4; run_mlm.py --per_device_train_batch_size $(( 128/$N ))", {"batch.micro_batch_rows": 32}),
+        ("torchrun --nproc_per_node 2 --master_port $(shuf -n 1) run_mlm.py", {"batch.virtual_workers": 2}),
+        ('run_mlm.py --cache_dir $SCRATCH/hf --run_name "run $1" --max_steps 7', {"schedule.steps": 7}),
+        ('A=(--bf16\t--max_steps 7); run_mlm.py "${A[@]}"', {"engine.dtype": "bf16", "schedule.steps": 7}),
     ],
 )
 def test_what_a_shell_understands(command: str, values: dict[str, Any]) -> None:
@@ -232,7 +248,14 @@ def test_what_is_not_taken_over_is_said(tmp_path: Path) -> None:
     ("script", "command", "message"),
     [
         ("run_mlm", "python run_clm.py", "has no run_mlm.py"),
-        ("run_mlm", "python run_mlm.py --train_file $TEXT", "uses \\$TEXT, which is not known"),
+        ("run_mlm", "python run_mlm.py --train_file $TEXT", "uses \\$TEXT, whose value only a shell knows"),
+        ("run_mlm", "python run_mlm.py --train_file $(ls)/a", "uses \\$\\(ls\\), whose .* its value into the command"),
+        ("run_mlm", "python run_mlm.py --bf16 $MORE", "uses \\$MORE"),
+        ("run_mlm", "python run_mlm.py --output_dir out $@", "give --var @=VALUE"),
+        ("run_mlm", "python run_mlm.py --bf16 $FLAG", "uses \\$FLAG"),
+        ("run_mlm", "torchrun --nproc_per_node $N run_mlm.py", "uses \\$N"),
+        ("run_mlm", "python run_mlm.py \\ \n --bf16", "line 1 ends in a backslash and a space"),
+        ("run_mlm", "A=aaaaaaaaaa;" + "A=$A$A;" * 20 + "run_mlm.py", "more than 1,000,000 letters"),
         ("run_mlm", "python run_mlm.py --train_file 'a", "has no ' that ends"),
         ("run_mlm", "python run_mlm.py --learning_rate fast", "fast is not a number"),
         ("run_mlm", "python run_mlm.py --lr_scheduler_kwargs {a", "is no JSON object"),

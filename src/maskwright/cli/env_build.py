@@ -84,11 +84,11 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Turn the older Cloud Build set-up's values.env into an environment, and say what became of each variable."""
-    from maskwright.cloud.old_setup.shell_file import Variable, read_variables
     from maskwright.cloud.old_setup.values_env import import_values, table
     from maskwright.core import output
     from maskwright.core.console import say, warn
     from maskwright.core.errors import InputError
+    from maskwright.core.shell import Variable, read_variables
 
     if out is not None and os.path.exists(out):
         raise InputError("is there already", where=out, fix="give --to another name, or move the file away")

@@ -33,6 +33,14 @@ def import_(
             metavar="N", help="GPUs or TPU cores on all machines, where the command does not say how many.", min=1
         ),
     ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--var", metavar="NAME=VALUE", help="Value of a variable that only a shell knows. Repeatable."),
+    ] = None,
+    files: Annotated[
+        list[str] | None,
+        typer.Option("--var-file", metavar="FILE", help="NAME=VALUE lines that the script reads first. Repeatable."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Turn another trainer's command into a run's YAML, and say what became of each flag."""
@@ -43,11 +51,12 @@ def import_(
 
     if out is not None and os.path.exists(out):
         raise InputError("is there already", where=out, fix="give --to another name, or move the file away")
-    taken, text = imported(script, command, devices)
+    taken, text = imported(script, command, devices, assignments or (), files or ())
     if unknown := [row.flag for row in taken.rows if row.fate == "unknown"]:
         warn(f"{', '.join(unknown)}: nothing here goes by these names; they are left out")
-    if unsaid := [row.became for row in taken.rows if row.flag == "--devices"]:
-        warn(unsaid[0])
+    for row in taken.rows:
+        if row.flag in ("--devices", taken.typed.script):
+            warn(row.became)
     config = out or "run.yaml"
     if out is not None:
         storage.make_folder(os.path.dirname(os.path.abspath(out)))

@@ -16,10 +16,10 @@ import yaml
 
 from maskwright.cloud import machines
 from maskwright.cloud.environment import Environment, build_environment, region_of
-from maskwright.cloud.old_setup.shell_file import Variable
 from maskwright.core.console import several
 from maskwright.core.errors import ConfigError
 from maskwright.core.settings import parse_yaml
+from maskwright.core.shell import Variable
 
 Fate = Literal["mapped", "defaulted", "refused", "unknown"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from maskwright.core.config import build_config
@@ -9,7 +10,7 @@ from maskwright.core.finetuning import build_finetune_config
 from maskwright.core.settings import nested
 from maskwright.tasks.importing import fairseq, run_glue, run_mlm, tpu_pretrain
 from maskwright.tasks.importing.taken import Taken
-from maskwright.tasks.importing.typed import read_command
+from maskwright.tasks.importing.typed import given_variables, read_command, require_known
 
 Script = Literal["run_mlm", "run_glue", "fairseq", "tpu_pretrain"]
 SCRIPTS = {
@@ -20,13 +21,22 @@ SCRIPTS = {
 }
 
 
-def imported(script: Script, command: str, devices: int | None = None) -> tuple[Taken, str]:
+def imported(
+    script: Script,
+    command: str,
+    devices: int | None = None,
+    assignments: Sequence[str] = (),
+    files: Sequence[str] = (),
+) -> tuple[Taken, str]:
     """What is taken over of `command`, and the YAML of it, which has been checked. `devices`: on all machines, where
-    the command does not say how many.
+    the command does not say how many. `assignments`: NAME=VALUE of variables, whatever the script sets them to; those
+    of `files` are set before it.
 
     Raises `InputError` for a command that cannot be read, and `ConfigError` for values that no run takes."""
-    typed = read_command(command, SCRIPTS[script])
-    if devices and (typed.world_size == 1 or typed.launcher):
+    typed = read_command(command, SCRIPTS[script], *given_variables(assignments, files))
+    if typed.unknown_count and not devices:
+        require_known(typed.unknown_count, "the command")
+    if devices and (typed.world_size == 1 or typed.launcher or typed.unknown_count):
         typed.world_size, typed.launcher = devices, ""
     if script == "fairseq":
         taken = fairseq.fairseq(typed, devices)

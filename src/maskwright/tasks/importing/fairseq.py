@@ -59,6 +59,8 @@ NOT_NEEDED = {
     "num_cores tpu use_gpu bf16_adam memory_efficient_fp16 fp16_init_scale": "engine.* decides",
     "shorten_method shorten_data_split_list": "documents are cut into rows, never shortened",
     "validate_interval": "it counts epochs; evaluation.every_steps counts steps",
+    "tpu": "`submit slice NAME` names the slice",
+    "train_subset valid_subset": "a store holds the training part and what is held out",
 }
 
 
@@ -80,7 +82,8 @@ def _data(taken: Taken) -> None:
     """fairseq's folders hold binarised text, which is converted once, a store for each of them."""
     if not taken.typed.words:
         raise InputError("names no folder of data", where="fairseq", fix="put it behind the name of the script")
-    given = taken.typed.words.pop(0)
+    given = taken.typed.known(taken.typed.words[0])
+    taken.typed.words.pop(0)
     places = [place for place in given.split(":") if place]
     what = "a store for each folder, by data convert, with the tokenizer that its ids are to be looked up in"
     taken.rows.append(Row("DATA", given, "mapped", what))
@@ -216,6 +219,8 @@ def _batch(taken: Taken, devices: int | None) -> None:
         taken.note(name, "evaluation takes the rows that fit", "not needed")
     cores = devices or taken.whole("distributed_world_size", 0)
     whose = "--devices" if devices else "--distributed-world-size"
+    if not cores and taken.typed.gpus:
+        cores, whose = taken.typed.gpus, "CUDA_VISIBLE_DEVICES"
     if not cores:
         cores, whose = (
             taken.whole("num_cores", NUM_CORES) if taken.typed.flags.keys() & TPU else 1,

@@ -10,8 +10,10 @@ from typing import Any, Literal
 
 import yaml
 
+from maskwright.core.console import several
 from maskwright.core.errors import InputError
 from maskwright.core.settings import nested
+from maskwright.core.shell import as_written
 from maskwright.tasks.importing.typed import Typed, is_false
 
 Fate = Literal["mapped", "default", "not needed", "left out", "unknown"]
@@ -54,12 +56,12 @@ class Taken:
     def has(self, name: str) -> bool:
         """Whether a flag was given, and not with the value False."""
         values = self.typed.flags.get(name)
-        return values is not None and not (values and is_false(values[0]))
+        return values is not None and not (values and is_false(self.typed.known(values[0])))
 
     def text(self, name: str) -> str | None:
-        """Its value; several words are joined by a space."""
+        """Its value; several words are joined by a space. Raises `InputError` for one that only a shell knows."""
         values = self.typed.flags.get(name)
-        return " ".join(values) if values else None
+        return " ".join(map(self.typed.known, values)) if values else None
 
     def number(self, name: str, default: float) -> float:
         """Raises `InputError` for what is no number, or no finite one."""
@@ -93,7 +95,8 @@ class Taken:
 
     def row(self, name: str, fate: Fate, became: str) -> None:
         self.unnamed.discard(name)
-        self.rows.append(Row(self.typed.spelling.get(name, f"--{name}"), self.text(name) or "", fate, became))
+        value = as_written(" ".join(self.typed.flags.get(name, [])))
+        self.rows.append(Row(self.typed.spelling.get(name, f"--{name}"), value, fate, became))
 
     def set(self, name: str, values: Mapping[str, Any], note: str = "") -> None:
         """Takes the flag `name` over as `values`, by dotted key."""
@@ -113,7 +116,8 @@ class Taken:
             self.set(name, {key: kind(self.number(name, default))})
 
     def close(self, not_needed: Mapping[str, str]) -> None:
-        """Gives every flag that is left its row. `not_needed`: names, joined by spaces -> why."""
+        """Gives every flag that is left its row. `not_needed`: names, joined by spaces -> why. Raises `InputError` for
+        words that only a shell knows, and that may be flags."""
         why = {name: said for names, said in not_needed.items() for name in names.split()}
         for name in self.typed.flags:
             if name in self.unnamed and name in why:
@@ -123,10 +127,14 @@ class Taken:
             elif name in self.unnamed:
                 self.row(name, "unknown", "nothing here goes by this name")
         for word in self.typed.words:
-            self.rows.append(Row(word, "", "unknown", "it belongs to no flag"))
+            self.rows.append(Row(self.typed.known(word), "", "unknown", "it belongs to no flag"))
         if self.typed.launcher:
             what = f"{self.typed.launcher} starts a number of processes that the command does not say: give --devices"
             self.rows.append(Row("--devices", "", "left out", what))
+        if self.typed.others:
+            what = f"the script starts it {several(self.typed.others, 'more time')}, which is left out: import each of "
+            what += "those commands by itself, in single quotes"
+            self.rows.append(Row(self.typed.script, "", "left out", what))
 
     # ---- what is written -------------------------------------------------------------------------------------
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import HIDDEN, redact
-from maskwright.tasks.importing.shell import require_known, simple_commands
+from maskwright.core.shell import NAME, all_unknown_in, as_written, read_variables, simple_commands, unknown_in
 
 _NUMBER = re.compile(r"-\.?\d.*")
 SECRET = re.compile(r"(^|_)(token|key|secret|password|credentials?)$", re.IGNORECASE)  # not --max-tokens
@@ -56,25 +59,92 @@ class Typed:
     """Processes on all machines that torchrun, accelerate or deepspeed was told to start."""
     launcher: str = ""
     """One that starts a number of processes that the command does not say."""
+    unknown_count: str | None = None
+    """What only a shell could know of the number of processes."""
+    is_launched: bool = False
+    """Whether torchrun, accelerate or another of them starts it."""
+    gpus: int | None = None
+    """As many as CUDA_VISIBLE_DEVICES lists."""
+    others: int = 0
+    """Commands behind this one that start the script again."""
+
+    def known(self, word: str) -> str:
+        """Raises `InputError` if the word holds what only a shell could know."""
+        return require_known(word, "the command", [*self.words, *chain(*self.flags.values())])
 
 
-def read_command(given: str, script: Script) -> Typed:
-    """`given`: a command, or the file of a shell script that has one.
+def require_known(word: str, where: str, beside: Sequence[str] = ()) -> str:
+    """The word, unless it holds what only a shell could know. `beside`: words that may lack more, which is said too."""
+    if not (unknown := unknown_in(word)):
+        return word
+    lacking = chain(*map(all_unknown_in, [word, *beside]))
+    names = dict.fromkeys(one[1:] for one in lacking if _can_be_given(one[1:]))
+    if not _can_be_given(unknown[1:]):
+        what, fix = f"uses {unknown}, whose value only a shell knows", "write its value into the command in its place"
+    else:
+        shown = " and ".join(f"${name}" for name in names)
+        what = f"uses {shown}, whose value{'s' * (len(names) > 1)} only a shell knows"
+        fix = f"give {' '.join(f'--var {name}=VALUE' for name in names)}, or --var-file FILE where a file sets it"
+    raise InputError(what, where=where, fix=fix)
 
-    Raises `InputError` where the script is not in it, and where the command takes what only a shell could know."""
-    text, where = given.replace("\\\n", " ").replace("\n", " "), "the command"
+
+def _can_be_given(name: str) -> bool:
+    return bool(NAME.fullmatch(name)) or name in "0123456789@*"
+
+
+def given_variables(assignments: Sequence[str], files: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """(variables of `files`, those of `assignments` NAME=VALUE). Raises `InputError` for what is neither."""
+    found = {}
+    for word in assignments:
+        name, equals, value = word.partition("=")
+        if not equals or not _can_be_given(name):
+            raise InputError(f"{word[:40]!r} is not NAME=VALUE", where="--var", fix="write it as --var DATA=data-bin")
+        found[name] = value
+    variables: dict[str, Any] = {}
+    for file in files:
+        variables = read_variables(file, variables)
+    return {name: one.value for name, one in variables.items()}, found
+
+
+def read_command(given: str, script: Script, sourced: Mapping[str, str] = {}, fixed: Mapping[str, str] = {}) -> Typed:
+    """`given`: a command, or the file of a shell script that has one. `sourced`: variables that are set before it;
+    those of `fixed` keep their value though the script sets them.
+
+    Raises `InputError` where the script is not in it."""
+    text, where = given, "the command"
     if os.path.isfile(given):
         with storage.open_binary(given) as file:
             text, where = file.read().decode("utf-8-sig", errors="replace"), given
-    for words in simple_commands(text, where):
-        place = _place(words, script)
-        if place is not None:
-            shown = _without_secrets(require_known(words, where))
-            typed = _sorted(shown[:place], shown[place:], script)
-            typed.original = shlex.join(shown)
-            return typed
+    if cut := re.search(r"\\[ \t]+\r?\n", text):
+        line = text.count("\n", 0, cut.start()) + 1
+        fix = "take the space out, so that the command goes on in the next line"
+        raise InputError(f"line {line} ends in a backslash and a space", where=where, fix=fix)
+    if where != given:
+        text = text.replace("\\\n", " ").replace("\n", " ")
+    typed, variables = None, {**sourced, **fixed}
+    for command in simple_commands(text, where, variables, fixed):
+        place = _place(command.words, script)
+        if place is None or command.assigns:
+            continue
+        if typed is not None:
+            typed.others += 1
+            continue
+        shown = _without_secrets(command.words)
+        typed = _sorted(shown[:place], shown[place:], script)
+        typed.original = shlex.join(map(as_written, shown))
+        typed.gpus = _gpus(shown[:place], variables)
+    if typed is not None:
+        return typed
     fix = "give the whole command in single quotes, or the file of a shell script that has it"
     raise InputError(f"has no {' or '.join((*script.names, *script.modules))}", where=where, fix=fix)
+
+
+def _gpus(before: list[str], variables: Mapping[str, str]) -> int | None:
+    """How many GPUs CUDA_VISIBLE_DEVICES lists, in front of the command or above it."""
+    name = "CUDA_VISIBLE_DEVICES"
+    values = [word.partition("=")[2] for word in before if word.startswith(f"{name}=")]
+    listed = (values or [variables.get(name, "")])[-1]
+    return len(listed.split(",")) if re.fullmatch(r"\w[\w-]*(,\w[\w-]*)*", listed) else None
 
 
 def _place(words: list[str], script: Script) -> int | None:
@@ -109,6 +179,9 @@ def _sorted(before: list[str], words: list[str], script: Script) -> Typed:
         processes = sum(len(host.partition(":")[2].split(",")) for host in include[0].split("@"))
     machines = _count(launcher, _MACHINES)
     started = next((name for name in before if os.path.basename(name) in _LAUNCHERS), "")
+    typed.is_launched = bool(started)
+    counts = [word for name in (*_PROCESSES, *_MACHINES, "include") for word in launcher.get(name, [])]
+    typed.unknown_count = next((word for word in counts if started and unknown_in(word)), None)
     if started and (processes is None or (machines is None and launcher.keys() & {*_MACHINES})):
         typed.launcher = os.path.basename(started)
     whole = TOTAL in launcher or "include" in launcher
@@ -136,6 +209,8 @@ def is_false(value: str) -> bool:
 
 def _takes(name: str, values: list[str], word: str, script: Script) -> bool:
     """Whether a word is one more value of the flag before it."""
+    if values and unknown_in(word):  # it may be flags, or nothing
+        return False
     if name in script.switches:
         return not values and (is_false(word) or word.lower() in ("true", "1", "yes", "y", "t"))
     return not values or script.several_values is None or name in script.several_values
