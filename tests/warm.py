@@ -1,10 +1,10 @@
 """Python processes that begin with torch imported: forked from one that has, instead of started anew.
 
 Each start of Python with torch takes two CPU-seconds, and tests need hundreds. `Popen` is subprocess's own, but for
-commands `[sys.executable, "-m" or "-c", …]` a server, started with the first of them, forks a process that has run
-nothing yet. It has its own pid, signals, pipes, exit status and environment, as any other; what it starts in the same
-way it forks itself, so that these are its children. What cannot be done so is started anew: with another thread in the
-way, or with variables that libraries read when they are loaded.
+commands `[sys.executable, "-m" or "-c", …]`, also with "-P" before, a server, started with the first of them, forks a
+process that has run nothing yet. It has its own pid, signals, pipes, exit status and environment, as any other; what it
+starts in the same way it forks itself, so that these are its children. What cannot be done so is started anew: with
+another thread in the way, or with variables that libraries read when they are loaded.
 """
 
 from __future__ import annotations
@@ -86,6 +86,9 @@ def begin(words: list[str], cwd: str, environment: dict[str, str], kept: dict[in
 
 def run(words: list[str]) -> int:
     try:
+        if words[0] == "-P":
+            words = words[1:]
+            sys.path[:] = [folder for folder in sys.path if folder]
         sys.argv = [words[0], *words[2:]]
         if words[0] == "-m":
             runpy.run_module(words[1], run_name="__main__", alter_sys=True)
@@ -107,7 +110,8 @@ def ours(arguments: Any, executable: Any, shell: Any, environment: dict[str, str
     """Whether this is a command of Python's that can be forked."""
     if sys.platform != "linux" or shell or not isinstance(arguments, (list, tuple)) or len(arguments) < 3:
         return False
-    if arguments[0] != sys.executable or executable != sys.executable or arguments[1] not in ("-m", "-c"):
+    first = arguments[2] if arguments[1] == "-P" else arguments[1]
+    if arguments[0] != sys.executable or executable != sys.executable or first not in ("-m", "-c"):
         return False
     now, before = ({k: v for k, v in e.items() if k.startswith(AT_LOADING)} for e in (environment, os.environ))
     return now == before

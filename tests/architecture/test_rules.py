@@ -187,6 +187,17 @@ def test_no_decision_by_a_sentence_of_our_own() -> None:
     assert found == set(FOREIGN_TEXT)
 
 
+def test_one_function_says_how_a_python_of_its_own_is_started() -> None:
+    """Python imports from the working directory, which may be somebody else's, unless it is told not to."""
+    started = [
+        name(path)
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.List | ast.Tuple) and any(ast.unparse(part) == "sys.executable" for part in node.elts)
+    ]
+    assert started == ["core/child.py"]
+
+
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_functions_fit_a_screen(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):

@@ -88,8 +88,8 @@ def test_on_gpus_of_several_machines(submit: Cli, cloud: Cloud) -> None:
     assert (first["replicaCount"], others["replicaCount"]) == ("1", "3")
     container = first["containerSpec"]
     assert container["imageUri"] == IMAGE and container["command"] == ["python"]
-    assert container["args"][:4] == ["-m", "maskwright.cloud.vertex.node", "maskwright", "pretrain"]
-    assert container["args"][4].startswith("gs://lab-staging/vertex/run-")
+    assert container["args"][:5] == ["-P", "-m", "maskwright.cloud.vertex.node", "maskwright", "pretrain"]
+    assert container["args"][5].startswith("gs://lab-staging/vertex/run-")
     last = "--set engine.device=cuda --stop-after-hours 3.0 --processes 2"
     assert " ".join(container["args"]).endswith(last)
     scheduling = body["jobSpec"]["scheduling"]
@@ -259,7 +259,7 @@ def test_a_job_is_followed_to_its_end_with_its_logs(submit: Cli, cli: Cli, cloud
     target = f"vertex:lab-proj/us-central1/{job}"
     seen = [text.removeprefix(f"{target}: ") for text in result.err.splitlines() if text.startswith(target)]
     assert seen[1:] == ["queued", "pending", "running", "succeeded"] or seen[1:] == ["queued", "running", "succeeded"]
-    staged = body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["args"][4]
+    staged = body["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["args"][5]
     assert cloud.text(staged) == config.read_text()
     status = cli("status", target, "--json")
     assert json.loads(status.out)["state"] == "SUCCEEDED"

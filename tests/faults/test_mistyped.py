@@ -12,6 +12,7 @@ import pytest
 from in_process import Cli, ConfigFile
 
 from maskwright.core import recipes, storage
+from maskwright.core.child import python_module
 
 
 @pytest.mark.parametrize(
@@ -183,3 +184,15 @@ def test_a_signal_during_the_imports_is_told_in_one_line() -> None:
         main()"""
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stderr) == (75, "stopped: run the command again\n")
+
+
+def test_no_file_of_the_working_directory_is_run(tmp_path: Path) -> None:
+    """Whoever works in a folder of data runs none of its files, neither by a command nor by those that it starts."""
+    for name in ("maskwright", "typer", "yaml", "queue", "tokenizers"):
+        (tmp_path / f"{name}.py").write_text("open('RUN', 'a').write(__name__)\n")
+    (tmp_path / "a.txt").write_text("")
+    words = python_module("maskwright", "quickstart", "--text", "a.txt", "--to", "q")
+    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert "$ maskwright text audit a.txt" in ended.stdout and "documents: 0" in ended.stdout, ended.stderr
+    assert ended.returncode == 2 and "error: a.txt: is empty" in ended.stderr
+    assert not (tmp_path / "RUN").exists()

@@ -18,7 +18,7 @@ import yaml
 from maskwright.api.given import Location, location, nested, override
 from maskwright.api.listening import Listener, OnLog, OnSave
 from maskwright.api.runs import Run
-from maskwright.core.child import signals_wait
+from maskwright.core.child import python_module, signals_wait
 from maskwright.core.config import build_config, read_config, read_values
 from maskwright.core.errors import JobError
 from maskwright.core.finetuning import build_finetune_config, read_finetune_config
@@ -143,7 +143,7 @@ def _started(words: Sequence[str], error_file: str) -> Iterator[subprocess.Popen
     environment = {**os.environ, ERROR_FILE: error_file, PARENT: str(os.getpid())}
     with signals_wait():
         process = subprocess.Popen(
-            [sys.executable, "-m", "maskwright", *words],
+            python_module("maskwright", *words),
             env=environment,
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -36,6 +36,15 @@ class Finetuning:
         return ["finetune", self.config, "--run", self.run, *keys]
 
 
+def python_module(module: str, *arguments: str) -> list[str]:
+    """Words that start a module in a Python of its own.
+
+    -P: the working directory may be a folder of data or of a model that somebody else made. Without it, Python looks
+    there first for whatever is imported, and runs a `typer.py` of theirs (https://docs.python.org/3/using/cmdline.html).
+    """
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
 SideBySide = Callable[[Sequence[Finetuning]], Generator[tuple[int, int], None, None]]
 """Makes such runs, and yields (place in the sequence, exit code) as they end."""
 
@@ -49,7 +58,7 @@ def run(words: Sequence[str]) -> int:
     process: subprocess.Popen[bytes] | None = None
     try:
         with signals_wait():
-            process = subprocess.Popen([sys.executable, "-m", "maskwright", *words])
+            process = subprocess.Popen(python_module("maskwright", *words))
         code = process.wait()
     except BaseException:
         if process is not None:
@@ -114,7 +123,7 @@ def run_side_by_side(commands: Sequence[Finetuning], at_once: int = 1) -> Genera
                 number, command = waiting.pop(0)
                 with signals_wait(), open(command.log, "ab") as file:
                     running[number] = subprocess.Popen(
-                        [sys.executable, "-m", "maskwright", *command.words()],
+                        python_module("maskwright", *command.words()),
                         env={**os.environ, PARENT: str(os.getpid())},
                         stdin=subprocess.DEVNULL,
                         stdout=file,

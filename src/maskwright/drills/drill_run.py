@@ -9,7 +9,6 @@ import os
 import resource
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from maskwright.core import storage
+from maskwright.core.child import python_module
 from maskwright.core.config import RunConfig
 from maskwright.data.store import TokenStore
 from maskwright.drills.verify_resume import compare
@@ -75,7 +75,7 @@ class Place:
         command = ["maskwright.drills.injection", json.dumps(fault)] if fault else ["maskwright"]
         limits = (file_limit, file_limit) if file_limit else None
         return subprocess.Popen(
-            [sys.executable, "-m", *command, *arguments],
+            python_module(*command, *arguments),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -13,7 +13,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from maskwright.core import storage
+from maskwright.core.child import python_module
 from maskwright.core.config import RunConfig, build_config
 from maskwright.core.console import progress, say
 from maskwright.core.errors import InputError, VerificationError
@@ -153,7 +153,7 @@ def verify_resume(
 def start_run(verb: Kind, file: str, directory: RunDirectory) -> subprocess.Popen[bytes]:
     """Starts the run by the command that a user types. Its output goes to a log beside the folder."""
     with open(f"{directory.location}.log", "ab") as log:
-        command = [sys.executable, "-m", "maskwright", verb, file, "--run", directory.location]
+        command = python_module("maskwright", verb, file, "--run", directory.location)
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 

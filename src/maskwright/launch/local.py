@@ -15,7 +15,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -23,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import FrameType
 
+from maskwright.core.child import python_module
 from maskwright.core.config import RunConfig
 from maskwright.core.console import say, warn
 from maskwright.core.errors import ConfigError, InputError, MaskwrightError
@@ -47,7 +47,7 @@ from maskwright.run.directory import RunDirectory
 from maskwright.run.heartbeat import read_beats, states_here
 from maskwright.run.liveness import hung, missing, stale_after
 
-COMMAND = [sys.executable, "-m", "maskwright"]
+COMMAND = python_module("maskwright")
 OTHERS_SECONDS = 20.0
 """For the others to notice that one is gone, by their own connections, before they are told."""
 ANSWER_SECONDS = 10.0

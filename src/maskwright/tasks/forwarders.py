@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from maskwright.core.child import signals_wait
+from maskwright.core.child import python_module, signals_wait
 from maskwright.core.config import Reported
 from maskwright.core.console import say, warn
 from maskwright.core.errors import StoppedEarly
@@ -45,7 +44,7 @@ class Forwarders:
             try:
                 with signals_wait():
                     process = subprocess.Popen(
-                        [sys.executable, "-m", "maskwright", *words],
+                        python_module("maskwright", *words),
                         env=environment | {"OMP_NUM_THREADS": "1"},
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.DEVNULL,

@@ -9,7 +9,6 @@ import math
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import maskwright
 from maskwright.core import storage
+from maskwright.core.child import python_module
 from maskwright.core.config import RunConfig, shared_out
 from maskwright.core.console import say, several
 from maskwright.core.errors import ConfigError, InputError, MaskwrightError
@@ -299,7 +299,7 @@ def _compile(request: Request) -> Result:
         wanted, made = (os.path.join(folder, name) for name in ("request.json", "result.json"))
         storage.write_json(wanted, asdict(request))
         ended = subprocess.run(
-            [sys.executable, "-m", "maskwright.engines.jax.ahead", wanted, made],
+            python_module("maskwright.engines.jax.ahead", wanted, made),
             env={**os.environ, **SETTINGS},
             capture_output=True,
             text=True,

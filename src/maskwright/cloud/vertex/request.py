@@ -264,7 +264,7 @@ def body(place: Vertex, command: Training, submission: str) -> tuple[dict[str, A
     if any("$(" in word for word in words):
         raise InputError("holds $(, which Vertex AI may replace", where="the command", fix="write it in CONFIG instead")
     # The hosts of a TPU slice find each other by themselves.
-    first, *rest = words if place.slice else ["python", "-m", "maskwright.cloud.vertex.node", *words]
+    first, *rest = words if place.slice else ["python", "-P", "-m", "maskwright.cloud.vertex.node", *words]
     container: dict[str, Any] = {"imageUri": place.image, "command": [first], "args": rest}
     if given := variables(values_of(place.env)):
         container["env"] = given

@@ -16,7 +16,6 @@ import os
 import queue
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -24,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
+from maskwright.core.child import python_module
 from maskwright.core.errors import MaskwrightError, StoppedEarly, StopReason
 from maskwright.core.parent import REASON_FILE, as_reason
 
@@ -99,7 +99,7 @@ class Member:
                 for name, content in files.items():
                     with open(os.path.join(folder, name), "wb") as file:
                         file.write(content)
-                words = [sys.executable, "-m", "maskwright", *(word.replace("{files}", folder) for word in arguments)]
+                words = python_module("maskwright", *(word.replace("{files}", folder) for word in arguments))
                 ours = {"PYTHONUNBUFFERED": "1", "mw_grace": f"{grace_seconds:g}", "mw_files": folder}
                 ours[REASON_FILE] = os.path.join(folder, "reason")
                 with _lock_of(run) as lock:

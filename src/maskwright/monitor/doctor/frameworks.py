@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from maskwright import __version__
 from maskwright.core import hardware
+from maskwright.core.child import python_module
 from maskwright.core.console import human_bytes, several
 from maskwright.core.extras import EXTRAS, installed, missing
 from maskwright.monitor.doctor.finding import Finding
@@ -82,7 +83,7 @@ class Asked:
         # Files, since a pipe that nobody reads would hold it up.
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes them
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            python_module(module),
             stdin=subprocess.PIPE,
             stdout=self._out,
             stderr=self._err,
