@@ -15,13 +15,15 @@ import numpy as np
 import pytest
 from conftest import documents
 
-from maskwright.core import storage
-from maskwright.core.errors import InputError, MaskwrightError, SourceError
+from maskwright.core import extras, storage
+from maskwright.core.errors import InputError, MaskwrightError, SourceError, TokenizerError
 from maskwright.core.runner import Here
 from maskwright.data import prepare as preparing
+from maskwright.data.parts import encode
 from maskwright.data.parts.driver import prepare_in_parts
 from maskwright.data.prepare import PrepareOptions, Request, prepare
 from maskwright.data.store import TokenStore
+from maskwright.text import encoder as encoders
 from maskwright.text.audit import audit
 from maskwright.text.cleaning import survey
 from maskwright.text.cleaning.steps import CleaningOptions
@@ -378,3 +380,26 @@ def test_the_audit_is_that_of_one_machine(
             found = audit_in_parts([str(text)], runner, work, tokenizer=tokenizer, cleaning=cleaning)
             assert json.dumps(asdict(found)) == json.dumps(asdict(expected))
             assert runner.computed.count("audit") >= (parts - 1) // 2 and len(runner.computed) > 0
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_a_fast_encoder_that_errs_on_a_later_batch_is_refused(
+    in_parts: bool, corpus: Path, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Wrong(encoders.TokenizersEncoder):
+        name = "gigatoken"
+        samples: tuple[str, ...] = ()
+
+        def encode(self, texts: Any) -> Any:
+            ids, counts = super().encode(texts)
+            return (ids[::-1] if "Story 290" in str(texts[0]) else ids), counts
+
+    monkeypatch.setattr(encoders, "GigatokenEncoder", Wrong)
+    monkeypatch.setattr(extras, "installed", lambda name: True)
+    monkeypatch.setattr(preparing, "ENCODE_CHARACTERS", 1)
+    monkeypatch.setattr(encode, "BATCH_CHARACTERS", 1)
+    sources, options = Sources([str(corpus)], layout="sentences"), PrepareOptions(shard_tokens=1_000)
+    request = Request(sources, tokenizer, str(tmp_path / "store"), options)
+    with pytest.raises(TokenizerError, match="gigatoken encodes 'Story 290.* otherwise than tokenizers"):
+        prepare_in_parts(request, Here()) if in_parts else preparing.prepare_here(request)
+    assert not [*(tmp_path / "store").glob("*.tokens.*")]

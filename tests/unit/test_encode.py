@@ -9,8 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import conftest
 import numpy as np
 import pytest
+from tokenizer_kinds import KINDS
 
 from maskwright.core.errors import InputError, TokenizerError
 from maskwright.data.encode import Encoded, encode_documents
@@ -97,6 +99,52 @@ def test_a_kind_that_gigatoken_cannot_read_is_encoded_with_tokenizers(
     assert said.startswith("gigatoken cannot read this tokenizer") and said.endswith("tokenizers, which is slower")
     with pytest.raises(TokenizerError, match="gigatoken cannot read it: .*WordPiece"):
         open_encoder(tokenizer_of("bert"), "gigatoken")
+
+
+LONG = (
+    *"abcdeéß THE 'sd019.,!?-\t\n中の漢한ไทĐ",
+    " ",
+    " ",
+    " the ",
+    " story ",
+    "\n",
+    "\n\n",
+    ". ",
+    "ing ",
+    "<s>",
+    "  ",
+    "\r\n",
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_long_text_in_pieces_has_the_ids_of_the_whole(
+    kind: str, tokenizer_of: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = random.Random(7)
+    texts = ["".join(generator.choices(LONG, k=generator.choice([10, 300, 2_000]))) for _ in range(60)]
+    texts += [" ".join(conftest.sentence(generator) for _ in range(200)), "x" * 900, "中" * 900, ""]
+    kinds = [TokenizersEncoder, *([GigatokenEncoder] if importlib.util.find_spec("gigatoken") else [])]
+    for make in kinds[: 1 if kind.startswith("bert") or kind in ("xlm-roberta", "camembert") else None]:
+        encoder: Any = make(tokenizer_of(kind))
+        expected = encoder.encode(texts)
+        sizes, encode = list[list[int]](), type(encoder)._encode
+        with monkeypatch.context() as patch:
+            patch.setattr(encoders, "PIECE_CHARACTERS", 100)
+            patch.setattr(encoders, "CALL_CHARACTERS", 1_000)
+
+            def noted(self: Any, some: Any, encode: Any = encode, sizes: Any = sizes) -> Any:
+                sizes.append([*map(len, some)])
+                return encode(self, some)
+
+            patch.setattr(type(encoder), "_encode", noted)
+            for one in (texts, [text.encode() for text in texts]):
+                for found, wanted in zip(encoder.encode(one), expected, strict=True):
+                    assert np.array_equal(found, wanted)
+        longest = [size for call in sizes for size in call]
+        assert len([size for size in longest if 100 <= size < 300]) > 300
+        if make is TokenizersEncoder:
+            assert max(sum(call) for call in sizes if len(call) > 1) <= 1_000
 
 
 def test_gigatoken_that_is_asked_for_and_absent_is_an_error(tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -371,6 +371,30 @@ def test_lines_without_end_are_refused_before_they_fill_memory(
     assert most < 8 << 20
 
 
+@pytest.mark.parametrize("layout", ["file", "sentences"])
+def test_documents_without_end_are_refused_before_they_fill_memory(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "READ_BYTES", 1 << 16)
+    monkeypatch.setattr(sources_module, "LONGEST_LINE_BYTES", 1 << 18)
+    (tmp_path / "a.txt").write_text("one\n\n" + "a sentence of it\n" * (1 << 20) + "\nthree\n\nfour\n")
+    (tmp_path / "b.txt").write_text("five\n")
+    tracemalloc.start()
+    with pytest.raises(SourceError, match=f"begins a document of over 262,144 characters in layout {layout}") as caught:
+        list(Sources([str(tmp_path)], layout=layout))
+    faults: list[Fault] = []
+    skipping = Sources([str(tmp_path)], layout=layout, on_bad_input="skip", on_fault=faults.append)
+    found = [(document.text, document.line) for document in skipping]
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    line = 1 if layout == "file" else 3
+    rest = [] if layout == "file" else [("one", 1), ("three", 4 + (1 << 20)), ("four", 6 + (1 << 20))]
+    assert caught.value.where == f"{tmp_path}/a.txt:{line}" and [fault.where for fault in faults] == [
+        caught.value.where
+    ]
+    assert found == [*rest, ("five", 1)] and most < 8 << 20
+
+
 def test_utf16_byte_order_marks_and_nul(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfbegin\0end\n")
     assert [one.text for one in Sources([str(tmp_path / "a.txt")], layout="lines")] == ["begin\0end"]

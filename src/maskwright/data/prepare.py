@@ -30,7 +30,7 @@ from maskwright.text.cleaning.survey import DUPLICATE, STAYS, TOO_LONG, TOO_SHOR
 from maskwright.text.compression import changed_while_read
 from maskwright.text.dedup import Duplicates, is_held_out, text_key
 from maskwright.text.document import Document
-from maskwright.text.encoder import EncoderName, open_encoder, proven
+from maskwright.text.encoder import EncoderName, open_encoder, proven, require_equal
 from maskwright.text.fingerprint import fingerprint
 from maskwright.text.sources import Sources
 from maskwright.text.vocabulary import read_vocabulary
@@ -38,7 +38,8 @@ from maskwright.text.vocabulary import read_vocabulary
 ENCODE_CHARACTERS = 4_000_000
 """Text handed to the tokenizer's threads at once: large enough that they never wait, small enough for a laptop."""
 SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 32, 500
-"""The sample from the text's beginning on which a fast encoder is compared with the reference one: 5 milliseconds."""
+"""The sample from the text's beginning on which a fast encoder is compared with the reference one: 5 milliseconds. Of
+each later batch, its first document's beginning is."""
 
 
 @dataclass(frozen=True)
@@ -225,6 +226,7 @@ class _Preparation:
         self.special = store.special_table(vocabulary)
         self.byte_length = np.array(vocabulary.byte_length, np.int32)
         self.encoder, self.referee = open_encoder(request.tokenizer, request.encoder)
+        self.compared = False
         self.counts, self.duplicates = Counts(), Duplicates()
         self.origin = fingerprint(request.sources) + (fingerprint(request.held_out) if request.held_out else [])
         self.writer = request.writer(self.origin)
@@ -329,9 +331,7 @@ class _Preparation:
         if not batch:
             return
         if self.referee is not self.encoder:
-            samples = [document.text[:SAMPLE_CHARACTERS] for _, document in batch[:SAMPLE_DOCUMENTS]]
-            self.encoder = proven(self.encoder, self.referee, samples, self.request.tokenizer, self.request.encoder)
-            self.referee = self.encoder  # once is enough
+            self._compare([document.text[:SAMPLE_CHARACTERS] for _, document in batch[:SAMPLE_DOCUMENTS]])
         for split in ("train", "valid"):
             documents = [document for side, document in batch if side == split]
             if documents:
@@ -339,6 +339,14 @@ class _Preparation:
                 encoded = encode_documents(self.encoder, documents, self.byte_length)
                 require_text(encoded, self.special, self.request.tokenizer)
                 self.writer.add(split, encoded, np.array(origins, np.uint64))
+
+    def _compare(self, samples: list[str]) -> None:
+        """The first batch chooses the encoder, which has to give the referee's ids where each later one begins, too."""
+        if self.compared:
+            require_equal(self.encoder, self.referee, samples[:1], self.request.tokenizer)
+            return
+        self.encoder = proven(self.encoder, self.referee, samples, self.request.tokenizer, self.request.encoder)
+        self.compared = True
 
 
 def require_text(encoded: Encoded, special: NDArray[np.bool_], tokenizer: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -33,6 +35,14 @@ ODD_TEXTS = (
 CACHED_WORDS, TEXTS_PER_THREAD = 200_000, 128
 """For `tokenizers`: words whose ids it remembers (10,000 unless told), and texts handed to a thread at once. Books are
 encoded 1.4 times as fast as with 10,000 and 20,000: what it makes of few sentences stays in the processor's cache."""
+
+PIECE_CHARACTERS, CALL_CHARACTERS = 250_000, 4_000_000
+"""Longer texts are encoded in pieces, and no more is handed to `tokenizers` at once than that: it takes 100 bytes of
+memory for each character."""
+BREAK = re.compile(r"(?<=[^\W\d_])[ \n](?=[^\W\d_])")
+"""Where a text may be cut: at a space or a line feed between two letters."""
+BREAK_CHARACTERS, MOST_BREAKS = 200, 20
+"""How much of the text on each side shows whether a cut changes an id, and how many places are tried in a row."""
 
 USE_TOKENIZERS = "use --encoder tokenizers"
 
@@ -65,8 +75,10 @@ class TokenizersEncoder:
             self._tokenizer.model._resize_cache(CACHED_WORDS)
 
     def encode(self, texts: Texts) -> tuple[Ids, NDArray[np.int64]]:
-        size = TEXTS_PER_THREAD * len(hardware.usable_cpus())
-        parts = [self._encode(texts[first : first + size]) for first in range(0, max(len(texts), 1), size)]
+        return _in_pieces(self._encode_all, texts, self.joint)
+
+    def _encode_all(self, texts: Texts) -> tuple[Ids, NDArray[np.int64]]:
+        parts = [self._encode(some) for some in _calls(texts)]
         return np.concatenate([ids for ids, _ in parts]), np.concatenate([counts for _, counts in parts])
 
     def _encode(self, texts: Texts) -> tuple[Ids, NDArray[np.int64]]:
@@ -91,11 +103,80 @@ class GigatokenEncoder:
         self._tokenizer: Any = gigatoken.Tokenizer.from_json(json.dumps({**content, "added_tokens": ordinary}))
 
     def encode(self, texts: Texts) -> tuple[Ids, NDArray[np.int64]]:
+        return _in_pieces(self._encode, texts, self.joint)
+
+    def _encode(self, texts: Texts) -> tuple[Ids, NDArray[np.int64]]:
         import awkward
 
         nested = self._tokenizer.encode_batch(texts)
         ids = np.asarray(awkward.flatten(nested, axis=1)).astype(np.uint32, copy=False)
         return ids, np.asarray(awkward.num(nested, axis=1)).astype(np.int64, copy=False)
+
+
+Encode = Callable[[Texts], tuple[Ids, NDArray[np.int64]]]
+
+
+def _calls(texts: Texts) -> Iterator[Texts]:
+    """Runs of texts, as many as are encoded at once; an empty one if there is no text."""
+    most, begin, characters = TEXTS_PER_THREAD * len(hardware.usable_cpus()), 0, 0
+    for number, text in enumerate(texts):
+        if number > begin and (number - begin == most or characters + len(text) > CALL_CHARACTERS):
+            yield texts[begin:number]
+            begin, characters = number, 0
+        characters += len(text)
+    yield texts[begin:]
+
+
+def _in_pieces(encode: Encode, texts: Texts, joint: str) -> tuple[Ids, NDArray[np.int64]]:
+    """What `encode` gives, of long texts in pieces."""
+    if max(map(len, texts), default=0) <= PIECE_CHARACTERS:
+        return encode(texts)
+    pieces: list[Any] = []
+    begins: list[int] = []
+    for text in texts:
+        begins.append(len(pieces))
+        if len(text) <= PIECE_CHARACTERS:
+            pieces.append(text)
+        elif isinstance(text, str):
+            pieces += _pieces(encode, text, joint)
+        else:
+            pieces += [piece.encode() for piece in _pieces(encode, text.decode(), joint)]
+    ids, counts = encode(pieces)
+    return ids, np.add.reduceat(counts, begins)
+
+
+def _pieces(encode: Encode, text: str, joint: str) -> Iterator[str]:
+    """A text in pieces that have, one after the other, the ids of the whole. One without a place to cut stays whole."""
+    begin, before = 0, ""
+    while (found := _next_cut(encode, text, begin, joint)) is not None:
+        end, after, lead = found
+        yield before + text[begin:end]
+        begin, before = after, lead
+    yield before + text[begin:]
+
+
+def _next_cut(encode: Encode, text: str, begin: int, joint: str) -> tuple[int, int, str] | None:
+    """(end of the piece from `begin` on, where the next one begins, what that is encoded with before it)"""
+    wanted = begin + PIECE_CHARACTERS
+    while wanted < len(text):
+        place = wanted
+        for match in itertools.islice(BREAK.finditer(text, wanted), MOST_BREAKS):
+            place = match.start()
+            cut = (place, place + 1, joint) if match.group() == " " else (place + 1, place + 1, "")
+            if _changes_no_id(encode, text, cut):
+                return cut
+        if place == wanted:
+            return None
+        wanted = place + PIECE_CHARACTERS
+    return None
+
+
+def _changes_no_id(encode: Encode, text: str, cut: tuple[int, int, str]) -> bool:
+    """Whether the text around a cut has the same ids with it: splitting and merging look no further than words."""
+    end, after, lead = cut
+    begin, stop = max(end - BREAK_CHARACTERS, 0), after + BREAK_CHARACTERS
+    (whole, _), (parts, _) = encode([text[begin:stop]]), encode([text[begin:end], lead + text[after:stop]])
+    return np.array_equal(whole, parts)
 
 
 def _joint(location: str) -> str:

@@ -46,7 +46,8 @@ OnBadInput = Literal["error", "replace", "skip"]
 TEXT_ENDINGS = (".txt", ".text", ".md", ".rst")
 ENDINGS = (*TEXT_ENDINGS, ".jsonl", ".ndjson", ".parquet", ".csv", ".tsv", *WARC_ENDINGS, *SEQUENCE_ENDINGS)
 LONGEST_LINE_BYTES = 1 << 29
-"""More than the longest human chromosome. Memory holds a line, and what is made of it, at once."""
+"""More than the longest human chromosome. Memory holds a line, and what is made of it, at once. A document of several
+lines may have as many characters."""
 SPLITTABLE = (".jsonl", ".ndjson", *TEXT_ENDINGS)
 """Files whose documents end where a line ends, so that one can be read from the middle on."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -248,14 +249,27 @@ class Sources:
             )
             return None if self.on_bad_input == "skip" else raw.decode("utf-8", errors="replace")
 
+    def _too_long(self, name: str, line: int) -> None:
+        what = f"begins a document of over {LONGEST_LINE_BYTES:,} characters in layout {self.layout}"
+        fix = "part it, or give another --layout; --on-bad-input skip leaves it out"
+        self._fault("record", f"{name}:{line}", what, fix)
+
     def _whole_file(self, name: str, stream: BinaryIO) -> Iterator[Document]:
-        text = "\n".join(line for _, line in self._lines(name, stream)).strip()
+        blocks_of_lines: list[str] = []
+        size = 0
+        for _, lines in self._line_blocks(name, stream):
+            blocks_of_lines.append("\n".join([line.rstrip("\r") for line in lines]))
+            size += len(blocks_of_lines[-1]) + 1
+            if size > LONGEST_LINE_BYTES:
+                self._too_long(name, 1)
+                return
+        text = "\n".join(blocks_of_lines).strip()
         if text:
             yield Document((text,), False, name, 1)
 
     def _sentences(self, name: str, stream: BinaryIO) -> Iterator[Document]:
         sentences: list[str] = []
-        start = 1
+        start, size, passing = 1, 0, False  # size: of what earlier blocks have of a document; passing: of one left out
         for first, lines in self._line_blocks(name, stream):
             lines = [*map(str.strip, lines), ""]
             begin = 0
@@ -263,10 +277,14 @@ class Sources:
                 end = lines.index("", begin)
                 if not sentences:
                     start = first + begin
-                sentences += lines[begin:end]
-                if sentences and end < len(lines) - 1:
-                    yield Document(tuple(sentences), True, name, start)
-                    sentences = []
+                sentences += [] if passing else lines[begin:end]
+                if end < len(lines) - 1:
+                    if sentences:
+                        yield Document(tuple(sentences), True, name, start)
+                    sentences, size, passing = [], 0, False
+                elif (size := size + sum(map(len, lines[begin:end]))) > LONGEST_LINE_BYTES and not passing:
+                    self._too_long(name, start)
+                    sentences, passing = [], True
                 begin = end + 1
         if sentences:
             yield Document(tuple(sentences), True, name, start)

@@ -128,7 +128,8 @@ class _Driver:
         encoder = self._proven(resolved)
         vocabulary = read_vocabulary(request.tokenizer)
         everything = digest_of([os.path.basename(path) for path, _ in judged])
-        decided = [everything, vocabulary.fingerprint, request.options.valid_fraction, request.options.keep_duplicates]
+        options = request.options
+        decided = [everything, vocabulary.fingerprint, options.valid_fraction, options.keep_duplicates, encoder]
         paths = paths_of(self.work, "encode", [digest_of(*decided, part.number) for part in self.parts])
         work = Encode(
             resolved,

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from maskwright.core.errors import InputError
 from maskwright.data import store
 from maskwright.data.encode import encode_documents
-from maskwright.data.prepare import require_text
+from maskwright.data.prepare import SAMPLE_CHARACTERS, require_text
 from maskwright.data.writer import write_shard
 from maskwright.text.cleaning.steps import CleaningOptions, changed
 from maskwright.text.cleaning.survey import STAYS
 from maskwright.text.compression import changed_while_read
 from maskwright.text.dedup import is_held_out, text_key
 from maskwright.text.document import Document
-from maskwright.text.encoder import Encoder, EncoderName, open_encoder
+from maskwright.text.encoder import Encoder, EncoderName, open_encoder, require_equal
 from maskwright.text.parts.columns import Columns, ColumnWriter, Note, written
 from maskwright.text.parts.cut import Part
 from maskwright.text.parts.phase import fault_note
@@ -107,7 +107,9 @@ class _Encoding:
     def _encode(self, batch: list[tuple[bool, Document]]) -> None:
         if not batch:
             return
-        encoder, byte_length, special = self.tools
+        (encoder, referee), byte_length, special = self.tools
+        if referee is not encoder:
+            require_equal(encoder, referee, [batch[0][1].text[:SAMPLE_CHARACTERS]], self.work.named)
         valid = np.array([held_out for held_out, _ in batch])
         tokens = np.zeros(len(batch), "<u8")
         for split, places in zip(SPLITS, (np.flatnonzero(~valid), np.flatnonzero(valid)), strict=True):
@@ -129,11 +131,12 @@ class _Encoding:
 
 
 @lru_cache(maxsize=1)
-def _tools(tokenizer: str, encoder: EncoderName) -> tuple[Encoder, NDArray[np.int32], NDArray[np.bool_]]:
-    """(encoder, bytes of each id, special ids), kept by a process for its next part."""
+def _tools(
+    tokenizer: str, encoder: EncoderName
+) -> tuple[tuple[Encoder, Encoder], NDArray[np.int32], NDArray[np.bool_]]:
+    """((encoder, the one to compare it with), bytes of each id, special ids), kept by a process for its next part."""
     vocabulary = read_vocabulary(tokenizer)
-    chosen, _ = open_encoder(tokenizer, encoder)
-    return chosen, np.array(vocabulary.byte_length, np.int32), store.special_table(vocabulary)
+    return open_encoder(tokenizer, encoder), np.array(vocabulary.byte_length, np.int32), store.special_table(vocabulary)
 
 
 Piece = tuple[int, int, int]
