@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,31 @@ def test_two_models_of_one_name_lie_in_two_folders() -> None:
     for script in ("run_mlm", "run_glue"):
         _, values = taken(script, f"{script}_no_trainer.py --model_name_or_path m --train_file a.csv")
         assert values["optimizer"]["max_grad_norm"] is None
+
+
+@pytest.mark.parametrize(
+    ("script", "command"),
+    [
+        ("run_mlm", "run_mlm.py --model_name_or_path {0}/a --train_file {0} --validation_file {0} --max_steps 5"),
+        ("run_mlm", "run_mlm.py --dataset_name {0} --tokenizer_name {0}/b --model_revision {0} --config_name {0}"),
+        ("run_glue", "run_glue.py --model_name_or_path {0}/a --train_file {0}.csv --validation_file {0}.csv"),
+        ("run_glue", "run_glue.py --model_name_or_path {0}/a --dataset_name {0} --max_steps 5"),
+        ("fairseq", "fairseq-train {0} --task masked_lm --arch roberta_base --max-update 5 --tokens-per-sample 64"),
+        ("tpu_pretrain", "pretrain.py --pregenerated_data {0} --bert_model {0} --epochs 3"),
+    ],
+)
+def test_the_commands_to_type_run_nothing_that_a_script_smuggles_in(script: Script, command: str) -> None:
+    """They are pasted into a shell: whatever a script says is one word of them, or part of one."""
+    smuggled = "x; touch PWNED #`touch PWNED`$(touch PWNED)"
+    flags = " --push_to_hub --hub_model_id me/x" if script.startswith("run_") else ""
+    found, _ = taken(script, command.format(f"'{smuggled}'") + f" --output_dir '{smuggled}'{flags}", 1)
+    for line in found.commands("run.yaml"):
+        words = list(shlex.shlex(line, posix=True, punctuation_chars=True))
+        assert ";" not in words and "`" not in words, line
+    with pytest.raises(InputError, match=r"^--hub_model_id: 'me/x; touch PWNED #' is not OWNER/NAME"):
+        taken(
+            "run_mlm", "run_mlm.py --train_file a.txt --max_steps 5 --push_to_hub --hub_model_id 'me/x; touch PWNED #'"
+        )
 
 
 def test_what_is_not_taken_over_is_said(tmp_path: Path) -> None:

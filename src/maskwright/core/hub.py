@@ -58,6 +58,12 @@ def read_address(location: str) -> Address:
     return Address(*found.groups())
 
 
+def require_name(name: str, where: str) -> None:
+    """Raises `InputError`, with what to blame, unless it is OWNER/NAME."""
+    if re.fullmatch(NAME, name) is None:
+        raise InputError(f"{name!r:.80} is not OWNER/NAME", where=where, fix="such as my-team/my-encoder")
+
+
 def full_name(short: str | None) -> str | None:
     """OWNER/NAME of a model that many call `short`; None for others."""
     return f"{OWNERS[short]}/{short}" if short in OWNERS else None

@@ -8,7 +8,6 @@ for private models is the one of `HF_TOKEN` or of `hf auth login`, which `huggin
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from maskwright.core import storage
 from maskwright.core.console import note, say
 from maskwright.core.errors import InputError, MaskwrightError, ModelError
 from maskwright.core.extras import require
-from maskwright.core.hub import NAME, Address, is_hub, read_address
+from maskwright.core.hub import Address, is_hub, read_address, require_name
 from maskwright.model.hf.config import read_hf_config
 from maskwright.model.hf.folder import PICKLED
 from maskwright.text.tokenizer import FILES
@@ -187,8 +186,7 @@ def _reason(error: Exception) -> str:
 
 def require_push(name: str) -> None:
     """Raises `InputError` where `push` could not even begin: before an export, which takes longer."""
-    if re.fullmatch(NAME, name) is None:
-        raise InputError(f"{name!r:.80} is not OWNER/NAME", where="--push", fix="such as --push my-team/my-encoder")
+    require_name(name, "--push")
     require("huggingface_hub", "--push")
     from huggingface_hub import constants, get_token
 

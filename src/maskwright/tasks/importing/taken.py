@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import yaml
 
+from maskwright.core.child import typed
 from maskwright.core.console import several
 from maskwright.core.errors import InputError
 from maskwright.core.settings import nested
@@ -145,9 +145,9 @@ class Taken:
 
     def commands(self, config: str) -> list[str]:
         """What to type, in order."""
-        train = f"maskwright {self.verb} {shlex.quote(config)} --run {shlex.quote(self.run)}"
-        export = f"maskwright export {shlex.quote(self.run)} --to {shlex.quote(self.run.rstrip('/') + '-hf')}"
-        return [*self.before, train, export + (f" --push {self.push_to}" if self.push_to else "")]
+        push = ["--push", self.push_to] if self.push_to else []
+        export = ["export", self.run, "--to", f"{self.run.rstrip('/')}-hf", *push]
+        return [*self.before, typed([self.verb, config, "--run", self.run]), typed(export)]
 
     def as_json(self, config: str, text: str) -> dict[str, Any]:
         return {"yaml": text, "rows": [asdict(row) for row in self.rows], "commands": self.commands(config)}

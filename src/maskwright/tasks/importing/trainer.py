@@ -7,6 +7,7 @@ import math
 import os
 from typing import Any, get_args
 
+from maskwright.core import hub
 from maskwright.core.config import Reported
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import HIDDEN
@@ -258,7 +259,9 @@ def _elsewhere(taken: Taken) -> None:
     else:
         taken.note("report_to", said, "mapped")
     if taken.has("push_to_hub"):
-        taken.push_to = taken.text("hub_model_id") or "OWNER/NAME"
+        name = taken.text("hub_model_id") or "NAME"
+        taken.push_to = name if "/" in name else f"OWNER/{name}"
+        hub.require_name(taken.push_to, "--hub_model_id")
         taken.note("push_to_hub", "`export --push`, after the proof", "mapped")
     taken.note("hub_model_id", "export --push OWNER/NAME", "mapped")
 
