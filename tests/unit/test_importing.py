@@ -200,7 +200,18 @@ def test_a_token_in_the_command_goes_nowhere() -> None:
         ("python run_mlm.py --max_steps 1000 --logging_steps 0.01", {"logging.every_steps": 10}),
         ("run_mlm_no_trainer.py --max_train_steps 9 --num_warmup_steps 2", {"schedule.warmup_steps": 2}),
         ("run_mlm_no_trainer.py --max_train_steps 9", {"optimizer.max_grad_norm": None, "schedule.steps": 9}),
-        ("xla_spawn.py --num_cores 8 run_mlm.py", {"batch.virtual_workers": 8}),
+        ("xla_spawn.py --num_cores 8 run_mlm.py", {"batch.virtual_workers": 8, "engine.kind": "jax"}),
+        ("CUDA_VISIBLE_DEVICES=0,1,2,3 run_mlm.py", {"batch.virtual_workers": 4}),
+        ("export CUDA_VISIBLE_DEVICES='0,1'; run_mlm.py --max_steps 9", {"batch.virtual_workers": 2}),
+        ("CUDA_VISIBLE_DEVICES=0,1 accelerate launch run_mlm.py", {"batch.virtual_workers": 1}),
+        ("CUDA_VISIBLE_DEVICES=0,1 run_mlm_no_trainer.py", {"batch.virtual_workers": 1}),
+        ("run_mlm_wwm.py --train_ref_file r --train_file t", {"masking.kind": "whole_word"}),
+        (
+            "run_language_modeling.py --mlm --train_data_file t --block_size 99 --evaluate_during_training",
+            {"data.seq_len": 99, "evaluation.every_steps": 500},
+        ),
+        ("run_mlm.py --model_name_or_path out/b/epoch5640/", {"model.init_from": "out/b/epoch5640/"}),
+        ("run_mlm.py --model_name_or_path out/b/c", {"model.init_from": "out/b/c"}),
         ("deepspeed --include localhost:0,1,2,3 run_mlm.py", {"batch.virtual_workers": 4}),
         ("N=4; run_mlm.py --per_device_train_batch_size $(( 128/$N ))", {"batch.micro_batch_rows": 32}),
         ("torchrun --nproc_per_node 2 --master_port $(shuf -n 1) run_mlm.py", {"batch.virtual_workers": 2}),
@@ -212,6 +223,99 @@ def test_what_a_shell_understands(command: str, values: dict[str, Any]) -> None:
     found, _ = imported("run_mlm", command)
     assert {key: found.values.get(key) for key in values} == values
     assert "unknown" not in fates(found).values()
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        ("--dataset_name ./mine", "maskwright data prepare './mine/train-*.parquet'"),
+        ("--dataset_name a/b --dataset_config_name c", "maskwright data prepare 'data/b/c/train-*.parquet'"),
+        ("--dataset_name a/b", "--valid-fraction 0.05"),
+        (
+            "--dataset_name wikitext --dataset_config_name wikitext-2-raw-v1",
+            "--valid-files 'data/wikitext/wikitext-2-raw-v1/validation-*.parquet'",
+        ),
+    ],
+)
+def test_where_the_text_is(flags: str, line: str) -> None:
+    found, _ = taken("run_mlm", f"run_mlm.py {flags}")
+    commands = found.commands("x")
+    assert any(line in command for command in commands)
+    assert any("--repo-type dataset" in command for command in commands) is ("./mine" not in flags)
+
+
+@pytest.mark.parametrize(
+    ("task", "folder", "train"),
+    [
+        ("SST-2", "", "glue/SST-2/train.tsv"),
+        ("STS-B", "--data_dir /glue/STS-B/", "/glue/STS-B/train.tsv"),
+        ("CoLA", "--data_dir mine", "mine/train.tsv"),
+    ],
+)
+def test_older_names_of_tasks(task: str, folder: str, train: str) -> None:
+    found, values = taken("run_glue", f"run_glue.py --task_name {task} {folder} --model_name_or_path m")
+    assert values["data"]["train"] == train and "label" in values["data"]
+    assert fates(found)["--task_name"] == "mapped" and "unknown" not in fates(found).values()
+
+
+def test_what_the_script_does_otherwise_is_said(tmp_path: Path) -> None:
+    found, _ = taken("run_mlm", "run_mlm.py --train_file a.txt --line_by_line")
+    assert "lines share rows, so an epoch has fewer updates" in table(found.rows)
+    found, values = taken("fairseq", "fairseq-train d --patience 100 --max-update 9")
+    assert fates(found)["--patience"] == "left out" and "evaluation" not in values
+    _, values = taken("fairseq", "fairseq-train d --patience 9 --validate-interval-updates 5 --max-update 9")
+    assert values["evaluation"] == {"every_steps": 5, "patience": 9}
+    _, values = taken("fairseq", "CUDA_VISIBLE_DEVICES=0,1 fairseq-train d --update-freq 4 --max-update 9")
+    assert values["batch"]["virtual_workers"] == 8
+    (tmp_path / "two.sh").write_text("python run_mlm.py --max_seq_length 128\npython run_mlm.py --max_seq_length 512\n")
+    found, values = taken("run_mlm", str(tmp_path / "two.sh"))
+    assert values["data"]["seq_len"] == 128 and "starts it 1 more time, which is left out" in table(found.rows)
+
+
+HYDRA = """
+common: {fp16: true, log_interval: 200}
+checkpoint: {no_epoch_checkpoints: true}
+task: {_name: masked_lm, data: "???", sample_break_mode: complete, tokens_per_sample: 256}
+criterion: masked_lm
+dataset: {batch_size: 16}
+optimizer: {_name: adam, weight_decay: 0.01, adam_betas: "(0.9,0.98)", adam_eps: 1e-06}
+lr_scheduler: {_name: polynomial_decay, warmup_updates: 100}
+optimization: {clip_norm: 0, lr: [0.0005], max_update: 1250, update_freq: [16]}
+model: {_name: roberta, max_positions: 512, dropout: 0.1, attention_dropout: 0.1}
+"""
+
+
+def test_fairseqs_hydra_has_its_flags_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(HYDRA)
+    command = f"DATA=bin; fairseq-hydra-train -m --config-dir {tmp_path} --config-name base task.data=$DATA"
+    found, values = taken("fairseq", f"{command} optimization.update_freq='[4]' +common.seed=7 hydra.sweep.dir=x")
+    assert "data convert bin " in found.commands("x")[1] and values["engine"]["dtype"] == "fp16"
+    assert values["batch"] == {"micro_batch_rows": 16, "virtual_workers": 4} and values["seed"] == 7
+    assert values["optimizer"] == {
+        "weight_decay": 0.01,
+        "eps": 1e-6,
+        "beta1": 0.9,
+        "beta2": 0.98,
+        "max_grad_norm": None,
+        "learning_rate": 0.0005,
+    }
+    assert values["schedule"] == {"steps": 1250, "kind": "linear", "warmup_steps": 100}
+    assert values["data"] == {"store": "data/store", "seq_len": 256, "packing": "full_sentences"}
+    assert "unknown" not in fates(found).values() and fates(found)["optimization.lr"] == "mapped"
+    with pytest.raises(InputError, match=r"none/base.yaml: no such file, and it has most"):
+        taken("fairseq", "fairseq-hydra-train --config-dir none --config-name base task.data=d")
+
+
+def test_the_script_of_pregenerated_epochs_for_gpus() -> None:
+    command = (
+        "finetune_on_pregenerated.py --pregenerated_data d --bert_model bert-base-cased --do_lower_case --epochs 2"
+    )
+    found, values = taken("tpu_pretrain", f"{command} --train_batch_size 32 --gradient_accumulation_steps 4 --fp16")
+    assert values["batch"] == {"micro_batch_rows": 8, "virtual_workers": 4} and values["engine"]["dtype"] == "fp16"
+    assert values["optimizer"]["beta2"] == 0.999 and fates(found)["--is_next"] == "left out"
+    assert "unknown" not in fates(found).values()
+    found, values = taken("tpu_pretrain", "python pretrain.py --pregenerated_data d --tpu_ip $IP --bert_model m")
+    assert fates(found)["--tpu_ip"] == "not needed" and values["optimizer"]["beta2"] == 0.98
 
 
 def test_two_models_of_one_name_lie_in_two_folders() -> None:
@@ -273,7 +377,11 @@ def test_what_is_not_taken_over_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "command", "message"),
     [
-        ("run_mlm", "python run_clm.py", "has no run_mlm.py"),
+        ("run_mlm", "python run_clm.py", "has no run_mlm.py.* there are no causal models here"),
+        ("run_mlm", "python run_language_modeling.py --train_data_file a", "without --mlm it trains a causal model"),
+        ("run_mlm", "fairseq-hydra-train task.data=d", "`maskwright import fairseq` reads this one"),
+        ("run_glue", "python run_ner.py --data_dir d", "labels words; begin with the recipe conll2003"),
+        ("run_glue", "run_glue.py --task_name imdb", "imdb is not a task of GLUE. Fix: one of cola, mnli"),
         ("run_mlm", "python run_mlm.py --train_file $TEXT", "uses \\$TEXT, whose value only a shell knows"),
         ("run_mlm", "python run_mlm.py --train_file $(ls)/a", "uses \\$\\(ls\\), whose .* its value into the command"),
         ("run_mlm", "python run_mlm.py --bf16 $MORE", "uses \\$MORE"),
@@ -291,7 +399,7 @@ def test_what_is_not_taken_over_is_said(tmp_path: Path) -> None:
         ("fairseq", "fairseq-train d --lr 0", "is not above 0"),
         ("run_mlm", "run_mlm.py --seed 1e400", "is not a number"),
         ("run_mlm", "run_mlm.py --config_overrides max_position_embeddings=abc", "is not a number"),
-        ("tpu_pretrain", "cd pretrain && ls", "has no pretrain.py or pretrain"),
+        ("tpu_pretrain", "cd pretrain && ls", "has no pretrain.py or finetune_on_pregenerated.py or pretrain"),
     ],
 )
 def test_what_cannot_be_read_is_one_line(script: Script, command: str, message: str) -> None:

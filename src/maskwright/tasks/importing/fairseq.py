@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import os
 import shlex
 from typing import Any
 
 from maskwright.core.console import several
 from maskwright.core.errors import InputError
+from maskwright.tasks.importing.hydra import read_hydra
 from maskwright.tasks.importing.taken import Row, Taken, number_of
 from maskwright.tasks.importing.typed import Script, Typed
 
@@ -18,9 +20,10 @@ reset_optimizer reset_lr_scheduler reset_dataloader reset_meters no_save no_save
 no_last_checkpoints untie_weights_roberta find_unused_parameters fast_stat_sync no_progress_bar
 disable_validation
 """
+HYDRA = ("fairseq-hydra-train", "hydra_train.py", "fairseq_cli.hydra_train")
 SCRIPT = Script(
-    ("fairseq-train", "train.py"),
-    modules=("fairseq_cli.train",),
+    ("fairseq-train", "train.py", *HYDRA[:2]),
+    modules=("fairseq_cli.train", HYDRA[2]),
     switches=frozenset(_SWITCHES.split()),
     several_values=frozenset({"input_shapes"}),
 )
@@ -43,7 +46,7 @@ NUMBERS = {
 }
 NOT_NEEDED = {
     "task criterion": "there is one task, masked tokens, and its loss is cross entropy",
-    "num_workers": "batches are cut from memory-mapped files, without loader workers",
+    "num_workers dataset_impl": "batches are cut from memory-mapped files, without loader workers",
     "no_epoch_checkpoints no_save_optimizer_state": "checkpoints are of steps, and whole",
     "log_format log_steps metrics_debug suppress_loss_report": "the run directory has log.txt and metrics.jsonl",
     "skip_invalid_size_inputs_valid_test max_source_positions max_positions max_target_positions": (
@@ -60,11 +63,13 @@ NOT_NEEDED = {
     "shorten_method shorten_data_split_list": "documents are cut into rows, never shortened",
     "validate_interval": "it counts epochs; evaluation.every_steps counts steps",
     "tpu": "`submit slice NAME` names the slice",
-    "train_subset valid_subset": "a store holds the training part and what is held out",
+    "train_subset valid_subset ignore_unused_valid_subsets": "a store holds the training part and what is held out",
 }
 
 
 def fairseq(typed: Typed, devices: int | None) -> Taken:
+    if os.path.basename(typed.script) in HYDRA:
+        read_hydra(typed)
     taken = Taken(typed)
     taken.run_in("save_dir")
     _data(taken)
@@ -257,5 +262,7 @@ def _rest(taken: Taken) -> None:
         taken.set("validate_interval_updates", {"evaluation.every_steps": every})
     if "tensorboard_logdir" in taken.typed.flags:
         taken.note("tensorboard_logdir", "logging.report_to: [tensorboard], in the run directory", "mapped")
-    if "patience" in taken.typed.flags:
+    if "patience" in taken.typed.flags and "evaluation.every_steps" not in taken.values:
+        taken.note("patience", "it counts validations: set evaluation.patience and evaluation.every_steps")
+    elif "patience" in taken.typed.flags:
         taken.set("patience", {"evaluation.patience": max(1, taken.whole("patience", 1))})

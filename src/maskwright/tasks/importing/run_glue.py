@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import csv
 import os
-import shlex
 from typing import Any
 
 from maskwright.core import recipes
 from maskwright.core.console import several
 from maskwright.core.errors import InputError
 from maskwright.core.settings import parse_yaml
-from maskwright.tasks.importing.run_mlm import fetched
+from maskwright.tasks.importing.run_mlm import fetched, fetched_data
 from maskwright.tasks.importing.taken import Taken, shown
-from maskwright.tasks.importing.trainer import NOT_NEEDED, SWITCHES, from_json, training
+from maskwright.tasks.importing.trainer import NOT_NEEDED, SWITCHES, devices, from_json, training
 from maskwright.tasks.importing.typed import Script, Typed
 
 SCRIPT = Script(("run_glue.py", "run_glue_no_trainer.py", "run_classification.py"), switches=SWITCHES)
@@ -26,9 +25,10 @@ LOOKED_AT = 200
 def run_glue(typed: Typed) -> Taken:
     taken = Taken(typed, verb="finetune")
     from_json(taken)
+    devices(taken)
     taken.run_in("output_dir")
     if task := taken.text("task_name"):
-        _task(taken, task.lower())
+        _task(taken, task)
     else:
         _files(taken)
     place = taken.text("model_name_or_path") or "model"
@@ -58,19 +58,25 @@ def run_glue(typed: Typed) -> Taken:
 
 
 def _task(taken: Taken, task: str) -> None:
-    recipe = f"glue-{task}"
+    """Scripts before transformers 4 call the tasks as their folders, such as SST-2 and STS-B, below --data_dir."""
+    known = [name.removeprefix("glue-") for name in recipes.names("finetune") if name.startswith("glue-")]
+    recipe = f"glue-{task.lower().replace('-', '')}"
     if recipe not in recipes.names("finetune"):
-        taken.note("task_name", "is no task of GLUE that has files; give data.train and its columns")
-        taken.values["data.train"] = "train.csv"
-        return
+        fix = f"one of {', '.join(known)}; own files are given by --train_file"
+        raise InputError(f"{task} is not a task of GLUE", where="--task_name", fix=fix)
     content: Any = parse_yaml(recipes.read(recipe), recipe)
     values = {
         f"{section}.{key}": value
         for section in ("task", "data", "evaluation")
         for key, value in content.get(section, {}).items()
     }
-    taken.values |= values
     where = os.path.dirname(values["data.train"])
+    if folder := taken.text("data_dir"):
+        moved = {key: value for key, value in values.items() if str(value).startswith(f"{where}/")}
+        values |= {key: os.path.join(folder, os.path.basename(value)) for key, value in moved.items()}
+        where = folder.rstrip("/")
+        taken.note("data_dir", "the folder of data.train and its neighbours", "mapped")
+    taken.values |= values
     taken.note("task_name", f"the files and columns of the recipe {recipe}: GLUE's own, in {where}/", "mapped")
 
 
@@ -80,9 +86,7 @@ def _files(taken: Taken) -> None:
             taken.set(name, {key: file})
     train = taken.values.get("data.train")
     if train is None and "dataset_name" in taken.typed.flags:
-        name = str(taken.text("dataset_name"))
-        folder = f"data/{name.rpartition('/')[2]}"
-        taken.before.append(f"hf download {shlex.quote(name)} --repo-type dataset --local-dir {shlex.quote(folder)}")
+        folder = fetched_data(taken)
         taken.values["data.train"] = f"{folder}/train-*.parquet"
         taken.note("dataset_name", "data.train: its Parquet files; look where the folder has them", "mapped")
         taken.note("dataset_config_name", "the folder of those files", "mapped")

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from typing import Any
 
 from maskwright.core.console import several
-from maskwright.core.errors import ModelError
+from maskwright.core.errors import InputError, ModelError
 from maskwright.model.hf.config import read_hf_config
 from maskwright.model.hf.families import FAMILIES
-from maskwright.tasks.importing.taken import Taken, number_of
-from maskwright.tasks.importing.trainer import NOT_NEEDED, SWITCHES, from_json, training
+from maskwright.tasks.importing.taken import Fate, Row, Taken, number_of
+from maskwright.tasks.importing.trainer import NOT_NEEDED, SWITCHES, devices, from_json, training
 from maskwright.tasks.importing.typed import Script, Typed
 
-SCRIPT = Script(("run_mlm.py", "run_mlm_no_trainer.py"), switches=SWITCHES)
+WHOLE_WORDS = "run_mlm_wwm.py"
+OLDER = "run_language_modeling.py"
+"""Its name before transformers 4, in which --mlm chose between two tasks."""
+SCRIPT = Script(("run_mlm.py", "run_mlm_no_trainer.py", WHOLE_WORDS, OLDER), switches=SWITCHES)
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
+HAS_VALIDATION = ("wikitext",)
+"""Data sets with a held-out part of their own, as far as the scripts' pages name any."""
 SHAPE = {
     "hidden_size": "model.hidden_size",
     "num_hidden_layers": "model.num_hidden_layers",
@@ -37,8 +44,10 @@ POSITION_OFFSET = 2
 def run_mlm(typed: Typed) -> Taken:
     taken = Taken(typed)
     from_json(taken)
+    devices(taken)
     taken.run_in("output_dir")
     taken.values["data.store"] = STORE
+    _kind(taken)
     model = _model(taken)
     _rows(taken, model)
     _batch(taken)
@@ -52,6 +61,23 @@ def run_mlm(typed: Typed) -> Taken:
         taken.note(name, "with evaluation.patience, the best checkpoint by held-out loss is kept and exported")
     taken.close(NOT_NEEDED)
     return taken
+
+
+def _kind(taken: Taken) -> None:
+    """What is predicted, which the older scripts and the one of whole words decide otherwise."""
+    script = os.path.basename(taken.typed.script)
+    if script == OLDER and not taken.has("mlm"):
+        fix = "add --mlm, if masked tokens are what you want"
+        raise InputError("without --mlm it trains a causal model, which is not here", where=script, fix=fix)
+    taken.note("mlm", "masked tokens are what a run predicts", "mapped")
+    if script == OLDER and not {"num_train_epochs", "max_steps"} & taken.typed.flags.keys():
+        what = "transformers 2 took 1 epoch, and 4 rows a device: set schedule.epochs, batch.micro_batch_rows"
+        taken.rows.append(Row(OLDER, "", "left out", what))
+    if script == WHOLE_WORDS:
+        taken.values["masking.kind"] = "whole_word"
+        taken.rows.append(Row(WHOLE_WORDS, "", "mapped", "masking.kind: whole_word"))
+    for name in ("train_ref_file", "validation_ref_file"):
+        taken.note(name, "words of several Chinese characters; whole words are the tokenizer's own here")
 
 
 # ---- the model -----------------------------------------------------------------------------------------------------
@@ -91,9 +117,14 @@ def _by_name(place: str) -> str:
     return "modernbert" if any(part in place.lower() for part in ("modernbert", "ettin", "mmbert")) else "roberta"
 
 
+def _on_hub(place: str) -> bool:
+    """Whether it is a name of the Hub, and no path: those have more slashes, one at their end, or are here."""
+    return bool(HUB_NAME.fullmatch(place)) and not place.startswith(".") and not os.path.isdir(place)
+
+
 def _local(place: str) -> str:
-    """Where a model of the Hub is put; a folder that is there stays where it is."""
-    return place if os.path.isdir(place) or place.startswith((".", "/")) else f"models/{place.rpartition('/')[2]}"
+    """Where a model of the Hub is put; a path stays as it is."""
+    return f"models/{place.rpartition('/')[2]}" if _on_hub(place) else place
 
 
 def fetched(taken: Taken, place: str, revision: str | None = None) -> str:
@@ -139,11 +170,14 @@ def _prepare(taken: Taken, tokenizer: str) -> None:
     """The lines that fetch the text and make the store."""
     words = ["maskwright", "data", "prepare"]
     taken.note("tokenizer_name", f"data prepare --tokenizer {tokenizer}", "mapped")
-    if name := taken.text("dataset_name"):
-        folder = f"data/{name.rpartition('/')[2]}"
-        taken.before.append(f"hf download {shlex.quote(name)} --repo-type dataset --local-dir {shlex.quote(folder)}")
+    validation = taken.text("validation_file")
+    name = taken.text("dataset_name")
+    if name:
         part = taken.text("dataset_config_name")
-        words.append(f"{folder}/{part + '/' if part else ''}train-*.parquet")
+        folder = f"{fetched_data(taken)}/{part + '/' if part else ''}"
+        words.append(f"{folder}train-*.parquet")
+        if not validation and name.rpartition("/")[2] in HAS_VALIDATION:
+            validation = f"{folder}validation-*.parquet"
         taken.note("dataset_name", "data prepare reads its Parquet files; look where the folder has them", "mapped")
         taken.note("dataset_config_name", "the folder of those files", "mapped")
     elif file := taken.text("train_file"):
@@ -153,20 +187,37 @@ def _prepare(taken: Taken, tokenizer: str) -> None:
         words.append("corpus.txt")
         taken.row("train_file", "left out", "the command names no text; corpus.txt stands for it")
     words += ["--tokenizer", tokenizer, "--to", STORE]
-    if taken.has("line_by_line"):
+    if taken.has("line_by_line") or os.path.basename(taken.typed.script) == WHOLE_WORDS:
         words += ["--layout", "lines"]
-        taken.note("line_by_line", "data prepare --layout lines: each line is a document", "mapped")
-    if file := taken.text("validation_file"):
-        words += ["--valid-files", file]
-        taken.note("validation_file", f"data prepare --valid-files {file}", "mapped")
-        taken.note("validation_split_percentage", "--validation_file decides", "not needed")
+        taken.row("line_by_line", _fate(taken, "line_by_line"), "data prepare --layout lines: each line is a document")
+        what = "a row for each line: here lines share rows, so an epoch has fewer updates, and each reads more text"
+        taken.row("line_by_line", "left out", f"{what}; schedule.steps sets their number")
+    if validation:
+        words += ["--valid-files", validation]
+        taken.row("validation_file", _fate(taken, "validation_file"), f"data prepare --valid-files {validation}")
+        taken.note("validation_split_percentage", "the text has a held-out part of its own", "not needed")
     else:
         share = taken.number("validation_split_percentage", 5) / 100
         words += ["--valid-fraction", f"{share:g}"]
-        fate = "mapped" if "validation_split_percentage" in taken.typed.flags else "default"
-        taken.row("validation_split_percentage", fate, f"data prepare --valid-fraction {share:g}")  # type: ignore[arg-type]
+        said = f"data prepare --valid-fraction {share:g}"
+        said += "; if the data set has a validation part, the script takes that: --valid-files" if name else ""
+        taken.row("validation_split_percentage", _fate(taken, "validation_split_percentage"), said)
     taken.before.append(shlex.join(words))
     taken.note("max_train_samples", "prepare a part of the text instead")
+
+
+def fetched_data(taken: Taken) -> str:
+    """The folder of --dataset_name, with the line that fetches it if it is a name of the Hub."""
+    name = str(taken.text("dataset_name"))
+    if not _on_hub(name):
+        return name.rstrip("/")
+    folder = f"data/{name.rpartition('/')[2]}"
+    taken.before.append(f"hf download {shlex.quote(name)} --repo-type dataset --local-dir {shlex.quote(folder)}")
+    return folder
+
+
+def _fate(taken: Taken, name: str) -> Fate:
+    return "mapped" if name in taken.typed.flags else "default"
 
 
 def _rows(taken: Taken, architecture: str) -> None:

@@ -1,16 +1,22 @@
-"""`python -m pretrain` of allenai/tpu_pretrain, on its folder of pregenerated epochs."""
+"""`python -m pretrain` of allenai/tpu_pretrain, on its folder of pregenerated epochs, and
+pytorch-transformers' script for GPUs, which reads the same folders."""
 
 from __future__ import annotations
+
+import os
 
 from maskwright.core.console import several
 from maskwright.tasks.importing.run_mlm import fetched
 from maskwright.tasks.importing.taken import Taken, number_of, share_of_steps
 from maskwright.tasks.importing.typed import Script, Typed
 
+FOR_GPUS = "finetune_on_pregenerated.py"
 SCRIPT = Script(
-    ("pretrain.py",),
+    ("pretrain.py", FOR_GPUS),
     modules=("pretrain",),
-    switches=frozenset({"reduce_memory", "one_tpu", "tpu_report", "track_learning_rate"}),
+    switches=frozenset(
+        {"reduce_memory", "one_tpu", "tpu_report", "track_learning_rate", "do_lower_case", "fp16", "no_cuda"}
+    ),
     several_values=frozenset({"betas"}),
 )
 NUM_CORES = 8
@@ -27,6 +33,9 @@ NOT_NEEDED = {
     "log_file": "the run directory has log.txt",
     "track_learning_rate": "metrics.jsonl has the learning rate",
     "local_rank": "a run finds its processes by itself",
+    "tpu_ip": "a TPU's hosts find their own chips",
+    "do_lower_case": "the tokenizer's own files decide",
+    "loss_scale": "fp16 always scales its loss, and finds the factor by itself",
 }
 
 
@@ -40,7 +49,10 @@ def tpu_pretrain(typed: Typed, devices: int | None) -> Taken:
     taken.set("bert_model", {"model.init_from": fetched(taken, taken.text("bert_model") or "roberta-base")})
     taken.values |= {"model.hidden_dropout": 0.1, "model.attention_dropout": 0.1}
     taken.keys(NUMBERS)
-    betas = [number_of(number, "--betas") for number in (taken.text("betas") or "0.9 0.98").split()]
+    for_gpus = os.path.basename(typed.script) == FOR_GPUS
+    betas = [
+        number_of(number, "--betas") for number in (taken.text("betas") or f"0.9 {0.999 if for_gpus else 0.98}").split()
+    ]
     taken.set("betas", {"optimizer.beta1": betas[0], "optimizer.beta2": betas[-1]})
     taken.values |= {"optimizer.weight_decay": 0.01, "optimizer.max_grad_norm": None, "schedule.kind": "linear"}
     taken.row("weight_decay", "default", "optimizer.weight_decay: 0.01")
@@ -50,8 +62,14 @@ def tpu_pretrain(typed: Typed, devices: int | None) -> Taken:
         taken.note("warmup_steps", "--warmup_proportion decides", "not needed")
     else:
         taken.set("warmup_steps", {"schedule.warmup_steps": taken.whole("warmup_steps", 0)})
-    _batch(taken, devices)
-    taken.values["engine.dtype"] = "fp32"
+    if for_gpus:
+        _of_gpus(taken, devices)
+    else:
+        _batch(taken, devices)
+    taken.values["engine.dtype"] = "fp16" if taken.has("fp16") else "fp32"
+    taken.note("fp16", "engine.dtype: fp16", "mapped")
+    if taken.has("no_cuda"):
+        taken.set("no_cuda", {"engine.device": "cpu"})
     taken.close(NOT_NEEDED)
     return taken
 
@@ -64,3 +82,21 @@ def _batch(taken: Taken, devices: int | None) -> None:
     steps = max(1, taken.whole("gradient_accumulation_steps", 1))
     note = f"{steps} accumulated x {several(cores, 'core')}"
     taken.set("gradient_accumulation_steps", {"batch.virtual_workers": steps * cores}, note)
+
+
+def _of_gpus(taken: Taken, devices: int | None) -> None:
+    """There, --train_batch_size is that of an update, or of an update of each process that a launcher starts."""
+    steps, processes = max(1, taken.whole("gradient_accumulation_steps", 1)), taken.typed.world_size
+    rows = max(1, taken.whole("train_batch_size", 32) // steps)
+    parts = steps * processes
+    if processes == 1 and devices and rows % devices == 0:
+        rows, parts = rows // devices, steps * devices
+    note = f"{rows} x {parts} are its rows of an update" if processes == 1 else f"of each of {processes} processes"
+    taken.set("train_batch_size", {"batch.micro_batch_rows": rows, "batch.virtual_workers": parts}, note)
+    taken.note("gradient_accumulation_steps", "see --train_batch_size", "mapped")
+    taken.row(
+        "is_next", "left out", "the loss of next sentences, which its model has besides: masked tokens are trained"
+    )
+    if not {"warmup_steps", "warmup_proportion"} & taken.typed.flags.keys():
+        what = "pytorch-pretrained-BERT's script warms up for 0.1 of its steps, later ones do not"
+        taken.row("warmup_proportion", "left out", f"{what}: set schedule.warmup_steps")

@@ -12,7 +12,7 @@ from maskwright.core.config import Reported
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import HIDDEN
 from maskwright.core.storage import read_json
-from maskwright.tasks.importing.taken import Taken, number_of, share_of_steps, shown
+from maskwright.tasks.importing.taken import Row, Taken, number_of, share_of_steps, shown
 from maskwright.tasks.importing.typed import SECRET
 
 SCHEDULES = {
@@ -34,6 +34,14 @@ ALIASES = {
     "evaluation_strategy": "eval_strategy",
     "activation_checkpointing": "gradient_checkpointing",
     "per_gpu_train_batch_size": "per_device_train_batch_size",
+    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
+    "train_data_file": "train_file",
+    "eval_data_file": "validation_file",
+    "block_size": "max_seq_length",
+    "push_to_hub_model_id": "hub_model_id",
+    "use_auth_token": "token",
+    "hub_token": "token",
+    "tb_log_dir": "logging_dir",
 }
 """Names in the scripts without a Trainer, and older and newer ones of its own."""
 _SWITCHES = """
@@ -43,7 +51,7 @@ load_best_model_at_end greater_is_better group_by_length dataloader_drop_last da
 dataloader_persistent_workers disable_tqdm trust_remote_code use_fast_tokenizer ignore_data_skip adafactor
 auto_find_batch_size full_determinism remove_unused_columns ignore_mismatched_sizes do_regression
 save_only_model save_safetensors prediction_loss_only activation_checkpointing logging_first_step
-bf16_full_eval fp16_full_eval low_cpu_mem_usage
+bf16_full_eval fp16_full_eval low_cpu_mem_usage mlm evaluate_during_training do_lower_case use_auth_token
 """
 SWITCHES = frozenset(_SWITCHES.split())
 NUMBERS = {
@@ -74,13 +82,29 @@ NOT_NEEDED = {
     ),
     "save_safetensors save_only_model save_on_each_node": "a checkpoint is whole, and never a pickle",
     "data_seed full_determinism use_cpu_offload": "one seed decides everything, and a run gives the same bits again",
-    "token hub_token hub_private_repo hub_strategy hub_always_push": "`hf auth login` keeps the token",
+    "do_lower_case": "the tokenizer's own files decide",
+    "token hub_private_repo hub_strategy hub_always_push": "`hf auth login` keeps the token",
     "bf16_full_eval fp16_full_eval fp16_backend fp16_opt_level half_precision_backend tf32": (
         "engine.dtype decides for training and evaluation"
     ),
     "auto_find_batch_size": "micro-batches that do not fit into a device's memory are computed in more parts",
     "dtype": "weights are kept in fp32, and engine.dtype is that of the products",
 }
+
+
+def devices(taken: Taken) -> None:
+    """Takes the GPUs that the Trainer would use without a launcher, and TPUs where xla_spawn starts it."""
+    typed = taken.typed
+    if typed.gpus and not typed.started_by and "no_trainer" not in typed.script and typed.world_size == 1:
+        typed.world_size = typed.gpus
+        if typed.gpus > 1:
+            became = f"{typed.gpus} devices: without a launcher the Trainer computes on all of them"
+            taken.rows.append(Row("CUDA_VISIBLE_DEVICES", "", "mapped", became))
+    if typed.started_by == "xla_spawn.py" or taken.whole("tpu_num_cores", 0):
+        typed.world_size = max(typed.world_size, taken.whole("tpu_num_cores", 1))
+        taken.values["engine.kind"] = "jax"
+        taken.rows.append(Row("xla_spawn.py", "", "mapped", "engine.kind: jax, for TPUs"))
+        taken.note("tpu_num_cores", "batch.virtual_workers", "mapped")
 
 
 def training(taken: Taken) -> None:
@@ -217,7 +241,8 @@ def _saving(taken: Taken, steps: int | None) -> None:
     if "save_total_limit" in taken.typed.flags:
         taken.set("save_total_limit", {"checkpoint.keep": max(1, taken.whole("save_total_limit", 2))})
     name = "eval_strategy"
-    judged = taken.text(name) or "no"
+    judged = taken.text(name) or ("steps" if taken.has("evaluate_during_training") else "no")
+    taken.note("evaluate_during_training", "evaluation.every_steps", "mapped")
     if judged == "steps":
         _every(taken, "eval_steps", "evaluation.every_steps", logged or 500, steps)
         taken.note(name, "evaluation.every_steps", "mapped")

@@ -31,6 +31,22 @@ TOTAL = "num_processes"
 """accelerate's count is that of all machines, the others' is that of one."""
 
 
+ELSEWHERE = {
+    "run_mlm.py": "`maskwright import run_mlm` reads this one",
+    "run_language_modeling.py": "`maskwright import run_mlm` reads this one",
+    "run_glue.py": "`maskwright import run_glue` reads this one",
+    "run_classification.py": "`maskwright import run_glue` reads this one",
+    "fairseq-train": "`maskwright import fairseq` reads this one",
+    "fairseq-hydra-train": "`maskwright import fairseq` reads this one",
+    "finetune_on_pregenerated.py": "`maskwright import tpu_pretrain` reads this one",
+    "run_ner.py": "`maskwright finetune` labels words; begin with the recipe conll2003 or wikiann",
+    "run_qa.py": "`maskwright finetune` answers questions; begin with the recipe squad",
+    "run_squad.py": "`maskwright finetune` answers questions; begin with the recipe squad",
+    "run_clm.py": "there are no causal models here; run_mlm.py is what is read",
+}
+"""What to do where the command starts another script."""
+
+
 @dataclass(frozen=True)
 class Script:
     names: tuple[str, ...]
@@ -61,8 +77,8 @@ class Typed:
     """One that starts a number of processes that the command does not say."""
     unknown_count: str | None = None
     """What only a shell could know of the number of processes."""
-    is_launched: bool = False
-    """Whether torchrun, accelerate or another of them starts it."""
+    started_by: str = ""
+    """The launcher in front of it, such as torchrun; whether it says a number or not."""
     gpus: int | None = None
     """As many as CUDA_VISIBLE_DEVICES lists."""
     others: int = 0
@@ -136,6 +152,8 @@ def read_command(given: str, script: Script, sourced: Mapping[str, str] = {}, fi
     if typed is not None:
         return typed
     fix = "give the whole command in single quotes, or the file of a shell script that has it"
+    other = next((name for name in ELSEWHERE if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)), None)
+    fix = ELSEWHERE[other] if other else fix
     raise InputError(f"has no {' or '.join((*script.names, *script.modules))}", where=where, fix=fix)
 
 
@@ -179,7 +197,7 @@ def _sorted(before: list[str], words: list[str], script: Script) -> Typed:
         processes = sum(len(host.partition(":")[2].split(",")) for host in include[0].split("@"))
     machines = _count(launcher, _MACHINES)
     started = next((name for name in before if os.path.basename(name) in _LAUNCHERS), "")
-    typed.is_launched = bool(started)
+    typed.started_by = os.path.basename(started)
     counts = [word for name in (*_PROCESSES, *_MACHINES, "include") for word in launcher.get(name, [])]
     typed.unknown_count = next((word for word in counts if started and unknown_in(word)), None)
     if started and (processes is None or (machines is None and launcher.keys() & {*_MACHINES})):

@@ -1,0 +1,78 @@
+"""fairseq-hydra-train's way to say flags: a YAML of sections, and `section.name=value` words that come after it."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from maskwright.core.errors import InputError
+from maskwright.core.settings import read_yaml
+from maskwright.tasks.importing.typed import Typed
+
+_NAMED = {
+    "model": "arch",
+    "task": "task",
+    "criterion": "criterion",
+    "optimizer": "optimizer",
+    "lr_scheduler": "lr_scheduler",
+}
+"""Sections whose `_name` is a flag of fairseq-train; the keys below are its other flags, by their own names."""
+MISSING = "???"
+"""What a file of hydra says where a value has to be given."""
+_OVERRIDE = re.compile(r"[+~]{0,2}([\w.]+)=(.*)", re.DOTALL)
+
+
+def read_hydra(typed: Typed) -> None:
+    """Puts the flags of fairseq-train in the place of those of hydra, and the folder of data in that of the words.
+
+    Raises `InputError` where the YAML of --config-name is not here."""
+    folder = _taken_out(typed, "config_dir", "cd")
+    name = _taken_out(typed, "config_name", "cn")
+    for switch in ("m", "multirun"):
+        typed.flags.pop(switch, None)
+    found = _flat(_file(folder, name)) if name else {}
+    for word in [word for word in typed.words if _OVERRIDE.fullmatch(word)]:
+        key, value = word.lstrip("+~").split("=", 1)
+        found[key] = value
+        typed.words.remove(word)
+    found = {key: value for key, value in found.items() if value not in (None, MISSING)}
+    if data := found.pop("task.data", None):
+        typed.words.insert(0, str(data))
+    for key, value in found.items():
+        section, _, leaf = key.rpartition(".")
+        flag = _NAMED.get(section if leaf == "_name" else key if not section else "", leaf)
+        if section.partition(".")[0] != "hydra" and key != "defaults":
+            typed.flags[flag] = [_as_flag(value)]
+            typed.spelling[flag] = key
+
+
+def _taken_out(typed: Typed, *names: str) -> str | None:
+    values = [typed.flags.pop(name) for name in names if name in typed.flags]
+    return typed.known(values[0][0]) if values and values[0] else None
+
+
+def _file(folder: str | None, name: str) -> Any:
+    path = os.path.join(folder or ".", name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
+    if not os.path.isfile(path):
+        fix = "type the command where that folder is, or give --config-dir its path from here"
+        raise InputError("no such file, and it has most of the run's values", where=path, fix=fix)
+    return read_yaml(path, "name the YAML that fairseq-hydra-train reads")
+
+
+def _flat(values: Any, section: str = "") -> dict[str, Any]:
+    if not isinstance(values, dict):
+        return {section: values}
+    return {
+        key: value
+        for name, inner in values.items()
+        for key, value in _flat(inner, f"{section}.{name}".lstrip(".")).items()
+    }
+
+
+def _as_flag(value: Any) -> str:
+    """As fairseq-train is given it: lists by commas, such as `[16]` for 16."""
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    text = str(value)
+    return text[1:-1] if re.fullmatch(r"\[.*\]", text, re.DOTALL) else text
