@@ -19,6 +19,7 @@ from maskwright.model.initial import initial_parameters
 from maskwright.tasks.export import export
 from maskwright.tasks.extend import grow
 from maskwright.tasks.models import TrainedModel, load_model, special_ids
+from maskwright.text import extend
 from maskwright.text.encoder import open_encoder
 from maskwright.text.extend import extend_tokenizer, report
 from maskwright.text.sources import Sources
@@ -183,3 +184,21 @@ def test_what_is_refused(notes: Sources, tokenizer: str, tmp_path: Path) -> None
     assert not (tmp_path / "x").exists()
     content = json.loads(Path(tokenizer, "tokenizer.json").read_text())
     assert content["model"]["type"] == "BPE"
+
+
+def test_words_beyond_the_limit_are_forgotten_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where most of them occurred several times: each forgetting leaves room for half of the limit."""
+    generator = random.Random(4)
+    text = [f"{generator.randrange(6_000)} {generator.randrange(30)}" for _ in range(30_000)]
+    (tmp_path / "a.txt").write_text("\n".join(text))
+    monkeypatch.setattr(extend, "MOST_WORDS", 2_000)
+    sizes, frequent = list[int](), extend._frequent
+
+    def noted(words: Counter[str]) -> Counter[str]:
+        sizes.append(len(found := frequent(words)))
+        return found
+
+    monkeypatch.setattr(extend, "_frequent", noted)
+    words, _ = extend._read(Sources([str(tmp_path / "a.txt")], layout="lines"), str.split)
+    assert 5 < len(sizes) <= 30 and max(sizes) <= 1_000
+    assert all(words[str(number)] > 500 for number in range(30))

@@ -8,17 +8,20 @@ import json
 import random
 import tracemalloc
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from maskwright.core import storage
-from maskwright.core.errors import InputError, SourceError
+from maskwright.core.errors import InputError, MaskwrightError, SourceError
 from maskwright.text import sources as sources_module
+from maskwright.text.compression import guarded
 from maskwright.text.document import Fault
-from maskwright.text.layout import Layout
+from maskwright.text.layout import Layout, looked_at
 from maskwright.text.sources import Sources
 
 TEXT = "One two.\nThree.\n\nFour é.\n\n\n  Five  \nSix\n"
@@ -79,6 +82,17 @@ def test_auto_layout_looks_and_says(tmp_path: Path) -> None:
     assert Sources([str(tmp_path)]).layout == "file"
 
 
+def test_auto_layout_looks_at_the_largest_files_and_at_some_from_first_to_last(tmp_path: Path) -> None:
+    for number in range(60):
+        (tmp_path / f"{number:02}.txt").write_text("short\n")
+    (tmp_path / "z.txt").write_text("one more line\n" * 100_000)
+    assert (sources := Sources([str(tmp_path)])).layout == "lines" and sources.guess and sources.guess.files == 20
+    assert looked_at([7] * 18) == [*range(18)]
+    found = looked_at([1] * 500 + [9] + [1] * 500)
+    assert len(found) == 20 and 500 in found and found[-1] == 1000
+    assert max(np.diff(found)) <= 75
+
+
 SENTENCES = "\n\n".join(f"Story {number} begins.\nIt goes on.\n“It ends!”" for number in range(21)) + "\n"
 WRAPPED = "\n\n".join(["This line goes on into\nthe next one, and ends. That\none does not.", "A title"] * 20)
 PARAGRAPHS = "\n\n".join(["One paragraph is a line. It has sentences."] * 20)
@@ -132,6 +146,19 @@ def test_jsonl_csv_tsv_and_parquet(tmp_path: Path) -> None:
     for name in ("a.jsonl", "a.csv", "a.parquet", "b.parquet.zst", "b.parquet.gz"):
         assert [text for text, _ in read(tmp_path / name, text_column="body")] == texts
     assert [text for text, _ in read(tmp_path / "bare.csv.gz", text_column="1")] == texts
+
+
+def test_columns_that_are_named_by_numbers_and_other_borders(tmp_path: Path) -> None:
+    """pandas names columns 0, 1 … where they have no names, and puts an index before them."""
+    for header, rows in (("0,1", "a,b\nc,d\n"), (",0,1", "0,a,b\n1,c,d\n")):
+        (tmp_path / "a.csv").write_text(f"{header}\n{rows}")
+        assert read(tmp_path / "a.csv", text_column="1") == [("b", 2), ("d", 3)]
+    (tmp_path / "a.csv").write_text("1,b\n0,d\n")
+    assert [text for text, _ in read(tmp_path / "a.csv", text_column="1")] == ["b", "d"]
+    assert "has 2 columns, no column 2" in fails(tmp_path / "a.csv", text_column="2")
+    assert "has no column '²'" in fails(tmp_path / "a.csv", text_column="²")
+    (tmp_path / "a.csv").write_text("id;text\n1;some\n")
+    assert "save it with , between columns: ';' is no border between them here" in fails(tmp_path / "a.csv")
 
 
 def test_quotes_in_tsv_are_characters(tmp_path: Path) -> None:
@@ -231,6 +258,32 @@ def test_truncated_archives_are_refused(ending: str, tmp_path: Path) -> None:
     assert "is cut short or damaged" in fails(path)  # already when looking at it to guess the layout
     path.write_bytes(b"not an archive at all")
     assert "is cut short or damaged" in fails(path, layout="lines")
+
+
+@pytest.mark.parametrize(
+    "window", [bytes([0, 21 << 3]), bytes([0, 17 << 3 | 1]), b"\xe0" + (200 << 20).to_bytes(8, "little")]
+)
+def test_a_window_that_zstd_refuses_is_named(window: bytes, tmp_path: Path) -> None:
+    """Each a frame as of `zstd --long=31`: 2 GiB, a little more than 128 MiB, and a window as long as its content."""
+    path = tmp_path / "a.txt.zst"
+    path.write_bytes(b"\x28\xb5\x2f\xfd" + window + (12 << 3 | 1).to_bytes(3, "little") + b"hello world\n")
+    assert "needs zstd's window of " in (said := fails(path)) and "zstd -d --long=31" in said
+    path.write_bytes(path.read_bytes().replace(window, bytes([0, 17 << 3])))
+    assert read(path, layout="lines") == [("hello world", 1)]
+
+
+def test_a_disk_or_network_that_fails_is_no_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("one\n")
+
+    def failing(error: OSError) -> Iterator[bytes]:
+        raise error
+        yield b""
+
+    for name, error in ((str(path), OSError(5, "Input/output error")), ("memory://a.txt", TimeoutError("too slow"))):
+        with pytest.raises(MaskwrightError, match="cannot be read: ") as caught:
+            list(guarded(name, failing(error)))
+        assert "damaged" not in str(caught.value) and not isinstance(caught.value, SourceError)
 
 
 @pytest.mark.parametrize("ending", [".gz", ".zst"])

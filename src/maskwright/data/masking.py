@@ -29,7 +29,23 @@ from maskwright.data.batch import Int32
 from maskwright.text.vocabulary import Vocabulary
 
 Kind = Literal["token", "whole_word", "span"]
-SPAN_STOP_PROBABILITY, LONGEST_SPAN_WORDS = 0.2, 10
+LONGEST_SPAN_WORDS = 10
+LONGER_SPANS = np.array(
+    [
+        1801439850948198,
+        3242591731706757,
+        4395513236313604,
+        5317850439999081,
+        6055720202947463,
+        6646016013306169,
+        7118252661593134,
+        7496041980222705,
+        7798273435126363,
+    ],
+    np.uint64,
+)
+"""From which draw of 53 bits on a span has a second word, a third and so on: 2^53 (1 - 0.8^n), as `np.log` rounded it.
+Processors round a logarithm in several ways, and whole numbers in one."""
 LONGEST_GROUP_TOKENS = {"token": 1, "whole_word": 8, "span": 16}
 MASK_PURPOSE = 2
 # Random numbers of a row, group or token must not meet those of its positions, so these purposes lie above them all.
@@ -183,9 +199,8 @@ def _span_begins(
     segment, length = np.full((M, W), -1, np.int32), np.zeros((M, W), np.int8)
     priority[row, number], origin[row, number] = draws[row, column], column
     segment[row, number] = segment_ids[row, column]
-    draw = 1.0 - bits.uniform(bits.extend(row_keys[row], column.astype(np.uint64) + np.uint64(LENGTH_PURPOSE)))
-    lengths = 1 + np.floor(np.log(draw) / math.log(1.0 - SPAN_STOP_PROBABILITY))
-    length[row, number] = np.minimum(lengths, LONGEST_SPAN_WORDS)
+    draw = bits.extend(row_keys[row], column.astype(np.uint64) + np.uint64(LENGTH_PURPOSE)) >> np.uint64(11)
+    length[row, number] = 1 + np.searchsorted(LONGER_SPANS, draw, side="right")
     best, first = priority.copy(), origin.copy()
     for distance in range(1, min(LONGEST_SPAN_WORDS, W)):
         better = (length[:, :-distance] > distance) & (segment[:, :-distance] == segment[:, distance:])

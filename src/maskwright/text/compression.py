@@ -12,11 +12,15 @@ from dataclasses import dataclass
 from typing import BinaryIO, TypeVar, cast
 
 from maskwright.core import storage
-from maskwright.core.errors import SourceError
+from maskwright.core.console import human_bytes
+from maskwright.core.errors import MaskwrightError, SourceError
 
 COMPRESSIONS = (".gz", ".zst")
 PIECE_BYTES = 1024
 """How much of a zstd file is asked for at once: what a read that fails had decoded is lost. It costs no time."""
+MOST_WINDOW = 1 << 27
+"""How far back zstd looks unless it is told otherwise. `--long=31`, as of some public corpora, is 16 times that."""
+ZSTD_FRAME = b"\x28\xb5\x2f\xfd"
 Part = TypeVar("Part")
 
 
@@ -59,6 +63,7 @@ def open_text(
         if storage.without_query(name).lower().endswith(".gz"):
             yield cast(BinaryIO, gzip.GzipFile(fileobj=raw))
         elif storage.without_query(name).lower().endswith(".zst"):
+            _require_window(name, raw)
             from pyarrow import CompressedInputStream  # unlike zstandard's own reader, it refuses a cut frame
 
             yield cast(BinaryIO, CompressedInputStream(raw, "zstd"))
@@ -96,8 +101,46 @@ def guarded(
     try:
         yield from itertools.islice(stream, blocks)
     except (EOFError, gzip.BadGzipFile, zlib.error, OSError) as error:
+        where = f"{name}:{line()}"
+        if isinstance(error, OSError) and (
+            error.errno is not None or isinstance(error, TimeoutError | ConnectionError)
+        ):
+            raise _unread(error, name, where) from None
         fix = "copy it again from its origin"
-        raise SourceError(f"is cut short or damaged: {error}", where=f"{name}:{line()}", fix=fix) from None
+        raise SourceError(f"is cut short or damaged: {error}", where=where, fix=fix) from None
+
+
+def _unread(error: OSError, name: str, where: str) -> MaskwrightError:
+    """The disk or the network has failed, and the file may be whole."""
+    if storage.is_url(name):
+        return storage.fault(error, "read", name)
+    return MaskwrightError(
+        f"cannot be read: {error.strerror or error}", where=where, fix="check the disk, and try again"
+    )
+
+
+def _require_window(name: str, raw: BinaryIO) -> None:
+    """Raises `SourceError` for zstd that looks back further than its libraries do unless they are told to."""
+    if not raw.seekable():
+        return
+    window = _window(raw.read(18))
+    raw.seek(0)
+    if window > MOST_WINDOW:
+        what = f"needs zstd's window of {human_bytes(window)}, and at most {human_bytes(MOST_WINDOW)} are read"
+        fix = "unpack it: zstd -d --long=31 FILE; or pack it again without --long"
+        raise SourceError(what, where=name, fix=fix)
+
+
+def _window(head: bytes) -> int:
+    """The window in bytes that the beginning of a zstd frame names (RFC 8878, section 3.1.1.1); 0 for another file."""
+    if len(head) < 18 or head[:4] != ZSTD_FRAME:
+        return 0
+    described, window = head[4], head[5]
+    if not described & 0x20:
+        base = 1 << (10 + (window >> 3))
+        return base + base // 8 * (window & 7)
+    begin, size = 5 + (0, 1, 2, 4)[described & 3], (1, 2, 4, 8)[described >> 6]  # one segment: as long as its content
+    return int.from_bytes(head[begin : begin + size], "little") + (256 if size == 2 else 0)
 
 
 def changed_while_read(name: str) -> SourceError:

@@ -32,7 +32,7 @@ from maskwright.text.vocabulary import Vocabulary, read_tokenizer, read_vocabula
 MARGIN = 0.01
 HELD_OUT_SHARE, HELD_OUT_CHARACTERS = 0.1, 20_000_000
 MOST_WORDS = 5_000_000
-"""Different words that are counted; above, those that occurred once are forgotten."""
+"""Different words that are counted; above, the rarest are forgotten until half as many are left."""
 BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 """How BPE with ▁ writes bytes of characters that it lacks."""
 Pair = tuple[str, str]
@@ -156,12 +156,19 @@ def _read(sources: Sources, split: Callable[[str], Iterable[str]]) -> tuple[Coun
             else:
                 words.update(split(document.text))
                 if len(words) > MOST_WORDS:
-                    words = Counter({word: count for word, count in words.items() if count > 1})
+                    words = _frequent(words)
             bar.advance(sources.bytes_read - bar.done)
     if not documents:
         raise SourceError("holds no documents", where=sources.files[0], fix="check the files and --layout")
     say(f"{len(words):,} different words")
     return words, held_out
+
+
+def _frequent(words: Counter[str]) -> Counter[str]:
+    """Those that occurred more often than some number of times, the least one that leaves half of `MOST_WORDS`. So
+    another half has to be met before the next time: leaving out what occurred once may leave as many as before."""
+    least = sorted(words.values(), reverse=True)[MOST_WORDS // 2]
+    return Counter({word: count for word, count in words.items() if count > least})
 
 
 def _fertility(tokenizer: Any, texts: Iterable[str]) -> float:

@@ -14,8 +14,8 @@ LAYOUTS = {
     "sentences": "a sentence a line, blank lines between documents",
     "lines": "a document a line",
 }
-PEEK_BYTES, PEEK_FILES = 1 << 20, 20
-"""How much of a file, and how many files, are looked at."""
+PEEK_BYTES, PEEK_FILES, PEEK_LARGEST = 1 << 20, 20, 5
+"""How much of a file is looked at, of how many files, and how many of these are the largest ones."""
 ENDS_SENTENCE = re.compile(r"""[.!?:;…。！？؟।۔]["'”’»)\]]*$""")
 
 
@@ -33,6 +33,16 @@ class Guess:
             f"{self.documents[self.layout]:,} documents in the {'file' if self.files == 1 else f'{self.files} files'}"
         )
         return f"layout: {self.layout} ({LAYOUTS[self.layout]}): {here} looked at; {', '.join(others)}"
+
+
+def looked_at(sizes: Sequence[int]) -> list[int]:
+    """Places of the files to look at, of all in their order: the largest, and others from the first to the last."""
+    places = range(len(sizes))
+    largest = {*sorted(places, key=lambda place: -sizes[place])[:PEEK_LARGEST]}
+    others = [place for place in places if place not in largest]
+    count = min(PEEK_FILES - PEEK_LARGEST, len(others))
+    spread = {others[number * (len(others) - 1) // max(count - 1, 1)] for number in range(count)}
+    return sorted(largest | spread)
 
 
 def guess_layout(beginnings: Sequence[bytes]) -> Guess:

@@ -28,7 +28,7 @@ from maskwright.text.compression import (
     stamp_of,
 )
 from maskwright.text.document import Document, Fault
-from maskwright.text.layout import PEEK_BYTES, PEEK_FILES, Guess, Layout, guess_layout
+from maskwright.text.layout import PEEK_BYTES, Guess, Layout, guess_layout, looked_at
 from maskwright.text.records import (
     FASTQ_ENDINGS,
     SEQUENCE_ENDINGS,
@@ -60,6 +60,12 @@ def file_kind(location: str) -> str:
         name = name.removesuffix(compression)
     ending = os.path.splitext(name)[1]
     return ending if ending in ENDINGS else ""
+
+
+def _are_numbers(row: list[str]) -> bool:
+    """Whether it is the header that pandas writes for columns without names: 0, 1 … and an empty name for the index."""
+    names = row[1:] if row[0] == "" else row
+    return names == [str(number) for number in range(len(names))] and bool(names)
 
 
 class Sources:
@@ -125,7 +131,9 @@ class Sources:
     def _look(self) -> Guess | None:
         """None where there is no plain text to look at."""
         beginnings = []
-        for name in [name for name in self.files if file_kind(name) in TEXT_ENDINGS][:PEEK_FILES]:
+        plain = [place for place, name in enumerate(self.files) if file_kind(name) in TEXT_ENDINGS]
+        for number in looked_at([self.sizes[place] for place in plain]):
+            name = self.files[plain[number]]
             with open_text(name) as stream:
                 beginnings.append(b"".join(guarded(name, blocks(stream), 1))[:PEEK_BYTES])
         return guess_layout(beginnings) if beginnings else None
@@ -340,7 +348,8 @@ class Sources:
             strict=True,
             quoting=csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL,
         )
-        column: int | None = int(self.text_column) if self.text_column.isdigit() else None
+        numbered = self.text_column.isascii() and self.text_column.isdigit()
+        column: int | None = None
         start, width = 1, 0
         try:
             for row in rows:
@@ -355,13 +364,13 @@ class Sources:
                         f"has {several(len(row), 'column')}, the first row has {width}",
                         "repair the row; in .tsv a quote is an ordinary character, in .csv it is not",
                     )
-                elif column is None:
-                    column = self._column(row, name)
-                elif column < width:
+                elif column is not None:
+                    yield from self._record(row[column], name, line)
+                elif numbered and not _are_numbers(row):
+                    column = self._numbered(width, f"{name}:{line}")
                     yield from self._record(row[column], name, line)
                 else:
-                    fix = "--text-column counts from 0"
-                    raise SourceError(f"has {width} columns, no column {column}", where=f"{name}:{line}", fix=fix)
+                    column = self._column(row, name)
         except csv.Error as error:
             what = f"is not CSV: {error}, in the record that begins here"
             fix = 'repair its quotes ("" inside quotes means one), or save it as .tsv or .jsonl'
@@ -385,6 +394,14 @@ class Sources:
                 if part:
                     yield Document((part,), False, name, number)
 
+    def _numbered(self, width: int, where: str) -> int:
+        """The column of files without a header line."""
+        column = int(self.text_column)
+        if column >= width:
+            fix = "--text-column counts from 0"
+            raise SourceError(f"has {several(width, 'column')}, no column {column}", where=where, fix=fix)
+        return column
+
     def _column(self, header: list[str], name: str) -> int:
         if header.count(self.text_column) > 1:
             fix = "give the column's 0-based number, and leave out the header line"
@@ -392,6 +409,9 @@ class Sources:
         if self.text_column not in header:
             what = f"has no column '{self.text_column}' (columns: {', '.join(header)})"
             fix = "name it with --text-column, or give its 0-based number where there is no header line"
+            if len(header) == 1 and (other := next((mark for mark in ";\t|" if mark in header[0]), None)):
+                parted = "," if file_kind(name) == ".csv" else "a tab"
+                fix = f"save it with {parted} between columns: {other!r} is no border between them here"
             raise SourceError(what, where=f"{name}:1", fix=fix)
         return header.index(self.text_column)
 
