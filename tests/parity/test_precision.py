@@ -115,11 +115,11 @@ def test_cuda_is_never_replaced_silently(store: TokenStore, config: Callable[...
         pytest.param("jax", "modernbert", marks=pytest.mark.long),
     ],
 )
-def test_what_is_looked_up_often_gets_its_whole_gradient(
+def test_every_parameter_gets_its_whole_gradient_in_bf16(
     store: TokenStore, config: Callable[..., RunConfig], kind: str, architecture: str
 ) -> None:
-    """The rows of `<mask>` and of the positions are sums over a thousand tokens, which bf16 cannot add up one by one
-    (nor torch's CPU kernel by itself: 5 % and more off here)."""
+    """Gains, biases, and the rows of `<mask>` and of positions are sums over 4,096 tokens, which bf16 cannot add up one
+    by one (nor torch's CPU kernels by themselves: 5 % and more off here, with one thread)."""
     if kind == "jax":
         pytest.importorskip("jax", reason="needs the extra jax")
         from reference import parity
@@ -129,7 +129,7 @@ def test_what_is_looked_up_often_gets_its_whole_gradient(
     for dtype in ("fp32", "bf16"):
         run = config(
             **{"batch.micro_batch_rows": 128, "batch.virtual_workers": 1, "masking.mask_share": 1.0}
-            | {"masking.random_share": 0.0, "masking.rate": 0.3, "optimizer.max_grad_norm": None}
+            | {"masking.random_share": 0.0, "masking.rate": 0.3, "optimizer.max_grad_norm": None, "engine.threads": 1}
             | {"model.architecture": architecture, "engine.dtype": dtype, "engine.kind": kind}
         )
         shape = model_config(run.model, store.vocabulary.size, 32)
@@ -137,12 +137,15 @@ def test_what_is_looked_up_often_gets_its_whole_gradient(
         engine.write(TrainState(0, initial_parameters(shape, 0)))
         engine.step(Loader(run, store).batches(0), 0.0, lambda: False)
         gradients.append(engine.read().moments["exp_avg"])
-    for name in gradients[0]:
+    whole = np.sqrt(sum(np.square(gradient).sum() for gradient in gradients[0].values()))
+    pairs = {name: (gradient, gradients[1][name]) for name, gradient in gradients[0].items()}
+    for name, (exact, rounded) in list(pairs.items()):
         if "word_embeddings" in name or "tok_embeddings" in name:
-            row = store.vocabulary.mask
-            exact, rounded = (gradient[name][row] for gradient in gradients)
-        elif "position_embeddings" in name:
-            exact, rounded = (gradient[name] for gradient in gradients)
-        else:
-            continue
-        assert np.linalg.norm(rounded - exact) < 0.02 * np.linalg.norm(exact), name
+            pairs[f"{name}, <mask>"] = exact[store.vocabulary.mask], rounded[store.vocabulary.mask]
+    assert len(pairs) > 12
+    # That of the keys' bias is 0 but for rounding: a softmax does not change with what is added to all of its scores.
+    off = {
+        name: float(np.linalg.norm(rounded - exact) / (np.linalg.norm(exact) + 1e-3 * whole))
+        for name, (exact, rounded) in pairs.items()
+    }
+    assert {name: share for name, share in off.items() if share > 0.02} == {}

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from maskwright.model.config import ROBERTAS, SEQUENCE_TASKS, ModelConfig, TaskKind
 from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import Table
+from maskwright.model.torch.norm import Norm
 
 
 class Head(nn.Module):
@@ -25,7 +26,7 @@ class Head(nn.Module):
         if masked_lm or not post_norm or config.task in SEQUENCE_TASKS:
             self.dense = nn.Linear(D, D, bias=post_norm)
         if masked_lm or not post_norm:
-            self.norm = nn.LayerNorm(D, config.layer_norm_eps, bias=post_norm)
+            self.norm = Norm(D, config.layer_norm_eps, bias=post_norm)
         if masked_lm:
             self.bias = nn.Parameter(torch.zeros(config.padded_vocab_size))
         else:

@@ -20,6 +20,7 @@ from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import Table, unset_table
 from maskwright.model.torch.heads import Head
 from maskwright.model.torch.in_place import Rotation, gated, queries_keys_values
+from maskwright.model.torch.norm import Norm
 
 View = tuple[Rotation, Tensor | Banded | BySegment | CuSeqlens | None]
 """Rotary positions, and who may see whom."""
@@ -32,8 +33,8 @@ class Layer(nn.Module):
         self.heads = config.num_attention_heads
         self.attention_dropout, self.dropout = config.attention_probs_dropout_prob, config.hidden_dropout_prob
         # The embeddings are normalised already.
-        self.norm1 = nn.Identity() if first else nn.LayerNorm(D, eps, bias=False)
-        self.norm2 = nn.LayerNorm(D, eps, bias=False)
+        self.norm1 = nn.Identity() if first else Norm(D, eps, bias=False)
+        self.norm2 = Norm(D, eps, bias=False)
         self.qkv, self.out = nn.Linear(D, 3 * D, bias=False), nn.Linear(D, D, bias=False)
         self.up, self.down = nn.Linear(D, 2 * inner, bias=False), nn.Linear(inner, D, bias=False)
 
@@ -58,9 +59,9 @@ class ModernBert(nn.Module):
         """Whether layers compute their activations again in the backward pass instead of keeping them."""
         D, eps = config.hidden_size, config.layer_norm_eps
         self.word = unset_table(config.padded_vocab_size, D)
-        self.norm = nn.LayerNorm(D, eps, bias=False)
+        self.norm = Norm(D, eps, bias=False)
         self.layers = nn.ModuleList(Layer(config, first=i == 0) for i in range(config.num_hidden_layers))
-        self.final_norm = nn.LayerNorm(D, eps, bias=False)
+        self.final_norm = Norm(D, eps, bias=False)
         self.head = Head(config)
 
     def views(self, position_ids: Tensor, segments: Tensor | CuSeqlens, dtype: torch.dtype) -> list[View]:

@@ -18,6 +18,7 @@ from maskwright.model.torch.attention import CuSeqlens, attention, visible
 from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import Table, unset_table
 from maskwright.model.torch.heads import Head
+from maskwright.model.torch.norm import Norm
 
 
 class Layer(nn.Module):
@@ -28,7 +29,7 @@ class Layer(nn.Module):
         self.attention_dropout, self.dropout = config.attention_probs_dropout_prob, config.hidden_dropout_prob
         self.qkv, self.out = nn.Linear(D, 3 * D), nn.Linear(D, D)
         self.up, self.down = nn.Linear(D, config.intermediate_size), nn.Linear(config.intermediate_size, D)
-        self.norm1, self.norm2 = nn.LayerNorm(D, eps), nn.LayerNorm(D, eps)
+        self.norm1, self.norm2 = Norm(D, eps), Norm(D, eps)
 
     def forward(self, x_MTD: Tensor, mask: Tensor | CuSeqlens | None, only: Tensor | None = None) -> Tensor:
         """`only` [K]: the result is [K, D], and what follows attention is computed for those positions alone."""
@@ -54,7 +55,7 @@ class Roberta(nn.Module):
         self.position = unset_table(config.max_position_embeddings, D)
         if config.type_vocab_size:
             self.token_type = unset_table(config.type_vocab_size, D)
-        self.norm = nn.LayerNorm(D, config.layer_norm_eps)
+        self.norm = Norm(D, config.layer_norm_eps)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.head = Head(config)
 
