@@ -179,7 +179,13 @@ def test_the_trainer_of_pregenerated_epochs() -> None:
     )
     assert values["data"] == {"store": "d", "format": "pregenerated", "seq_len": 512}
     assert values["batch"] == {"micro_batch_rows": 24, "virtual_workers": 8}
-    assert values["schedule"]["epochs"] == 3.0 and fates(found)["--reduce_memory"] == "not needed"
+    assert values["schedule"] == {"epochs": 3.0, "kind": "linear", "warmup_steps": 100}
+    assert fates(found)["--reduce_memory"] == "not needed"
+    found, values = taken("tpu_pretrain", "pretrain.py --epochs 4 --warmup_proportion 0.06 --one_tpu --seed 7")
+    assert "set schedule.warmup_steps to 0.06 of the steps that `maskwright pretrain … --dry-run` prints" in table(
+        found.rows
+    )
+    assert "warmup_steps" not in values["schedule"] and values["batch"]["virtual_workers"] == 1 and values["seed"] == 7
 
 
 def test_a_token_in_the_command_goes_nowhere() -> None:

@@ -12,7 +12,7 @@ from maskwright.core import config as c
 from maskwright.core.errors import ConfigError
 from maskwright.core.finetuning import FinetuneConfig, build_finetune_config
 from maskwright.core.foreign import FINETUNING, FOREIGN, OPTIONS
-from maskwright.core.settings import Guide, Section, keys_of, parse_yaml
+from maskwright.core.settings import Guide, Section, is_misspelt, keys_of, parse_yaml
 
 LEAST: dict[str, Any] = {"data": {"store": "s"}, "schedule": {"steps": 100}}
 
@@ -45,6 +45,8 @@ def told(values: dict[str, Any]) -> str:
         ("logging.wandb=true", "logging.report_to lists them"),
         ("checkpoint.save_total_limit=3", "did you mean checkpoint.keep?"),
         ("qqq=1", "lists the keys and what each takes"),
+        ("model.pooler=1", "lists the keys and what each takes"),  # not schedule.power
+        ("engine.dtpye=bf16", "did you mean engine.dtype?"),
         ("masking.qqq=1", "lists the keys and what each takes"),
         ("optimizer.learning_rate=0", "is 0. Fix: give a number > 0; the default is 0.0005"),
         ("data.seq_len=nine", "is 'nine'. Fix: give an integer ≥ 8 and ≤ 8192; the default is 512"),
@@ -152,6 +154,29 @@ def test_names_of_other_programs_lead_to_real_keys() -> None:
             assert c.build_config({**LEAST, section: {name: parse_yaml(value, "test")}}, "run.yaml")
         assert " " in said or said.partition("=")[0] in c.ALL_KEYS
     assert {said for said in FINETUNING.values() if " " not in said} <= set(keys_of(FinetuneConfig))
+    spoken = {word.strip("`,;:") for said in FINETUNING.values() for word in said.split() if "." in word.strip("`,;:.")}
+    assert {word for word in spoken if word.partition(".")[0] in FinetuneConfig.model_fields} <= set(
+        keys_of(FinetuneConfig)
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "fits"),
+    [
+        ("stepz", "steps", True),
+        ("stpes", "steps", True),
+        ("learnin_rat", "learning_rate", True),
+        ("learnig_rats", "learning_rate", True),
+        ("sched", "seed", False),
+        ("pooler", "power", False),
+        ("labels", "phases", False),
+        ("eps", "steps", False),
+        ("kepe", "keep", True),
+        ("kepy", "keep", False),
+    ],
+)
+def test_a_misspelt_name_has_a_typo_or_two(given: str, name: str, fits: bool) -> None:
+    assert is_misspelt(given, name) is fits
 
 
 def test_options_of_other_programs_lead_to_real_options() -> None:

@@ -124,7 +124,7 @@ def _meant(error: Any, words: list[str]) -> str:
     """What to type instead of an unknown option, which may name the key of a run."""
     from maskwright.core import config, finetuning
     from maskwright.core.foreign import OPTIONS
-    from maskwright.core.settings import keys_of
+    from maskwright.core.settings import is_misspelt, keys_of
 
     option, command = error.option_name, error.ctx.command
     if option == "--json":
@@ -134,7 +134,8 @@ def _meant(error: Any, words: list[str]) -> str:
     known = [name for parameter in command.params for name in parameter.opts]
     name = option.lstrip("-").replace("-", "_")
     is_key = name in {*guide.foreign, *keys} or ("--set" in known and any(key.endswith(f".{name}") for key in keys))
-    near = [OPTIONS[name]] if OPTIONS.get(name) in known else [] if is_key else error.possibilities
+    misspelt = [one for one in error.possibilities if is_misspelt(option.lstrip("-"), one.lstrip("-"))]
+    near = [OPTIONS[name]] if OPTIONS.get(name) in known else [] if is_key else misspelt
     if "--set" in known and not near and (advice := guide.nearest(name)):
         pairs = zip(words, [*words[1:], ""], strict=True)
         value = next(w.partition("=")[2] or after for w, after in pairs if w.partition("=")[0] == option)

@@ -19,18 +19,21 @@ _KEYS = {
     "num_heads n_heads n_head encoder_attention_heads": "model.num_attention_heads",
     "ffn_dim encoder_ffn_embed_dim": "model.intermediate_size",
     "max_position_embeddings max_positions max_pos": "model.max_seq_len",
+    "hidden_dropout_prob": "model.hidden_dropout",
+    "attention_probs_dropout_prob attention_dropout_prob attn_dropout": "model.attention_dropout",
     "optim optimizer_type": "optimizer.kind",
-    "lr learning_rate peak_lr max_lr": "optimizer.learning_rate",
+    "lr lrate learning_rate peak_lr max_lr": "optimizer.learning_rate",
+    "adam_beta1": "optimizer.beta1",
+    "adam_beta2": "optimizer.beta2",
     "adam_epsilon adam_eps epsilon": "optimizer.eps",
     "weight_decay wd": "optimizer.weight_decay",
     "max_grad_norm clip_norm gradient_clipping gradient_clip_val grad_clip": "optimizer.max_grad_norm",
     "lr_scheduler_type lr_scheduler": "schedule.kind",
     "max_steps max_update total_num_update num_training_steps train_steps num_steps": "schedule.steps",
-    "warmup_steps num_warmup_steps warmup_updates": "schedule.warmup_steps",
+    "warmup warmup_steps num_warmup_steps warmup_updates": "schedule.warmup_steps",
     "min_lr_ratio min_lr_rate": "schedule.final_lr_share",
     "per_device_train_batch_size per_gpu_train_batch_size micro_batch_size": "batch.micro_batch_rows",
     "mixed_precision torch_dtype": "engine.dtype",
-    "precision": "engine.dtype is auto, fp32, bf16 or fp16",
     "bf16": "engine.dtype=bf16",
     "fp32": "engine.dtype=fp32",
     "multilang_sampling_alpha": "data.mixture_alpha",
@@ -43,11 +46,12 @@ _KEYS = {
     "torch_compile": "engine.compile=on",
     "use_cpu no_cuda": "engine.device=cpu",
     "fsdp deepspeed": "engine.sharding=fsdp",
-    "save_steps save_interval_updates ckp_interval": "checkpoint.save_every_steps",
+    "save_every save_steps save_interval_updates ckp_interval": "checkpoint.save_every_steps",
     "save_total_limit keep_interval_updates num_ckps": "checkpoint.keep",
-    "eval_steps validate_interval_updates": "evaluation.every_steps",
+    "eval_steps eval_every validate_interval_updates": "evaluation.every_steps",
+    "eval_strategy evaluation_strategy": "evaluation.every_steps says how often a run is judged",
     "max_eval_samples": "evaluation.max_rows",
-    "logging_steps log_interval report_interval": "logging.every_steps",
+    "logging_steps log_interval log_every report_interval": "logging.every_steps",
     "pregenerated_data": "data.store is that folder, with data.format=pregenerated",
     "warmup_ratio warmup_proportion": "schedule.warmup_steps is that share of schedule.steps, as a number of steps",
     "leave_unmasked_prob": "masking.mask_share and masking.random_share leave the rest unchanged",
@@ -68,25 +72,45 @@ _KEYS = {
     "validation_file validation_split_percentage": (
         "`maskwright data prepare --valid-fraction 0.01` holds documents out for evaluation"
     ),
-    "tokenizer_name tokenizer vocab vocab_size": (
+    "tokenizer_name tokenizer vocab vocab_size vocab_file": (
         "`maskwright data prepare --tokenizer FOLDER` chooses the tokenizer, and the store keeps it"
-    ),
-    "output_dir save_dir logdir": "the run directory is the option --run of `maskwright pretrain`",
-    "config config_file config_name": "CONFIG stands alone, as in `maskwright pretrain CONFIG --run RUN`",
-    "resume resume_from_checkpoint overwrite_output_dir restore_file": (
-        "the same command with the same --run continues a run; to begin anew, give --run a new folder"
     ),
     "reset_stepcount reset_optimizer": (
         "`maskwright pretrain CONFIG --run NEW --from RUN --fresh-optimizer` begins a run from the weights of another"
     ),
-    "dataloader_num_workers preprocessing_num_workers num_proc": (
-        "there are no loader workers to set: batches are cut from memory-mapped files"
+    "max_tokens": (
+        "batch.micro_batch_rows counts rows of data.seq_len tokens on one device: N tokens are N / data.seq_len of them"
     ),
-    "nproc_per_node gpus num_gpus n_gpu num_processes": (
-        "`maskwright pretrain --processes N` starts a process for each GPU; see also engine.devices"
-    ),
+    "aggressive_cache": "there is nothing to set: files are mapped, and the system keeps what it has read in memory",
     "fp16": "engine.dtype=fp16",
     "report_to": "logging.report_to",
+    "gradient_checkpointing activation_checkpointing": (
+        "fewer batch.micro_batch_rows with more batch.virtual_workers make the same batch in less memory"
+    ),
+}
+"""Their names -> the key, KEY=VALUE, or a sentence if the same thing is said in another way here. `Guide.nearest` finds
+without an entry what is spelt like its key but for a typo or two."""
+_BOTH = {
+    "activation activation_fn activation_function hidden_act": (
+        "the architecture has its own activation: GELU, and GeGLU in modernbert"
+    ),
+    "do_lower_case": "the tokenizer's own files decide whether it lowers letters",
+    "precision": "engine.dtype is auto, fp32, bf16 or fp16",
+    "accelerator strategy distribution_strategy": (
+        "engine.device and engine.kind choose the hardware, `--processes N` starts a process for each GPU, and "
+        "engine.sharding is data, as ddp, or fsdp"
+    ),
+    "resume resume_from_checkpoint overwrite_output_dir restore_file reuse_job_dir": (
+        "the same command with the same --run continues a run; to begin anew, give --run a new folder"
+    ),
+    "output_dir save_dir logdir": "the run directory is the option --run",
+    "config config_file config_name": "CONFIG stands alone, in front of --run RUN",
+    "dataloader_num_workers preprocessing_num_workers num_workers workers num_proc": (
+        "there are no loader workers to set: batches are cut from memory-mapped files"
+    ),
+    "nproc_per_node gpus num_gpus n_gpu num_processes local_rank": (
+        "`--processes N` starts a process for each GPU; see also engine.devices"
+    ),
     "wandb mlflow trackio tensorboard aim_repo": (
         "logging.report_to lists them: tensorboard, wandb, mlflow, trackio; RUN/metrics.jsonl is for other tools"
     ),
@@ -94,17 +118,15 @@ _KEYS = {
         "the services read their own variables, such as WANDB_PROJECT and MLFLOW_EXPERIMENT_NAME"
     ),
     "push_to_hub hub_model_id": "`maskwright export RUN --to FOLDER`, then `hf upload OWNER/NAME FOLDER`",
-    "gradient_checkpointing activation_checkpointing": (
-        "fewer batch.micro_batch_rows with more batch.virtual_workers make the same batch in less memory"
-    ),
+    "logging_strategy": "logging.every_steps says how often a line is logged",
+    "save_strategy": "checkpoint.save_every_steps and checkpoint.save_every_seconds say how often a run is saved",
 }
-"""Their names -> the key, KEY=VALUE, or a sentence if the same thing is said in another way here. `Guide.nearest` finds
-without an entry what is spelt almost like its key, such as adam_beta1."""
+"""Sentences for pretraining and fine-tuning alike."""
 _FINETUNING = {
     "train_file train_data_file": "data.train",
     "validation_file": "data.validation",
     "test_file": "data.test",
-    "max_seq_length max_length": "data.max_seq_len",
+    "max_seq_length max_length seq_len": "data.max_seq_len",
     "max_train_samples": "data.fraction is a share of the examples, of each class alike",
     "num_classes num_labels": "the classes are those of the data; task.labels fixes their order",
     "batch_size train_batch_size per_device_train_batch_size": (
@@ -112,9 +134,9 @@ _FINETUNING = {
     ),
     "gradient_accumulation_steps accumulate_grad_batches": "batch.virtual_workers computes batch.examples in N passes",
     "warmup_ratio warmup_proportion": "schedule.warmup_share",
+    "eval_strategy evaluation_strategy": "a run is judged once an epoch, or every evaluation.every_steps",
     "metric_for_best_model": "evaluation.metric",
     "label_smoothing_factor": "optimizer.label_smoothing",
-    "precision": _KEYS["precision"],
 }
 """The same for keys that fine-tuning has in another place."""
 _OPTIONS = {
@@ -128,6 +150,6 @@ _OPTIONS = {
 }
 """Their names -> the option of a command."""
 
-FINETUNING = {name: said for names, said in _FINETUNING.items() for name in names.split()}
-FOREIGN = {name: said for names, said in _KEYS.items() for name in names.split()}
+FINETUNING = {name: said for names, said in (_BOTH | _FINETUNING).items() for name in names.split()}
+FOREIGN = {name: said for names, said in (_BOTH | _KEYS).items() for name in names.split()}
 OPTIONS = {name: option for names, option in _OPTIONS.items() for name in names.split()}

@@ -351,7 +351,7 @@ class Guide(NamedTuple):
             if advice := self.foreign.get(name.lower().replace("-", "_")):
                 return advice
         best = max(keys_of(self.section), key=partial(_likeness, dotted))
-        return best if _likeness(dotted, best) >= LEAST_LIKENESS else None
+        return best if is_misspelt(leaf.lower().replace("-", "_"), best.rpartition(".")[2]) else None
 
     def _without_keys(
         self, loc: tuple[str | int, ...], section: type[BaseModel], overrides: Mapping[str, str], meant: Collection[str]
@@ -393,15 +393,32 @@ class Guide(NamedTuple):
         return key
 
 
-LEAST_LIKENESS = 0.6
-"""The ratio of `difflib` from which two names count as alike, as in `get_close_matches`."""
+LETTERS_A_TYPO = 4
+"""A name of eight letters may have two typos. Names that share more than their spelling are listed in `core.foreign`:
+by letters alone, `accelerator` is like task.separator."""
 
 
-def _likeness(dotted: str, key: str) -> float:
-    """1 for the same last word; the section decides between equals."""
+def is_misspelt(given: str, name: str) -> bool:
+    """Whether `given` is `name` but for a typo or two: a letter too many or too few, another one, two in each other's
+    place."""
+    most = min(2, len(given) // LETTERS_A_TYPO)
+    if abs(len(given) - len(name)) > most:
+        return False
+    before, row = [0] * (len(name) + 1), list(range(len(name) + 1))
+    for i, letter in enumerate(given, 1):
+        above, before, row = before, row, [i]
+        for j, other in enumerate(name, 1):
+            row.append(min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != other)))
+            if i > 1 and j > 1 and (letter, given[i - 2]) == (name[j - 2], other):
+                row[j] = min(row[j], above[j - 2] + 1)
+    return row[-1] <= most
+
+
+def _likeness(dotted: str, key: str) -> tuple[bool, float, float]:
+    """How likely a key is meant: by its last word, then by its section."""
     (section, _, leaf), (other, _, name) = dotted.rpartition("."), key.rpartition(".")
-    whole = difflib.SequenceMatcher(None, dotted, key).ratio()
-    return difflib.SequenceMatcher(None, leaf, name).ratio() + 0.1 * (section == other) + 0.01 * whole
+    alike = difflib.SequenceMatcher(None, leaf, name).ratio() + 0.1 * (section == other)
+    return is_misspelt(leaf, name), alike, difflib.SequenceMatcher(None, dotted, key).ratio()
 
 
 def _spread(
