@@ -13,6 +13,7 @@ import sys
 import tarfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -293,6 +294,27 @@ def test_the_verdict_of_a_quickstart(tokenizer: str, tmp_path: Path, monkeypatch
     save_file(initial_parameters(shape, 7), f"{place.run}/model.safetensors")
     out = maskwright(*asked, "--set", "schedule.epochs=0.1", cwd=tmp_path)
     assert "Cannot conclude whether pretrained helped on packages." in out and "verdict.html" in out
+
+
+def test_a_quickstart_fills_in_text_that_begins_with_a_dash(
+    call: Callable[..., tuple[int, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As front matter of Markdown does. Training is left out. Begun before, it says that its steps stay."""
+    text, said, filled = tmp_path / "pages.txt", list[str](), list[str]()
+    text.write_text("".join(f"--- title: page {n} - item {n} - another item\n" for n in range(300)))
+    real = ("tokenizer", "data", "fill")
+    monkeypatch.setattr(quickstart.child, "run", lambda words: call(*words)[0] if words[0] in real else 0)
+    monkeypatch.setattr("maskwright.tasks.models.load_model", lambda model: None)
+    monkeypatch.setattr("maskwright.tasks.fill.fill", lambda model, sentence, top: filled.append(sentence) or [])
+    monkeypatch.setattr(quickstart, "_steps", lambda *given: 20)
+    monkeypatch.setattr(quickstart, "_reached", lambda place, own: {})
+    monkeypatch.setattr(quickstart, "_summary", lambda place, found, own: None)
+    monkeypatch.setattr(quickstart, "say", said.append)
+    for minutes in (2.0, 10.0):
+        options = {"architecture": "modernbert", "layout": "lines", "text_column": "text"}
+        quickstart.quickstart([str(text)], str(tmp_path / "qs"), minutes=minutes, **options)
+        assert [line for line in said if "--minutes" in line] == said and len(said) == (minutes == 10.0)
+    assert len(filled) == 6 and all(sentence.startswith("--- title: page") for sentence in filled)
 
 
 def test_a_verdict_takes_the_built_in_text(corpus: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from maskwright.core import recipes
 from maskwright.core.changes import refuse_changes
 from maskwright.core.errors import ConfigError
 from maskwright.core.settings import flat
+from maskwright.tasks import preflight
 from maskwright.tasks.preflight import muon_rms, prepare_run, unusual_settings
 
 LEAST: dict[str, Any] = {"data": {"store": "s"}, "schedule": {"steps": 100}}
@@ -168,13 +169,17 @@ def test_no_recipe_has_what_is_most_often_a_slip() -> None:
     assert unusual_settings(c.read_config("modern", ["optimizer.weight_decay=0.01"]))
 
 
-def test_too_much_of_too_little_text_is_doubted(config: Callable[..., c.RunConfig]) -> None:
+def test_too_much_of_too_little_text_is_doubted(
+    config: Callable[..., c.RunConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The store holds some 30 documents out of 300."""
     once, often = (config(**{"schedule.steps": steps}) for steps in (100, 100_000))
     (held_out,) = unusual_settings(once, prepare_run(once))
-    assert re.match(r"only \d\d documents are held out", held_out)
+    assert re.match(r"only \d\d documents are held out, .*: take more text$", held_out)
     epochs, same = unusual_settings(often, prepare_run(often))
     assert re.match(r"the run reads its text \d{3,} times", epochs.replace(",", "")) and same == held_out
+    monkeypatch.setattr(preflight, "LEAST_HELD_OUT_DOCUMENTS", 80)
+    assert unusual_settings(once, prepare_run(once))[0].endswith("into another folder with --valid-fraction 0.27")
 
 
 def test_a_recipe_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from maskwright.core.console import human_bytes, human_count, several
-from maskwright.core.extras import missing
 from maskwright.report import plots, words
 from maskwright.report.document import Block, Drawing, Facts, Listing, Words
 from maskwright.report.run import Run
@@ -153,11 +152,8 @@ def _cleaned(options: Mapping[str, Any]) -> list[str]:
 
 
 def _languages(source: Mapping[str, Any]) -> str:
-    """Empty where no language is to be told, as in DNA."""
-    known = source.get("languages")
-    if known is None:
-        how = missing("py3langid").fix
-        return f"not counted. A run counts them at its start where py3langid is installed: {how}"
+    """Empty where they were not counted, and where no language is to be told, as in DNA."""
+    known = source.get("languages") or {}
     if not (total := sum(known.values())):
         return ""
     shares = {name: count / total for name, count in known.items() if count > SHOWN_LANGUAGE * total}

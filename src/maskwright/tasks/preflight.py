@@ -310,6 +310,8 @@ MOST_EPOCHS = 40
 LEAST_HELD_OUT_DOCUMENTS = 100
 """A share of right predictions lies in 0 … 1, so its spread between documents is 0.5 at most. The error of its mean
 over so many documents is then 5 points at most."""
+MOST_HELD_OUT = 0.3
+"""The largest share of a text that is proposed."""
 
 
 def unusual_settings(config: RunConfig, ready: Pretraining | None = None) -> list[str]:
@@ -360,9 +362,17 @@ def _unusual_data(ready: Pretraining) -> list[str]:
         if 0 < held_out < LEAST_HELD_OUT_DOCUMENTS:
             found.append(
                 f"only {several(held_out, 'document')} {'is' if held_out == 1 else 'are'} held out{of}, too few to "
-                "compare runs by: prepare into another folder with a larger --valid-fraction"
+                f"compare runs by: {_more_held_out(store, held_out)}"
             )
     return found
+
+
+def _more_held_out(store: Judged, held_out: int) -> str:
+    """The default share does not grow for a small text: what it holds out stays held out when the text has grown."""
+    share = LEAST_HELD_OUT_DOCUMENTS / (held_out + int(store.manifest["splits"]["train"]["documents"]))
+    if share > MOST_HELD_OUT:
+        return "take more text"
+    return f"prepare into another folder with --valid-fraction {math.ceil(100 * share) / 100:g}"
 
 
 def describe(ready: Pretraining) -> str:

@@ -95,6 +95,7 @@ def quickstart(
         raise InputError("is neither empty nor a quickstart's folder", where=folder, fix="choose another --to")
     if os.path.exists(place.config):
         _require_same(place, architecture)
+        say(f"{place.config} was begun before: its steps stay. For --minutes of your own, choose another --to")
     if not text and not os.path.exists(place.corpus):
         _gather(place.corpus)
     _run("text", "audit", *sources, *options)
@@ -115,7 +116,7 @@ def quickstart(
     if not os.path.exists(place.model):
         _run("export", place.run, "--to", place.model)
     sentences = _own_sentences(place) if text else OWN_SENTENCES
-    _run("fill", place.model, *sentences)
+    _run("fill", place.model, "--", *sentences)  # a text may begin with a dash
     asked = [word for sentence in sentences for word in ("--fill", sentence)]
     _run("report", place.run, "--to", place.report, "--evaluate", *asked)
     found = {**_reached(place, own=bool(text)), "seconds": round(time.monotonic() - began, 1)}
@@ -251,7 +252,7 @@ def _own_sentences(place: Place) -> list[str]:
     split, words = store.split("valid"), store.vocabulary
     tokenizer = load_tokenizer(store.tokenizer_folder, special_tokens_are_text=True)
     sentences = []
-    for end, begin in list(zip(split.document_ends, [0, *split.document_ends[:-1]], strict=False))[:3]:
+    for begin, end in pairwise([0, *split.document_ends[:3].tolist()]):
         ids = split.gather(np.array([begin]), np.array([min(end - begin, 24)])).tolist()
         starts = [i for i in range(1, len(ids)) if words.word_start[ids[i]]]
         if not starts:
