@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from maskwright.core.console import several
 from maskwright.core.errors import SourceError
 from maskwright.labels.columns import tagged
 from maskwright.labels.example import Example, Reading, Unusable
@@ -13,6 +14,8 @@ from maskwright.labels.tables import lines_of
 DOCUMENT = "-DOCSTART-"
 LANGUAGE = re.compile(r"([a-z]{2,3}(?:-[a-z]+)*):(.+)", re.DOTALL)
 """WikiANN puts the language before each word, as in `en:Paris`."""
+COMMENT = re.compile(r"#([ \t]|$|begin document|end document)")
+CONLL_U_COLUMNS, BETWEEN = 10, re.compile(r"[0-9]+[-.][0-9]+")
 
 Row = tuple[int, list[str]]
 
@@ -22,11 +25,13 @@ def read_conll(name: str, reading: Reading) -> Iterator[Example]:
 
     Columns are parted by tabs if the first line with words has one, else by spaces and tabs. Raises `SourceError`.
     """
-    sentences = list(_sentences(lines_of(name)))
+    sentences = _sentences(name, lines_of(name), reading)
     first = next((row for sentence in sentences for row in sentence), None)
     if first is None:
         raise SourceError("holds no sentence", where=name, fix="write a word and its tag on each line")
     word, tag = _columns(name, first, reading)
+    if not reading.data.text_columns:
+        _require_words(name, sentences, reading)
     prefix = _language(sentences, word)
     if prefix:
         reading.note(f"each word begins with '{prefix}:', as in WikiANN: it is taken off")
@@ -47,19 +52,37 @@ def read_conll(name: str, reading: Reading) -> Iterator[Example]:
             reading.fault(f"{name}:{line}", error.what, error.fix)
 
 
-def _sentences(lines: list[str]) -> Iterator[list[Row]]:
-    """Numbered rows of cells. Left out: `-DOCSTART-`, and comments (`# …` without a tab among lines with tabs)."""
-    tabs: bool | None = None
-    sentence: list[Row] = []
-    for number, line in enumerate([*lines, ""], 1):
+def _sentences(name: str, lines: list[str], reading: Reading) -> list[list[Row]]:
+    """Numbered rows of cells. Left out: `-DOCSTART-`, comments, and words that CoNLL-U counts as `1-2` or `1.1`, which
+    are there a second time or not at all."""
+    rows = [(number, line) for number, line in enumerate(lines, 1) if not line.startswith(DOCUMENT)]
+    first = next((line for _, line in rows if line.strip(" \t") and not line.startswith("#")), None)
+    tabs = "\t" in (first or "".join(lines))
+    width = len(_cells(first, tabs)) if first else 0
+    sentences: list[list[Row]] = [[]]
+    comments = 0
+    for number, line in rows:
+        cells = _cells(line, tabs)
         if not line.strip(" \t"):
-            if sentence:
-                yield sentence
-            sentence = []
-        elif not line.startswith(DOCUMENT) and not (line.startswith("#") and "\t" not in line and tabs is not False):
-            tabs = "\t" in line if tabs is None else tabs
-            cells = line.split("\t") if tabs else re.split(r"[ \t]+", line.strip(" \t"))
-            sentence.append((number, cells))
+            sentences += [[]] if sentences[-1] else []
+        elif width and _is_comment(line, cells, width, tabs):
+            comments += 1
+        elif len(cells) != CONLL_U_COLUMNS or not BETWEEN.fullmatch(cells[0]):
+            sentences[-1].append((number, cells))
+    if comments:
+        reading.note(f"{name}: {several(comments, 'comment')} left out (from # to the line's end)")
+    return [sentence for sentence in sentences if sentence]
+
+
+def _cells(line: str, tabs: bool) -> list[str]:
+    return line.split("\t") if tabs else re.split(r"[ \t]+", line.strip(" \t"))
+
+
+def _is_comment(line: str, cells: list[str], width: int, tabs: bool) -> bool:
+    """A word may be `#` or begin with it; a comment has other columns than words have, or is CoNLL-U's `# key = …`."""
+    if not COMMENT.match(line):
+        return False
+    return len(cells) != width or (not tabs and ("\t" in line or cells[2:3] == ["="]))
 
 
 def _columns(name: str, first: Row, reading: Reading) -> tuple[int, int]:
@@ -86,6 +109,21 @@ def _columns(name: str, first: Row, reading: Reading) -> tuple[int, int]:
             fix="write a word and its tag on each line, with a tab between them",
         )
     return int(word), int(tag)
+
+
+def _require_words(name: str, sentences: list[list[Row]], reading: Reading) -> None:
+    """Raises `SourceError` where the first column counts the words, as in CoNLL-U and GermEval's files."""
+    counts = [[cells[0] for _, cells in sentence] for sentence in sentences]
+    if any(len(found) > 1 for found in counts) and all(
+        found == [str(number) for number in range(1, len(found) + 1)] for found in counts
+    ):
+        raise SourceError(
+            "has a first column that counts the words of each sentence",
+            where=f"{name}:{sentences[0][0][0]}",
+            fix="name the words' column"
+            + (" and the tags': data.text: 1 and data.label: 3" if reading.labelled else ": --text 1")
+            + ", by numbers from 0",
+        )
 
 
 def _language(sentences: list[list[Row]], word: int) -> str:

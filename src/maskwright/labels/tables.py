@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,7 +11,9 @@ from maskwright.core import storage
 from maskwright.core.errors import SourceError
 from maskwright.labels.example import Reading
 from maskwright.text.compression import COMPRESSIONS, guarded, open_text, refuse_utf16
+from maskwright.text.records import parquet_columns, parquet_rows
 from maskwright.text.sources import BYTE_ORDER_MARK
+from maskwright.text.tables import NotJSON, csv_rows, first_json_value, json_value, require_one
 
 Record = dict[int | str, Any]
 Rows = Iterator[tuple[int, Record]]
@@ -96,12 +96,13 @@ def read_table(name: str, reading: Reading) -> Table:
 
 
 def _csv(name: str, delimiter: str, reading: Reading) -> Table:
-    """CSV with quotes as RFC 4180; TSV without, as its registration says and as GLUE's files are."""
-    rows = _csv_rows(name, delimiter)
+    rows = csv_rows(name, lines_of(name), delimiter)
     first_line, first = next(rows, (1, []))
     columns: list[int | str] = [*first] if reading.data.has_header else [*range(len(first))]
 
-    def records(_: list[int | str]) -> Rows:
+    def records(wanted: list[int | str]) -> Rows:
+        for column in wanted:
+            require_one(column, columns, f"{name}:{first_line}", "rename one of them in the header line")
         if not reading.data.has_header:
             yield first_line, dict(zip(columns, first, strict=True))
         for line, row in rows:
@@ -114,44 +115,25 @@ def _csv(name: str, delimiter: str, reading: Reading) -> Table:
     return Table(columns, f"{name}:{first_line}", records)
 
 
-def _csv_rows(name: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """(line at which it begins, cells) of each row that is not empty."""
-    csv.field_size_limit(1 << 30)
-    lines = (line + "\n" for line in lines_of(name))
-    rows = csv.reader(
-        lines,
-        delimiter=delimiter,
-        strict=True,
-        quoting=csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL,
-    )
-    start = 1
-    try:
-        for row in rows:
-            if row:
-                yield start, row
-            start = rows.line_num + 1
-    except csv.Error as error:
-        raise SourceError(
-            f"is not CSV: {error}, in the record that begins here",
-            where=f"{name}:{start}",
-            fix='repair its quotes ("" inside quotes means one), or save it as .tsv or .jsonl',
-        ) from None
-
-
 # ---- JSON --------------------------------------------------------------------------------------------------------
 
 
 def _json(name: str, reading: Reading) -> Table:
     text = whole_text(name)
     if text.lstrip().startswith("["):
-        return records_table(name, [*enumerate(parsed_json(text.strip(), name)[0], 1)], reading)
+        found, end = parsed_json(text, name)
+        if text[end:].strip():
+            line = text.count("\n", 0, len(text) - len(text[end:].lstrip())) + 1
+            fix = "write one list, or one object on each line"
+            raise SourceError("has more after the end of its list", where=f"{name}:{line}", fix=fix)
+        return records_table(name, [*enumerate(found, 1)], reading)
     records = []
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
-                records.append((number, json.loads(line)))
-            except (ValueError, RecursionError) as error:
-                reading.fault(f"{name}:{number}", f"is not JSON: {_detail(error)}", "write one object on each line")
+                records.append((number, json_value(line)))
+            except NotJSON as error:
+                reading.fault(f"{name}:{number}", str(error), "write one object on each line")
     return records_table(name, records, reading)
 
 
@@ -171,39 +153,25 @@ def records_table(name: str, records: list[tuple[int, Any]], reading: Reading) -
 
 
 def parsed_json(text: str, name: str) -> tuple[Any, int]:
-    """The first value of a text that begins with it, and where it ends. Raises `SourceError`."""
+    """The first value of a text, and where it ends. Raises `SourceError`."""
     try:
-        return json.JSONDecoder().raw_decode(text)
-    except (ValueError, RecursionError) as error:
-        line = error.lineno if isinstance(error, json.JSONDecodeError) else 1
-        raise SourceError(f"is not JSON: {_detail(error)}", where=f"{name}:{line}", fix=COPY_AGAIN) from None
-
-
-def _detail(error: Exception) -> str:
-    return error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply, or a number is too long"
+        return first_json_value(text)
+    except NotJSON as error:
+        raise SourceError(str(error), where=f"{name}:{error.line}", fix=COPY_AGAIN) from None
 
 
 # ---- Parquet -----------------------------------------------------------------------------------------------------
 
 
 def _parquet(name: str) -> Table:
-    """The whole file is in memory: Parquet needs random access, which archives and some URLs do not give."""
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(_whole(name)))
-    except (pyarrow.ArrowException, OSError) as error:
-        raise SourceError(f"is not Parquet: {error}", where=name, fix=COPY_AGAIN) from None
+    columns: list[int | str] = [*parquet_columns(name)]
 
     def rows(wanted: list[int | str]) -> Rows:
-        number = 0
-        try:
-            for batch in file.iter_batches(columns=[str(column) for column in wanted]):
-                for record in batch.to_pylist():
-                    number += 1
-                    yield number, record
-        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise SourceError(f"is damaged: {error}", where=f"{name}:{number + 1}", fix=COPY_AGAIN) from None
+        names = [*dict.fromkeys(str(column) for column in wanted)]
+        for number, scalars in parquet_rows(name, names):
+            try:
+                yield number, {column: scalar.as_py() for column, scalar in zip(names, scalars, strict=True)}
+            except UnicodeDecodeError as error:
+                raise SourceError(f"is damaged: {error}", where=f"{name}:{number}", fix=COPY_AGAIN) from None
 
-    return Table([*file.schema_arrow.names], name, rows)
+    return Table(columns, name, rows)

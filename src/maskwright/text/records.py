@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Literal
 from maskwright.core import extras, storage
 from maskwright.core.errors import SourceError
 from maskwright.text.compression import COMPRESSIONS, blocks, file_size, guarded, open_text
+from maskwright.text.tables import require_one
 
 FASTA_ENDINGS = (".fa", ".fasta", ".fna", ".faa", ".ffn")
 FASTQ_ENDINGS = (".fq", ".fastq")
@@ -87,22 +88,32 @@ MOST_UNPACKED = 200
 """Times its size that a compressed Parquet file may unpack to. Parquet is compressed itself."""
 
 
+def parquet_columns(name: str) -> list[str]:
+    """Names of a file's columns. Raises `SourceError` for what is none."""
+    with _open_parquet(name) as (_, names):
+        return names
+
+
 def parquet_rows(
-    name: str, columns: list[str] | None, watch: Callable[[Callable[[], int]], None]
+    name: str, columns: list[str] | None, watch: Callable[[Callable[[], int]], None] | None = None
 ) -> Iterator[tuple[int, tuple[Any, ...]]]:
     """Numbered rows, from 1, of Arrow's scalars in `columns`; of all where none are named. `watch` gets what tells how
     many of the file's bytes were read, roughly."""
     import pyarrow
 
     with _open_parquet(name) as (table, names):
-        for missing in set(columns or ()) - set(names):
-            what = f"has no column '{missing}' (columns: {', '.join(names)})"
-            raise SourceError(what, where=name, fix="name it with --text-column")
+        for column in columns or ():
+            if column not in names:
+                what = f"has no column '{column}' (columns: {', '.join(names)})"
+                raise SourceError(what, where=name, fix="name it with --text-column")
+            require_one(column, names, name, "rename one of them")
         number, rows, size = 0, max(table.metadata.num_rows, 1), file_size(name)
-        watch(lambda: size * number // rows)
+        if watch:
+            watch(lambda: size * number // rows)
         try:
             for batch in table.iter_batches(batch_size=1024, columns=columns):
-                for scalars in zip(*batch.columns, strict=True):
+                cells = [batch.column(column) for column in columns] if columns else batch.columns
+                for scalars in zip(*cells, strict=True):
                     number += 1
                     yield number, scalars
         except (pyarrow.ArrowException, OSError) as error:

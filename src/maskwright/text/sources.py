@@ -6,8 +6,6 @@ document is changed but line ends, a byte-order mark and outer white space.
 
 from __future__ import annotations
 
-import csv
-import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -40,6 +38,7 @@ from maskwright.text.records import (
     sequences,
     web_texts,
 )
+from maskwright.text.tables import NotJSON, csv_rows, json_value, require_one
 
 OnBadInput = Literal["error", "replace", "skip"]
 
@@ -328,10 +327,9 @@ class Sources:
                 continue
             where = f"{name}:{number}"
             try:
-                record = json.loads(line)
-            except (ValueError, RecursionError) as error:  # ValueError also for a number of over 4,300 digits
-                detail = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply or too long"
-                self._fault("record", where, f"is not JSON: {detail}", "repair it, or --on-bad-input skip")
+                record = json_value(line)
+            except NotJSON as error:
+                self._fault("record", where, str(error), "repair it, or --on-bad-input skip")
                 continue
             if isinstance(record, dict) and self.text_column in record:
                 yield from self._record(record[self.text_column], name, number)
@@ -340,41 +338,25 @@ class Sources:
             self._fault("record", where, f"has no '{self.text_column}' ({keys})", "name it with --text-column")
 
     def _csv(self, name: str, stream: BinaryIO, delimiter: str) -> Iterator[Document]:
-        """CSV with quotes as RFC 4180; TSV without, as its registration says: there a quote is a character."""
-        csv.field_size_limit(1 << 30)
-        rows = csv.reader(
-            (line + "\n" for _, line in self._lines(name, stream)),
-            delimiter=delimiter,
-            strict=True,
-            quoting=csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL,
-        )
         numbered = self.text_column.isascii() and self.text_column.isdigit()
         column: int | None = None
-        start, width = 1, 0
-        try:
-            for row in rows:
-                line, start = start, rows.line_num + 1
-                if not row:
-                    continue
-                width = width or len(row)
-                if len(row) != width:  # a quote, tab or line end that was meant otherwise, most often
-                    self._fault(
-                        "record",
-                        f"{name}:{line}",
-                        f"has {several(len(row), 'column')}, the first row has {width}",
-                        "repair the row; in .tsv a quote is an ordinary character, in .csv it is not",
-                    )
-                elif column is not None:
-                    yield from self._record(row[column], name, line)
-                elif numbered and not _are_numbers(row):
-                    column = self._numbered(width, f"{name}:{line}")
-                    yield from self._record(row[column], name, line)
-                else:
-                    column = self._column(row, name)
-        except csv.Error as error:
-            what = f"is not CSV: {error}, in the record that begins here"
-            fix = 'repair its quotes ("" inside quotes means one), or save it as .tsv or .jsonl'
-            raise SourceError(what, where=f"{name}:{start}", fix=fix) from None
+        width = 0
+        for line, row in csv_rows(name, (text for _, text in self._lines(name, stream)), delimiter):
+            width = width or len(row)
+            if len(row) != width:  # a quote, tab or line end that was meant otherwise, most often
+                self._fault(
+                    "record",
+                    f"{name}:{line}",
+                    f"has {several(len(row), 'column')}, the first row has {width}",
+                    "repair the row; in .tsv a quote is an ordinary character, in .csv it is not",
+                )
+            elif column is not None:
+                yield from self._record(row[column], name, line)
+            elif numbered and not _are_numbers(row):
+                column = self._numbered(width, f"{name}:{line}")
+                yield from self._record(row[column], name, line)
+            else:
+                column = self._column(row, name)
 
     def _web(self, name: str, stream: BinaryIO) -> Iterator[Document]:
         for number, raw in guarded(name, web_texts(name, stream)):
@@ -403,9 +385,8 @@ class Sources:
         return column
 
     def _column(self, header: list[str], name: str) -> int:
-        if header.count(self.text_column) > 1:
-            fix = "give the column's 0-based number, and leave out the header line"
-            raise SourceError(f"has several columns '{self.text_column}'", where=f"{name}:1", fix=fix)
+        twice = "give the column's 0-based number, and leave out the header line"
+        require_one(self.text_column, header, f"{name}:1", twice)
         if self.text_column not in header:
             what = f"has no column '{self.text_column}' (columns: {', '.join(header)})"
             fix = "name it with --text-column, or give its 0-based number where there is no header line"

@@ -7,8 +7,6 @@ by chance. In scripts without spaces between words a character counts for a part
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +19,7 @@ from maskwright.core.errors import SourceError
 from maskwright.text.cleaning import words
 from maskwright.text.cleaning.words import UInt64
 from maskwright.text.sources import TEXT_ENDINGS, Sources, file_kind
+from maskwright.text.tables import NotJSON, csv_rows, json_value
 
 NGRAM_WORDS, FEWEST_WORDS = 13, 8
 FILTER_BITS = (16, 28)
@@ -114,12 +113,8 @@ REPAIR = "repair it, or save it as plain text with an example a line"
 def _texts(sources: Sources) -> Iterator[tuple[str, str]]:
     """(file:line, text)"""
     for name in sources.files:
-        number = 0
-        try:
-            for number, value in _records(sources, name, file_kind(name)):
-                yield from ((f"{name}:{number}", text) for text in _strings(value))
-        except csv.Error as error:
-            raise SourceError(f"cannot be read: {error}", where=f"{name}:{number + 1}", fix=REPAIR) from None
+        for number, value in _records(sources, name, file_kind(name)):
+            yield from ((f"{name}:{number}", text) for text in _strings(value))
 
 
 def _records(sources: Sources, name: str, kind: str) -> Iterator[tuple[int, Any]]:
@@ -127,13 +122,7 @@ def _records(sources: Sources, name: str, kind: str) -> Iterator[tuple[int, Any]
     if kind in (".jsonl", ".ndjson"):
         yield from ((number, _parsed(line, f"{name}:{number}")) for number, line in lines if line.strip())
     elif kind in (".csv", ".tsv"):
-        comma = "," if kind == ".csv" else "\t"
-        rows = csv.reader(
-            (line + "\n" for _, line in lines),
-            delimiter=comma,
-            quoting=csv.QUOTE_MINIMAL if kind == ".csv" else csv.QUOTE_NONE,
-        )
-        yield from ((rows.line_num, row) for row in rows)
+        yield from csv_rows(name, (line for _, line in lines), "," if kind == ".csv" else "\t")
     elif kind in TEXT_ENDINGS:
         yield from lines
     elif kind == ".parquet":
@@ -145,10 +134,9 @@ def _records(sources: Sources, name: str, kind: str) -> Iterator[tuple[int, Any]
 
 def _parsed(line: str, where: str) -> Any:
     try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:  # ValueError also for a number of over 4,300 digits
-        what = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply or too long"
-        raise SourceError(f"is not JSON: {what}", where=where, fix=REPAIR) from None
+        return json_value(line)
+    except NotJSON as error:
+        raise SourceError(str(error), where=where, fix=REPAIR) from None
 
 
 def _strings(value: Any) -> Iterator[str]:
