@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import importlib.metadata
 import itertools
@@ -491,6 +492,12 @@ def test_contamination_needs_examples_long_enough(tmp_path: Path) -> None:
     assert found.examples_in(texts) == [f"{tmp_path}/t.jsonl:1", None]
     with pytest.raises(SourceError, match="long enough"):
         read_evaluations([str(tmp_path / "short.txt")])
+    csv.field_size_limit(131_072)  # Python's own, in a process that has read no CSV yet
+    (tmp_path / "t.csv").write_text(f"{'a ' * 70_000},one two three four five six seven eight\n")
+    assert read_evaluations([str(tmp_path / "t.csv")]).places == (f"{tmp_path}/t.csv:1",) * 2
+    (tmp_path / "t.csv").write_text('one,two\n"three,four\n')
+    with pytest.raises(SourceError, match="t.csv:2: is not CSV"):
+        read_evaluations([str(tmp_path / "t.csv")])
     for broken in ("{", "[" * 100_000):
         (tmp_path / "t.jsonl").write_text(f'{{"a": "x"}}\n\n{broken}\n')
         with pytest.raises(SourceError, match="is not JSON: ") as caught:

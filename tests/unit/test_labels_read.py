@@ -96,6 +96,18 @@ def test_columns_by_number_joined_texts_and_translated_labels(tmp_path: Path) ->
     assert task.fixed_labels == ("World", "Sports")
 
 
+def test_a_column_is_read_once_and_found_however_its_header_is_written(tmp_path: Path) -> None:
+    table = pa.table([["x"], ["1"], ["y"]], names=["text", "label", "text"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert fails(tmp_path / "a.parquet").startswith("FILE: has several columns 'text'")
+    path = tmp_path / "a.csv"
+    path.write_text("n,text, label,n\n1,x,a,2\n")  # columns that are not read may be there twice
+    assert seen(read(path)) == [("x", None, ("a",), 2)]
+    for header in ("0,1", ",0,1"):  # of pandas, for columns without names
+        path.write_text(f"{header}\n{'7,' * header.startswith(',')}x,a\n")
+        assert seen(read(path, text=0, label=1)) == [("x", None, ("a",), 2)]
+
+
 def test_several_labels_in_a_cell_a_list_and_columns(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("text,labels,toxic,mild\na,x|y |x,1,0\nb,,0,0\nc,y,1,1\n")
@@ -144,6 +156,13 @@ def test_conll_columns_with_documents_spaces_and_comments(tmp_path: Path) -> Non
     assert read(path, TOKENS, text=0, label=1)[0].labels == ("NNP", "VBZ")
     path.write_text("# id 1\na b\tO\nc\tB-X\n")
     assert [(one.words, one.line) for one in read(path, TOKENS)] == [(("a b", "c"), 2)]
+    path.write_text("#MeToo O\n# O\n\n# id a-b\tdomain=en\n# x = y\nParis B-LOC\n")  # words, and MultiCoNER's comments
+    task = reading(path, TOKENS)
+    assert [one.words for one in read_examples(str(path), task)] == [("#MeToo", "#"), ("Paris",)]
+    assert list(task.notes) == [f"{path}: 2 comments left out (from # to the line's end)"]
+    rows = ("1-2\tdu", "1\tde", "2\tle", "2.1\tx")  # CoNLL-U has words twice, and words that are not there
+    path.write_text("# text = du\n" + "".join(row + "\t_" * 7 + "\tO\n" for row in rows))
+    assert read(path, TOKENS, text=1, label=9)[0].words == ("de", "le")
 
 
 def test_wikianns_prefix_is_taken_off_where_every_word_has_it(tmp_path: Path) -> None:
@@ -234,6 +253,19 @@ def test_an_answer_that_is_not_in_its_context(tmp_path: Path) -> None:
         ("a.csv", "text,label\nx,1\ny,1,2\n", {}, "FILE:3: has 3 columns, the first row has 2"),
         ("a.csv", 'text,label\nx,1\n"y,1\n', {}, "FILE:3: is not CSV"),
         ("a.csv", "text,label\n", {}, "FILE: holds no examples"),
+        ("a.csv", "text,label,text\nx,1,y\n", {}, "FILE:1: has several columns 'text'"),
+        (
+            "a.csv",
+            "text;label\nx;1\n",
+            {},
+            "FILE:1: has no column with a usual name for the text (columns: text;label)",
+        ),
+        (
+            "a.csv",
+            "text;label\nx;1\n",
+            {"label": "label"},
+            "FILE:1: has no column 'text' (columns: text;label). Fix: save",
+        ),
         ("a.csv", "", {}, "FILE: is empty"),
         ("a.csv", b"text,label\nx\xe9,1\n", {}, "FILE:2:12: byte 0xe9 is not UTF-8"),
         ("a.csv", "text,label\n".encode("utf-16"), {}, "FILE:1:1: is UTF-16"),
@@ -247,6 +279,7 @@ def test_an_answer_that_is_not_in_its_context(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": "\\ud800", "label": 1}\n', {}, "FILE:1: column 'text': U+D800 is half a surrogate"),
         ("a.jsonl", '{"text": "x", "label": NaN}\n', {}, "FILE:1: column 'label' has no label"),
         ("a.jsonl", '{"text": "x", "label": [1]}\n', {}, "FILE:1: column 'label' is list, not one label"),
+        ("a.json", '[{"text": "x", "label": 1}]\n[{"text": "y", "label": 2}]', {}, "FILE:2: has more after the end"),
         ("a.parquet", b"PAR1 nonsense", {}, "FILE: is not Parquet"),
     ],
 )
@@ -267,6 +300,8 @@ def test_mistakes_in_tables(
         ("a.txt", "a\tO\n\t O\n", {}, "FILE:2: has no word"),
         ("a.txt", "a\tO\nb\t\n", {}, "FILE:2: has no tag"),
         ("a.txt", "a\n", {}, "FILE:1: has one column, no tags"),
+        ("a.txt", "b O\n#a\n", {}, "FILE:2: has 1 columns, the first word has 2"),
+        ("a.conllu", "# text = A b\n1\tA\tX\n2\tb\tY\n\n1\tc\tX\n", {}, "FILE:2: has a first column that counts the"),
         ("a.txt", "a\tO\n", {"text": 2}, "FILE:1: has 2 columns, no column 2"),
         ("a.txt", "a\tO\n", {"text": "word"}, "FILE:1: has columns without names, so none is 'word'"),
         ("a.txt", "-DOCSTART- O\n\n", {}, "FILE: holds no sentence"),

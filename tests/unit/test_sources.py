@@ -158,7 +158,7 @@ def test_columns_that_are_named_by_numbers_and_other_borders(tmp_path: Path) -> 
     assert "has 2 columns, no column 2" in fails(tmp_path / "a.csv", text_column="2")
     assert "has no column '²'" in fails(tmp_path / "a.csv", text_column="²")
     (tmp_path / "a.csv").write_text("id;text\n1;some\n")
-    assert "save it with , between columns: ';' is no border between them here" in fails(tmp_path / "a.csv")
+    assert "save it as .csv with commas, or as .tsv with tabs: ';' parts no columns here" in fails(tmp_path / "a.csv")
 
 
 def test_quotes_in_tsv_are_characters(tmp_path: Path) -> None:

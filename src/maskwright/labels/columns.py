@@ -11,6 +11,7 @@ from maskwright.core.errors import SourceError
 from maskwright.core.finetuning import TaskKind
 from maskwright.labels.example import Answer, Example, Reading, Unusable
 from maskwright.labels.tables import Record, Table
+from maskwright.text.tables import other_delimiter
 
 Column = int | str
 PAIRS: tuple[tuple[str, str | None], ...] = (
@@ -83,7 +84,8 @@ def _roles(table: Table, reading: Reading) -> Roles:
             raise SourceError(
                 f"has no column {column!r} (columns: {_listed(table.columns)})",
                 where=table.header,
-                fix=f"name another {'under data:' if reading.labelled else 'with --text'}, or give numbers from 0 "
+                fix=other_delimiter(table.columns)
+                or f"name another {'under data:' if reading.labelled else 'with --text'}, or give numbers from 0 "
                 "where the files have no header line",
             )
     return roles
@@ -94,7 +96,8 @@ def _no_column(what: str, by: str, table: Table) -> SourceError:
     return SourceError(
         f"has no column with a usual name for the {what} (columns: {columns})",
         where=table.header,
-        fix=f"name it {by}, or give its number from 0 where the files have no header line",
+        fix=other_delimiter(table.columns)
+        or f"name it {by}, or give its number from 0 where the files have no header line",
     )
 
 

@@ -13,7 +13,7 @@ from maskwright.labels.example import Reading
 from maskwright.text.compression import COMPRESSIONS, guarded, open_text, refuse_utf16
 from maskwright.text.records import parquet_columns, parquet_rows
 from maskwright.text.sources import BYTE_ORDER_MARK
-from maskwright.text.tables import NotJSON, csv_rows, first_json_value, json_value, require_one
+from maskwright.text.tables import NotJSON, are_numbers, csv_rows, first_json_value, json_value, require_one
 
 Record = dict[int | str, Any]
 Rows = Iterator[tuple[int, Record]]
@@ -98,12 +98,13 @@ def read_table(name: str, reading: Reading) -> Table:
 def _csv(name: str, delimiter: str, reading: Reading) -> Table:
     rows = csv_rows(name, lines_of(name), delimiter)
     first_line, first = next(rows, (1, []))
-    columns: list[int | str] = [*first] if reading.data.has_header else [*range(len(first))]
+    named = reading.data.has_header or (bool(first) and are_numbers(first))
+    columns: list[int | str] = [_column(cell.strip(), reading) for cell in first] if named else [*range(len(first))]
 
     def records(wanted: list[int | str]) -> Rows:
         for column in wanted:
             require_one(column, columns, f"{name}:{first_line}", "rename one of them in the header line")
-        if not reading.data.has_header:
+        if not named:
             yield first_line, dict(zip(columns, first, strict=True))
         for line, row in rows:
             if len(row) == len(columns):
@@ -115,6 +116,11 @@ def _csv(name: str, delimiter: str, reading: Reading) -> Table:
     return Table(columns, f"{name}:{first_line}", records)
 
 
+def _column(name: str, reading: Reading) -> int | str:
+    """A name of the header line, as the configuration has it: numbers where it gives numbers."""
+    return name if reading.data.has_header or not name else int(name)
+
+
 # ---- JSON --------------------------------------------------------------------------------------------------------
 
 
@@ -122,10 +128,10 @@ def _json(name: str, reading: Reading) -> Table:
     text = whole_text(name)
     if text.lstrip().startswith("["):
         found, end = parsed_json(text, name)
-        if text[end:].strip():
-            line = text.count("\n", 0, len(text) - len(text[end:].lstrip())) + 1
+        if more := text[end:].lstrip():
+            where = f"{name}:{text.count(chr(10), 0, len(text) - len(more)) + 1}"
             fix = "write one list, or one object on each line"
-            raise SourceError("has more after the end of its list", where=f"{name}:{line}", fix=fix)
+            raise SourceError("has more after the end of its list", where=where, fix=fix)
         return records_table(name, [*enumerate(found, 1)], reading)
     records = []
     for number, line in enumerate(text.split("\n"), 1):

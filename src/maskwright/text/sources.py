@@ -38,7 +38,7 @@ from maskwright.text.records import (
     sequences,
     web_texts,
 )
-from maskwright.text.tables import NotJSON, csv_rows, json_value, require_one
+from maskwright.text.tables import NotJSON, are_numbers, csv_rows, json_value, other_delimiter, require_one
 
 OnBadInput = Literal["error", "replace", "skip"]
 
@@ -59,12 +59,6 @@ def file_kind(location: str) -> str:
         name = name.removesuffix(compression)
     ending = os.path.splitext(name)[1]
     return ending if ending in ENDINGS else ""
-
-
-def _are_numbers(row: list[str]) -> bool:
-    """Whether it is the header that pandas writes for columns without names: 0, 1 … and an empty name for the index."""
-    names = row[1:] if row[0] == "" else row
-    return names == [str(number) for number in range(len(names))] and bool(names)
 
 
 class Sources:
@@ -352,7 +346,7 @@ class Sources:
                 )
             elif column is not None:
                 yield from self._record(row[column], name, line)
-            elif numbered and not _are_numbers(row):
+            elif numbered and not are_numbers(row):
                 column = self._numbered(width, f"{name}:{line}")
                 yield from self._record(row[column], name, line)
             else:
@@ -390,10 +384,7 @@ class Sources:
         if self.text_column not in header:
             what = f"has no column '{self.text_column}' (columns: {', '.join(header)})"
             fix = "name it with --text-column, or give its 0-based number where there is no header line"
-            if len(header) == 1 and (other := next((mark for mark in ";\t|" if mark in header[0]), None)):
-                parted = "," if file_kind(name) == ".csv" else "a tab"
-                fix = f"save it with {parted} between columns: {other!r} is no border between them here"
-            raise SourceError(what, where=f"{name}:1", fix=fix)
+            raise SourceError(what, where=f"{name}:1", fix=other_delimiter(header) or fix)
         return header.index(self.text_column)
 
     def _parquet(self, name: str) -> Iterator[Document]:

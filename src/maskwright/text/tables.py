@@ -37,6 +37,18 @@ def csv_rows(name: str, lines: Iterable[str], delimiter: str) -> Iterator[tuple[
         raise SourceError(what, where=f"{name}:{start}", fix=fix) from None
 
 
+def are_numbers(header: Sequence[str]) -> bool:
+    """Whether it is the header that pandas writes for columns without names: 0, 1 … and an empty name for the index."""
+    names = header[1:] if header[0] == "" else header
+    return [*names] == [str(number) for number in range(len(names))] and bool(names)
+
+
+def other_delimiter(header: Sequence[object]) -> str | None:
+    """The fix for a header line of one column that holds what parts columns elsewhere; None for any other."""
+    found = next((mark for mark in ";\t|," if len(header) == 1 and mark in str(header[0])), None)
+    return found and f"save it as .csv with commas, or as .tsv with tabs: {found!r} parts no columns here"
+
+
 def require_one(column: int | str, columns: Sequence[object], where: str, fix: str) -> None:
     """Raises `SourceError` where a column that is read is there twice: the last one would silently win."""
     if columns.count(column) > 1:
