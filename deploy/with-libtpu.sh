@@ -4,8 +4,15 @@
 set -eu
 libtpu=${MASKWRIGHT_LIBTPU:-$HOME/.local/share/maskwright/libtpu}
 lock=${MASKWRIGHT_LIBTPU_LOCK:-/opt/maskwright/requirements/tpu.lock}
-case "${1:-}" in
-  agent | pretrain | plan | verify-resume | replay)
+command=
+for word; do
+  case "$word" in -*) ;; *) command=$word; break ;; esac
+done
+case "$command" in
+  # What computes nothing, and what takes torch, which these images lack.
+  "" | data | doctor | embed | env | evaluate | export | fill | forward | image | import | list | logs | predict | quickstart | \
+    report | schema | status | stop | submit | text | tokenizer | watch) ;;
+  *)
     stamp=$libtpu/$(sha256sum <"$lock" | cut -c 1-16).done
     if [ ! -e "$stamp" ]; then
       echo "fetching libtpu from the package index (700 MB, Google Cloud's terms: docs/tpu.md)" >&2

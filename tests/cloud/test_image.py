@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import tarfile
@@ -17,6 +18,7 @@ from google_cloud.fake import Cloud, fake_cloud
 
 from maskwright import __version__
 from maskwright.cli.main import run
+from maskwright.cli.options import PANELS
 from maskwright.cloud.environment import build_environment
 from maskwright.cloud.provision import image
 from maskwright.core.errors import InputError
@@ -270,14 +272,28 @@ def test_libtpu_is_fetched_once_and_only_to_compute(tmp_path: Path) -> None:
     def call(*words: str) -> int:
         return subprocess.run(["maskwright", *words], env=variables, capture_output=True, check=False).returncode
 
-    assert call("--version") == 0
-    assert log.read_text() == "itself --version with nothing\n"
+    for command in ("--version", "--debug doctor", "--debug submit pretrain"):
+        assert call(*command.split()) == 0
+        assert log.read_text() == f"itself {command} with nothing\n"
+        log.unlink()
     fail.touch()
     assert call("agent", "x") == 1  # nothing is run without it
     fail.unlink()
     log.unlink()
-    assert call("agent", "x") == 0 and call("pretrain", "run.yaml") == 0
+    assert call("agent", "x") == 0 and call("--debug", "finetune", "run.yaml") == 0
     pip, *rest = log.read_text().splitlines()
     assert "--require-hashes" in pip and str(lock) in pip
     libtpu = tmp_path / ".local/share/maskwright/libtpu"
-    assert rest == [f"itself agent x with {libtpu}", f"itself pretrain run.yaml with {libtpu}"]
+    assert rest == [f"itself agent x with {libtpu}", f"itself --debug finetune run.yaml with {libtpu}"]
+
+
+def test_all_that_computes_on_a_tpu_gets_libtpu() -> None:
+    """Whatever is not known to compute nothing, so that a new command is none of the exceptions by accident."""
+    script = (ROOT / "deploy" / "with-libtpu.sh").read_text()
+    exceptions = set(re.findall(r"[a-z-]+", re.search(r'"" \|(.*?)\) ;;', script, re.DOTALL)[1]))  # type: ignore[index]
+    commands = {name for names in PANELS.values() for name in names}
+    assert exceptions < commands
+    assert commands - exceptions == {
+        *("agent", "compare", "drill", "finetune", "plan", "pretrain", "replay", "reproduce", "speedrun"),
+        "verify-resume",
+    }

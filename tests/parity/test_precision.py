@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from maskwright.core.config import RunConfig
-from maskwright.core.errors import MaskwrightError
+from maskwright.core.errors import ConfigError, MaskwrightError
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
@@ -49,7 +50,15 @@ def test_compiled_layers_follow_plain_ones(
     assert np.abs(np.array(plain) - np.array(compiled)).max() < tolerance
 
 
-def test_compiling_is_for_long_runs_on_a_gpu() -> None:
+def test_compiling_is_for_long_runs_on_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A GPU's layers take a C compiler: without one a long run ends at its start, not at its first step."""
+    for variable in ("CC", "CXX"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for device, wanted, program in (("cuda", "auto", "gcc"), ("cuda", "on", "gcc"), ("cpu", "on", "g\\+\\+")):
+        with pytest.raises(ConfigError, match=rf"^engine.compile: {wanted} compiles .* Fix: install {program}, or say"):
+            choose_compile(wanted, device, 1e18)
+    (tmp_path / "gcc").touch(0o755)
     assert not choose_compile("auto", "cpu", 1e20)
     assert not choose_compile("auto", "cuda", 1e15)
     assert choose_compile("auto", "cuda", 1e18)
@@ -100,8 +109,6 @@ def test_cuda_follows_cpu(store: TokenStore, config: Callable[..., RunConfig]) -
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is there, so asking for it is no error")
 def test_cuda_is_never_replaced_silently(store: TokenStore, config: Callable[..., RunConfig]) -> None:
-    from maskwright.core.errors import ConfigError
-
     with pytest.raises(ConfigError, match="torch sees no CUDA device"):
         losses(store, config(**{"engine.device": "cuda"}), steps=1)
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import shutil
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -22,6 +20,7 @@ from maskwright.engines.torch.prepare import (
     choose_dtype,
     cpu_threads,
     has_bf16,
+    has_compiler,
     has_fast_fp16,
     what_dtype_costs,
 )
@@ -50,7 +49,7 @@ def build() -> dict[str, object]:
         "onednn": torch.backends.mkldnn.is_available(),
         "mps": torch.backends.mps.is_available(),
         "attention": attention_kernel(device, dtype),
-        "compiler": bool(os.environ.get("CXX") or shutil.which("g++")),
+        "compiler": has_compiler(device),
         "threads": cpu_threads() if device == "cpu" else torch.get_num_threads(),
     }
 

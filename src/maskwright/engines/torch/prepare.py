@@ -82,6 +82,13 @@ def what_dtype_costs(dtype: torch.dtype, device: str) -> str:
     return ""
 
 
+def has_compiler(device: str) -> bool:
+    """Whether `torch.compile` finds what it takes: a C++ compiler on a CPU, and on a GPU Triton's C compiler
+    (https://github.com/triton-lang/triton, `runtime/build.py`)."""
+    variable, programs = ("CXX", ("g++",)) if device == "cpu" else ("CC", ("clang", "gcc", "cc"))
+    return bool(os.environ.get(variable)) or any(map(shutil.which, programs))
+
+
 def choose_compile(wanted: str, device: str, run_flops: float) -> bool:
     """The FLOPs of the whole run decide, not of what is left of it, so that a continued run computes as before.
 
@@ -89,9 +96,12 @@ def choose_compile(wanted: str, device: str, run_flops: float) -> bool:
     """
     if device == "mps" and wanted == "on":
         raise ConfigError("layers are not compiled for mps", where="engine.compile", fix="say auto or off")
-    if device == "cpu" and wanted == "on" and not (os.environ.get("CXX") or shutil.which("g++")):
-        raise ConfigError("torch.compile needs a C++ compiler on a CPU", where="engine.compile", fix="install g++")
-    return wanted == "on" or (wanted == "auto" and device == "cuda" and run_flops >= COMPILE_PAYS_FLOPS)
+    compiled = wanted == "on" or (wanted == "auto" and device == "cuda" and run_flops >= COMPILE_PAYS_FLOPS)
+    if compiled and not has_compiler(device):
+        language, program = ("C++", "g++") if device == "cpu" else ("C", "gcc")
+        what = f"{wanted} compiles the layers of this run, which takes a {language} compiler, and there is none"
+        raise ConfigError(what, where="engine.compile", fix=f"install {program}, or say engine.compile: off")
+    return compiled
 
 
 def choose_layers(optimizer: run.Optimizer, engine: run.Engine, device: str, run_flops: float) -> bool:

@@ -210,8 +210,8 @@ def _kernels(found: dict[str, Any]) -> Finding:
         fix = "compare the first losses with --set engine.device=cpu"
         return Finding("hardware", "kernels", "warn", f"{detail}; never tried on such a GPU", fix, values)
     if device == "cuda" and not found["compiler"]:
-        fix = "install a C++ compiler (g++), or say engine.compile: off"
-        detail += "; layers cannot be compiled without a C++ compiler"
+        fix = "install a C compiler (gcc), or say engine.compile: off"
+        detail += "; layers cannot be compiled without a C compiler"
         return Finding("hardware", "kernels", "warn", detail, fix, values)
     return Finding("hardware", "kernels", "ok", detail, None, values)
 
