@@ -18,9 +18,12 @@ from numpy.typing import NDArray
 from maskwright.core.finetuning import TaskKind
 from maskwright.data.batch import Batch
 from maskwright.data.order import order
+from maskwright.data.packing import best_fit
 from maskwright.labels.encode import Encoded, SpanTargets, WordTargets
 
 Ints = NDArray[np.int64]
+Places = tuple[Ints, Ints, int]
+"""Row and first position of each example, and the number of rows."""
 Shape = tuple[int, int, int]
 """Rows of a batch, slots for predictions in each, tokens of each."""
 
@@ -87,11 +90,12 @@ class Packer:
         longest = int(np.diff(encoded.offsets).max(initial=1))
         return cls(encoded, kind, pad, _up(longest, 64 if few_shapes else 16), few_shapes, class_weights)
 
-    def pack(self, rows: Ints, *, at_least: Shape = (1, 1, 1)) -> Packed:
-        """`rows`: numbers of rows of `encoded`. `at_least`: the batch's shape is no smaller."""
+    def pack(self, rows: Ints, *, at_least: Shape = (1, 1, 1), places: Places | None = None) -> Packed:
+        """`rows`: numbers of rows of `encoded`. `at_least`: the batch's shape is no smaller. `places`: of `rows`, where
+        they are chosen already."""
         lengths = np.diff(self.encoded.offsets)[rows]
         T = self.T if self.few_shapes else max(_up(int(lengths.max(initial=1)), 16), at_least[2])
-        row, start, M = self._places(lengths, T)
+        row, start, M = places or self._places(lengths, T)
         M = self._rounded(max(M, at_least[0]))
         ids = np.full((M, T), self.pad, np.int32)
         positions, segments = np.zeros((2, M, T), np.int32)
@@ -115,8 +119,9 @@ class Packer:
         given[slots] = labels
         return Packed(Batch(ids, positions, segments, index, given, weights), slots, rows)
 
-    def _places(self, lengths: Ints, T: int) -> tuple[Ints, Ints, int]:
-        """Row and first position of each example, and the number of rows: first fit, the longest first."""
+    def _places(self, lengths: Ints, T: int) -> Places:
+        """First fit, the longest first: what runs were trained with. Its work grows with the square of the examples, of
+        which a micro-batch has few."""
         row, start = np.zeros(len(lengths), np.int64), np.zeros(len(lengths), np.int64)
         if self.kind == "question_answering":  # the loss is over a whole row
             return np.arange(len(lengths)), start, len(lengths)
@@ -209,15 +214,20 @@ class Examples:
 def prediction_batches(packer: Packer, rows_at_once: int) -> list[Packed]:
     """Batches of every row of `packer.encoded`, sorted by length, all of one shape: rows of padding fill them up."""
     lengths = np.diff(packer.encoded.offsets)
-    ranked = np.argsort(-lengths, kind="stable")
-    if packer.kind == "question_answering":
-        groups = [ranked[begin : begin + rows_at_once] for begin in range(0, len(ranked), rows_at_once)]
+    if packer.kind == "question_answering":  # the loss is over a whole row
+        ranked, first = np.argsort(-lengths, kind="stable"), np.arange(len(lengths) + 1)
     else:
-        row, _, M = packer._places(lengths[ranked], packer.T)
-        groups = [ranked[(row >= begin) & (row < begin + rows_at_once)] for begin in range(0, M, rows_at_once)]
-    packed = [packer.pack(group, at_least=(1, 1, packer.T)) for group in groups]
-    largest = largest_shape(packed)
-    return [packer.pack(one.rows, at_least=largest) for one in packed]
+        ranked, first = best_fit(lengths, packer.T)
+    row = np.repeat(np.arange(len(first) - 1), np.diff(first))
+    before = np.cumsum(lengths[ranked]) - lengths[ranked]
+    start = before - before[first[row]]
+    groups = []
+    for begin in range(0, len(first) - 1, rows_at_once):
+        end = min(begin + rows_at_once, len(first) - 1)
+        some = slice(first[begin], first[end])
+        groups.append((ranked[some], (row[some] - begin, start[some], end - begin)))
+    largest = largest_shape([packer.pack(some, at_least=(1, 1, packer.T), places=places) for some, places in groups])
+    return [packer.pack(some, at_least=largest, places=places) for some, places in groups]
 
 
 def in_order(packer: Packer, packed: Sequence[Packed], logits: NDArray[np.float32]) -> NDArray[np.float32]:
