@@ -218,6 +218,12 @@ def test_a_token_in_the_command_goes_nowhere() -> None:
         ),
         ("run_mlm.py --model_name_or_path out/b/epoch5640/", {"model.init_from": "out/b/epoch5640/"}),
         ("run_mlm.py --model_name_or_path out/b/c", {"model.init_from": "out/b/c"}),
+        ("wget https://x/run_mlm.py; chmod +x run_mlm.py; run_mlm.py --seed 7", {"seed": 7}),
+        ("C='python run_mlm.py'; echo \"run: $C\"; $C --seed 7", {"seed": 7}),
+        ("A=1; if x; then A=2; fi; run_mlm.py --run_name $A --seed 7", {"seed": 7}),
+        ("if x; then S=7; run_mlm.py --seed $S; else S=8; fi", {"seed": 7}),
+        ("run_mlm.py --warmup_steps -1 --warmup_proportion 0.1 --max_steps 100", {"schedule.warmup_steps": 10}),
+        ("run_mlm.py --label_smoothing_factor 0.0 --seed 7", {"seed": 7}),
         ("deepspeed --include localhost:0,1,2,3 run_mlm.py", {"batch.virtual_workers": 4}),
         ("N=4; run_mlm.py --per_device_train_batch_size $(( 128/$N ))", {"batch.micro_batch_rows": 32}),
         ("torchrun --nproc_per_node 2 --master_port $(shuf -n 1) run_mlm.py", {"batch.virtual_workers": 2}),
@@ -269,6 +275,20 @@ def test_what_the_script_does_otherwise_is_said(tmp_path: Path) -> None:
     assert "lines share rows, so an epoch has fewer updates" in table(found.rows)
     found, values = taken("fairseq", "fairseq-train d --patience 100 --max-update 9")
     assert fates(found)["--patience"] == "left out" and "evaluation" not in values
+    words = "--save-dir out --restore-file out/checkpoint7.pt --wandb-project p --keep-last-epochs 3 --save-interval 9"
+    found, values = taken("fairseq", f"fairseq-train d {words} --mask-stdev 10 --max-update 9")
+    assert values["logging"]["report_to"] == ["wandb"] and "unknown" not in fates(found).values()
+    assert (fates(found)["--restore-file"], fates(found)["--mask-stdev"]) == ("not needed", "left out")
+    found, values = taken("fairseq", "fairseq-train d --restore-file xlmr.base/model.pt --max-update 9")
+    assert fates(found)["--restore-file"] == "left out" and "init_from" not in values["model"]
+    found, _ = taken("run_mlm", "run_mlm.py --train_file a.txt")
+    assert "names no model; model.architecture: roberta takes its place" in table(found.rows)
+    found, _ = taken("run_mlm", "run_mlm.py --model_name_or_path microsoft/deberta-large --train_file a.txt")
+    assert "deberta is not among the families that are read" in table(found.rows)
+    words = "--text_column_name t --label_column_name y --metric_name f1 --shuffle_train_dataset --model_type bert"
+    found, values = taken("run_glue", f"python $XLA run_classification.py --train_file a.csv {words}")
+    assert values["data"]["text"] == "t" and values["evaluation"]["metric"] == "f1_macro"
+    assert "unknown" not in fates(found).values() and "$XLA starts a number of processes" in table(found.rows)
     _, values = taken("fairseq", "fairseq-train d --patience 9 --validate-interval-updates 5 --max-update 9")
     assert values["evaluation"] == {"every_steps": 5, "patience": 9}
     _, values = taken("fairseq", "CUDA_VISIBLE_DEVICES=0,1 fairseq-train d --update-freq 4 --max-update 9")
@@ -393,6 +413,10 @@ def test_what_is_not_taken_over_is_said(tmp_path: Path) -> None:
         ("run_mlm", "python run_mlm.py --bf16 $MORE", "uses \\$MORE"),
         ("run_mlm", "python run_mlm.py --output_dir out $@", "give --var @=VALUE"),
         ("run_mlm", "python run_mlm.py --bf16 $FLAG", "uses \\$FLAG"),
+        ("run_mlm", "if x; then S=7; fi; run_mlm.py --seed $S", "uses \\$S"),
+        ("run_mlm", "S=7; [ -z $1 ] && S=8; run_mlm.py --seed $S", "uses \\$S"),
+        ("run_mlm", "for S in 1 2; do run_mlm.py --seed $S; done", "uses \\$S"),
+        ("run_mlm", "echo run_mlm.py --seed 1", "has no run_mlm.py"),
         ("run_mlm", "torchrun --nproc_per_node $N run_mlm.py", "uses \\$N"),
         ("run_mlm", "python run_mlm.py \\ \n --bf16", "line 1 ends in a backslash and a space"),
         ("run_mlm", "A=aaaaaaaaaa;" + "A=$A$A;" * 20 + "run_mlm.py", "more than 1,000,000 letters"),

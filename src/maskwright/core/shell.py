@@ -21,6 +21,9 @@ _BRACED = re.compile(r"(\w+|[@*#?!$-])(?:\[[@*]\]|(:?)-(.*))?", re.ASCII | re.DO
 _WHOLE_ARRAY = re.compile(r'\$\{\w+\[@\]\}"', re.ASCII)
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
 _SETTERS = ("export", "readonly", "local")
+_FOLLOWED = ("then", "do", "else")
+"""Words of the shell behind which a command may stand on their line."""
+_BEGIN, _END, _TESTS = ("if", "for", "while", "until", "case"), ("fi", "done", "esac"), ("[", "[[", "test")
 _TARGET = re.compile(r"[<>&]*[ \t]*[^\s;|&<>()]*")
 """What a redirection leads to."""
 _PIECE = re.compile(r"\\.|'[^']*'|\"(?:[^\"\\]|\\.)*\"|[(){}]", re.DOTALL)
@@ -170,6 +173,10 @@ class _Reader:
         """The one that is being read; None between two."""
         self.sign = ""
         self.began = 1
+        self.branches: list[set[str]] = []
+        """Variables that are set inside each `if`, loop or `case` that is open: whether it is run is not known."""
+        self.tested = False
+        """Whether the command before was a test, with && or || behind it."""
 
     def commands(self) -> Iterator[Command]:
         while self.at < len(self.text):
@@ -198,14 +205,32 @@ class _Reader:
         self._end_word()
         words, sign, self.words, self.sign = self.words, self.sign, [], ""
         if words:
-            assigned = words[1:] if words[0] in _SETTERS else words
+            self._branch(words[0])
+            assigned = words[1:] if words[0] in (*_SETTERS, *_FOLLOWED) else words
             matches = [_ASSIGNMENT.match(word) for word in assigned]
             assigns = bool(matches) and None not in matches
             for word, match in zip(assigned, matches, strict=True) if assigns else ():
                 if match and match[1] not in self.fixed:
                     before = self.variables.get(match[1], "") if match[2] else ""
                     self.variables[match[1]] = before + word[match.end() :]
+                    if self.branches:
+                        self.branches[-1].add(match[1])
+                    elif self.tested:
+                        del self.variables[match[1]]
+            self.tested = words[0] in _TESTS and sign in ("&", "|")
             yield Command(words, self.began, sign, assigns)
+
+    def _branch(self, word: str) -> None:
+        """Forgets what a branch has set where it ends."""
+        if word in _BEGIN:
+            self.branches.append(set())
+        elif self.branches and word in ("else", "elif", *_END):
+            for name in self.branches[-1]:
+                self.variables.pop(name, None)
+            if word in _END:
+                inner = self.branches.pop()
+                if self.branches:
+                    self.branches[-1] |= inner
 
     def _end_word(self) -> None:
         if self.word is not None:

@@ -55,13 +55,16 @@ NOT_NEEDED = {
     "ddp_backend distributed_init_method distributed_port distributed_rank device_id": (
         "the processes of a run find each other by --processes, or --num-nodes and --rendezvous"
     ),
-    "restore_file reset_optimizer reset_lr_scheduler reset_dataloader reset_meters": (
+    "reset_optimizer reset_lr_scheduler reset_dataloader reset_meters": (
         "the same command continues the run exactly; `pretrain --from RUN` begins another from its weights"
     ),
     "optimizer": "adam is optimizer.kind: adamw",
     "num_cores tpu use_gpu bf16_adam memory_efficient_fp16 fp16_init_scale": "engine.* decides",
     "shorten_method shorten_data_split_list": "documents are cut into rows, never shortened",
-    "validate_interval": "it counts epochs; evaluation.every_steps counts steps",
+    "validate_interval disable_validation": "evaluation.every_steps counts steps; validate_interval counts epochs",
+    "save_interval keep_last_epochs keep_best_checkpoints": "they count epochs; checkpoint.* counts steps and seconds",
+    "bpe sentencepiece_model": "the store keeps the tokenizer that its ids are of",
+    "grouped_shuffling": "documents of all shards are drawn in one order",
     "tpu": "`submit slice NAME` names the slice",
     "train_subset valid_subset ignore_unused_valid_subsets": "a store holds the training part and what is held out",
 }
@@ -229,7 +232,7 @@ def _batch(taken: Taken, devices: int | None) -> None:
     if not cores:
         cores, whose = (
             taken.whole("num_cores", NUM_CORES) if taken.typed.flags.keys() & TPU else 1,
-            "this command alone",
+            "this command alone (it takes all GPUs that it sees: give --devices)",
         )
     first, *later = (taken.text("update_freq") or "1").split(",")
     frequency = int(number_of(first, "--update-freq"))
@@ -260,6 +263,17 @@ def _rest(taken: Taken) -> None:
     if "validate_interval_updates" in taken.typed.flags:
         every = taken.whole("validate_interval_updates", 1000)
         taken.set("validate_interval_updates", {"evaluation.every_steps": every})
+    if "wandb_project" in taken.typed.flags:
+        taken.set("wandb_project", {"logging.report_to": ["wandb"]}, "the variable WANDB_PROJECT names the project")
+    for name in ("mask_multiple_length", "mask_stdev"):
+        taken.note(name, "tokens or whole words are masked, never spans of a length")
+    if file := taken.text("restore_file"):
+        own = taken.text("save_dir") or "checkpoints"
+        if os.path.dirname(file) in ("", own.rstrip("/")):
+            taken.note("restore_file", "the same command continues the run exactly", "not needed")
+        else:
+            what = "its weights are not read: model.init_from takes a Hugging Face folder of the same model"
+            taken.note("restore_file", what)
     if "tensorboard_logdir" in taken.typed.flags:
         taken.note("tensorboard_logdir", "logging.report_to: [tensorboard], in the run directory", "mapped")
     if "patience" in taken.typed.flags and "evaluation.every_steps" not in taken.values:

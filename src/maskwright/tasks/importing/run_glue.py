@@ -42,6 +42,7 @@ def run_glue(typed: Typed) -> Taken:
             "the folder of --model_name_or_path has it" if same else "the model's own is taken: put it into its folder"
         )
         taken.note(name, said, "not needed" if same else "left out")
+    taken.note("model_type", "the folder of --model_name_or_path decides", "not needed")
     taken.note("ignore_mismatched_sizes", "the head always begins from random weights", "not needed")
     taken.set("max_seq_length", {"data.max_seq_len": taken.whole("max_seq_length", 128)})
     _batch(taken)
@@ -105,6 +106,10 @@ def _files(taken: Taken) -> None:
     note = "as the script chooses them from the file's first line" if names else "look whether they are the file's"
     said = ", ".join(f"{key}: {shown(taken.values[key])}" for key in COLUMNS if key in taken.values)
     taken.row("train_file", "mapped", f"{said} ({note})")
+    for name in ("train_split_name", "validation_split_name", "test_split_name", "remove_splits"):
+        taken.note(name, "data.train, data.validation and data.test name the files of each part")
+    taken.note("remove_columns", "columns that no key names are not read", "not needed")
+    taken.note("text_column_delimiter", "between the columns that data.text lists")
     for name in ("text_column_names", "label_column_name", "do_regression"):
         taken.note(name, "see --train_file", "mapped")
 

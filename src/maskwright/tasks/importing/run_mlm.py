@@ -36,6 +36,8 @@ OTHER_BASES = {
     "modernbert": {"num_hidden_layers": 22, "intermediate_size": 1152},
     "distilbert": {"num_hidden_layers": 6},
 }
+UNREAD = ("deberta", "albert", "electra", "xlnet", "longformer", "big_bird", "bigbird", "nezha", "mpnet", "funnel")
+"""Families that run_mlm.py trains and that are not here, by how their models are called."""
 OFFSET = ("roberta", "xlm-roberta", "camembert")
 POSITION_OFFSET = 2
 """RoBERTa's first two positions belong to no token, so 514 positions are rows of 512."""
@@ -57,6 +59,8 @@ def run_mlm(typed: Typed) -> Taken:
         taken.set("early_stopping_patience", {"evaluation.patience": patience})
     elif "early_stopping_patience" in taken.typed.flags:
         taken.note("early_stopping_patience", "set evaluation.patience and evaluation.every_steps")
+    fate: Fate = "left out" if taken.number("label_smoothing_factor", 0.0) else "not needed"
+    taken.note("label_smoothing_factor", "masked tokens are predicted without label smoothing", fate)
     for name in ("load_best_model_at_end", "metric_for_best_model", "greater_is_better"):
         taken.note(name, "with evaluation.patience, the best checkpoint by held-out loss is kept and exported")
     taken.close(NOT_NEEDED)
@@ -89,6 +93,8 @@ def _model(taken: Taken) -> str:
     architecture = taken.text("model_type") or _guess(place or taken.text("config_name") or "")
     tokenizer = taken.text("tokenizer_name")
     taken.note("trust_remote_code", "code that comes with a model is never run")
+    if unread := next((name for name in UNREAD if name in (place or architecture).lower()), None):
+        taken.row("model_type", "left out", f"{unread} is not among the families that are read (docs/encoders.md)")
     if place:
         folder = fetched(taken, place, taken.text("model_revision"))
         taken.set("model_name_or_path", {"model.init_from": folder})
@@ -154,6 +160,8 @@ def _shape(taken: Taken, architecture: str) -> None:
         values["model.max_seq_len"] = positions - (POSITION_OFFSET if known in OFFSET else 0)
     overrides.pop("vocab_size", None)  # that of the tokenizer, as in the script
     taken.values |= {"model.architecture": known, **values}
+    if not taken.text("model_type") and not taken.text("config_name"):
+        taken.row("model_type", "left out", f"the command names no model; model.architecture: {known} takes its place")
     if known == architecture:
         taken.note("model_type", f"model.architecture: {known}", "mapped")
     else:

@@ -42,6 +42,9 @@ ALIASES = {
     "use_auth_token": "token",
     "hub_token": "token",
     "tb_log_dir": "logging_dir",
+    "warmup_proportion": "warmup_ratio",
+    "text_column_name": "text_column_names",
+    "metric_name": "metric_for_best_model",
 }
 """Names in the scripts without a Trainer, and older and newer ones of its own."""
 _SWITCHES = """
@@ -52,6 +55,7 @@ dataloader_persistent_workers disable_tqdm trust_remote_code use_fast_tokenizer 
 auto_find_batch_size full_determinism remove_unused_columns ignore_mismatched_sizes do_regression
 save_only_model save_safetensors prediction_loss_only activation_checkpointing logging_first_step
 bf16_full_eval fp16_full_eval low_cpu_mem_usage mlm evaluate_during_training do_lower_case use_auth_token
+tpu_metrics_debug shuffle_train_dataset
 """
 SWITCHES = frozenset(_SWITCHES.split())
 NUMBERS = {
@@ -82,6 +86,8 @@ NOT_NEEDED = {
     ),
     "save_safetensors save_only_model save_on_each_node": "a checkpoint is whole, and never a pickle",
     "data_seed full_determinism use_cpu_offload": "one seed decides everything, and a run gives the same bits again",
+    "tpu_metrics_debug debug": "engine.json has what was compiled",
+    "shuffle_train_dataset shuffle_seed": "each epoch has an order of its own, by the seed",
     "do_lower_case": "the tokenizer's own files decide",
     "token hub_private_repo hub_strategy hub_always_push": "`hf auth login` keeps the token",
     "bf16_full_eval fp16_full_eval fp16_backend fp16_opt_level half_precision_backend tf32": (
@@ -195,9 +201,9 @@ def _keywords(taken: Taken) -> dict[str, Any]:
 
 def _warmup(taken: Taken, steps: int | None) -> None:
     name = (
-        "warmup_ratio" if taken.number("warmup_ratio", 0.0) and not taken.number("warmup_steps", 0) else "warmup_steps"
+        "warmup_ratio" if taken.number("warmup_ratio", 0.0) and taken.number("warmup_steps", 0) <= 0 else "warmup_steps"
     )
-    amount = taken.number(name, 0.0)
+    amount = max(0.0, taken.number(name, 0.0))  # -1 is an older script's word for none
     taken.note("warmup_ratio" if name == "warmup_steps" else "warmup_steps", f"--{name} decides", "not needed")
     if name == "warmup_steps" and (amount >= 1 or not amount):
         taken.set(name, {"schedule.warmup_steps": int(amount)})

@@ -31,6 +31,9 @@ TOTAL = "num_processes"
 """accelerate's count is that of all machines, the others' is that of one."""
 
 
+NO_STARTERS = {"echo", "printf", "cat", "less", "head", "tail", "ls", "cp", "mv", "rm", "ln", "scp", "rsync", "touch"}
+NO_STARTERS |= {"chmod", "wget", "curl", "git", "vim", "nano", "sed", "grep", "find", "[", "[[", "test"}
+"""Commands that may name a script without starting it."""
 ELSEWHERE = {
     "run_mlm.py": "`maskwright import run_mlm` reads this one",
     "run_language_modeling.py": "`maskwright import run_mlm` reads this one",
@@ -167,8 +170,12 @@ def _gpus(before: list[str], variables: Mapping[str, str]) -> int | None:
 
 def _place(words: list[str], script: Script) -> int | None:
     """Where the script stands in a command."""
+    if next((word for word in words if "=" not in word), "") in NO_STARTERS:
+        return None
     for number, word in enumerate(words):
-        if os.path.basename(word) in script.names or (word in script.modules and words[number - 1 : number] == ["-m"]):
+        if (os.path.basename(word) in script.names and not re.search(r"\s|://", word)) or (
+            word in script.modules and words[number - 1 : number] == ["-m"]
+        ):
             return number
     return None
 
@@ -189,7 +196,7 @@ def _without_secrets(words: list[str]) -> list[str]:
 
 def _sorted(before: list[str], words: list[str], script: Script) -> Typed:
     typed = Typed(words[0])
-    launcher, _ = _flags(before, Script(()))
+    launcher, others = _flags(before, Script(()))
     typed.flags, typed.words = _flags(words[1:], script)
     typed.spelling = {_name(word): word.partition("=")[0] for word in words[1:] if _is_flag(word)}
     processes = _count(launcher, _PROCESSES)
@@ -202,6 +209,8 @@ def _sorted(before: list[str], words: list[str], script: Script) -> Typed:
     typed.unknown_count = next((word for word in counts if started and unknown_in(word)), None)
     if started and (processes is None or (machines is None and launcher.keys() & {*_MACHINES})):
         typed.launcher = os.path.basename(started)
+    if not typed.launcher and (hidden := next(filter(unknown_in, others[1:]), "")):
+        typed.launcher = as_written(hidden)
     whole = TOTAL in launcher or "include" in launcher
     typed.world_size = (processes or 1) * (1 if whole else machines or 1)
     return typed
