@@ -87,9 +87,11 @@ def test_a_store_goes_to_a_bucket_and_trains_from_there(
     assert folder.name == store.fingerprint[:32]
     let_go()
     (folder / "manifest.json").unlink()  # as after a stop on the way: what is there stays
+    (folder / "tokenizer" / "vocab.json.tmp-7").write_text("half")
     shards = {path: path.stat().st_mtime_ns for path in folder.glob("*.u*")}
     assert TokenStore("memory://bucket/store").fingerprint == store.fingerprint
     assert {path: path.stat().st_mtime_ns for path in folder.glob("*.u*")} == shards
+    assert not [*folder.rglob("*.tmp-*")]
 
 
 def test_what_lies_elsewhere_is_refused(store: TokenStore, tmp_path: Path) -> None:
@@ -102,6 +104,21 @@ def test_what_lies_elsewhere_is_refused(store: TokenStore, tmp_path: Path) -> No
             attempt()
     with pytest.raises(InputError, match="another store lies there"):
         remote.push(store.location, "memory://bucket/other")
+    remote.push(store.location, "memory://bucket/pulled")
+    thesis = tmp_path / "thesis"
+    (thesis / "tokenizer").mkdir(parents=True)
+    (thesis / "tokenizer" / "tokenizer.json").write_text("mine")
+    with pytest.raises(InputError, match="is not empty, and no pull was begun there"):
+        remote.pull("memory://bucket/pulled", str(thesis))
+    assert (thesis / "tokenizer" / "tokenizer.json").read_text() == "mine" and len([*thesis.rglob("*")]) == 2
+    stopped, whole = tmp_path / "stopped", remote._fetch
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(remote, "_fetch", lambda _, name, *more: whole(_, name, *more) if "valid" in name else 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            remote.pull("memory://bucket/pulled", str(stopped))
+    assert (stopped / remote.LOCK).exists()
+    remote.pull("memory://bucket/pulled", str(stopped))
+    assert {*files(stopped)} == {*files(store.location)}
     damaged = tmp_path / "damaged"
     shutil.copytree(store.location, damaged)
     shard = next(damaged.glob("train-*.tokens.*"))

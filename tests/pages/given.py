@@ -230,7 +230,7 @@ def shards(shell: Shell) -> Iterator[None]:
             for one in part:
                 column = arrow.array((one - 25000).astype(np.int16))
                 writer.write_batch(arrow.record_batch([column], schema=schema))
-        counts.append(f"notes/{name},{len(part)},{sum(map(len, part))}")
+        counts.append(f"/notes/{name},{len(part)},{sum(map(len, part))}")
     meta = shared / "roberta_v3" / "meta"
     meta.mkdir()
     (meta / "notes_counts.csv").write_text("\n".join(counts) + "\n")

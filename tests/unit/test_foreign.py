@@ -672,9 +672,23 @@ def test_a_cut_stream_is_not_trained_on(documents: Documents, tokenizer: str, tm
 def test_counts_beside_the_files_are_checked(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
     shards(tmp_path / "shards", documents)
     counts = tmp_path / "shards" / "books" / "meta" / "books_counts.csv"
-    counts.write_text(counts.read_text().replace("a.arrow,30,", "a.arrow,31,"))
+    said, theirs = counts.read_text(), tmp_path / "shards" / "meta" / "combined_counts.csv"
+    counts.write_text(said.replace("a.arrow,30,", "a.arrow,31,"))
     with pytest.raises(StoreError, match=r"books_counts.csv:2: a.arrow has 30 documents"):
         raise_as_line(lambda: open_store(config(tmp_path, tokenizer).data))
+    counts.unlink()
+    theirs.parent.mkdir()
+    for before in ("/", "/data/input/shards/"):  # as foundation-model-stack writes them, and as it reads them
+        other = f"{before}code/x.arrow,5,50\n"  # of a data set that is not here
+        whole = said.replace("\na.arrow", f"\n{before}books/a.arrow").replace("\nb.arrow", f"\n{before}books/b.arrow")
+        theirs.write_text(whole + other)
+        open_store(config(tmp_path, tokenizer).data)
+        for wrong, message in ((",30,", "a.arrow has 30 documents"), ("b.arrow", "books/c.arrow is not there")):
+            theirs.write_text(whole.replace(wrong, {",30,": ",31,"}.get(wrong, "c.arrow")))
+            with pytest.raises(
+                StoreError, match=rf"combined_counts.csv:[23]: {before}books/.*{message.split('/')[-1]}"
+            ):
+                raise_as_line(lambda: open_store(config(tmp_path, tokenizer).data))
 
 
 def test_a_folder_of_another_tool_is_no_store_but_has_a_way(arrow_folder: Path, tmp_path: Path) -> None:

@@ -37,6 +37,9 @@ SHARE_OF_DISK = 0.9
 WAIT_SECONDS = 0.5
 Files = dict[str, dict[str, Any]]
 """The manifest's records by file name; empty for the tokenizer's files."""
+LOCK = "pull.lock"
+"""In a folder that a store is pulled into, until all of it is there: what tells a pull that was stopped from files of
+something else."""
 _held: list[int] = []
 """Descriptors of the locks of the stores that this process reads: until it ends, nobody evicts them."""
 
@@ -75,8 +78,8 @@ def push(store: str, to: str) -> None:
 
 
 def pull(location: str, to: str) -> None:
-    """Copies a store from `location` to the local folder `to`, or unpacks a `.tar`, `.tar.gz` or `.tgz` there. Raises
-    `InputError` if `to` holds something else, `StoreError` if what comes is damaged."""
+    """Copies a store from `location` to the folder `to` here, or unpacks a `.tar`, `.tar.gz` or `.tgz` there. A pull
+    that was stopped goes on. Raises `InputError` if `to` holds something else, `StoreError` if what comes is damaged."""
     storage.require_local(to)
     if location.lower().endswith((".tar", ".tar.gz", ".tgz")):
         return _unpack(location, to)
@@ -84,7 +87,13 @@ def pull(location: str, to: str) -> None:
     manifest = _manifest(there)
     if os.path.exists(os.path.join(to, MANIFEST)) and read_manifest(to)["fingerprint"] != manifest["fingerprint"]:
         raise InputError("another store lies there", where=to, fix="choose another folder")
-    _bring(there, manifest, to)
+    own = {MANIFEST, LOCK}
+    if os.path.isdir(to) and (names := os.listdir(to)) and not own & {*names}:
+        raise InputError("is not empty, and no pull was begun there", where=to, fix="choose another folder")
+    lock = os.path.join(to, LOCK)
+    with storage.new_folder(to), storage.locked(lock, remove=False):
+        _bring(there, manifest, to)
+        os.unlink(lock)
 
 
 def remote_manifest(location: str) -> dict[str, Any]:
@@ -135,8 +144,11 @@ def _manifest(there: Folder) -> dict[str, Any]:
 
 
 def _bring(there: Folder, manifest: dict[str, Any], to: str) -> None:
-    """Files that are here already stay if they are what the manifest says."""
+    """Files that are here already stay if they are what the manifest says. The caller holds the folder's lock."""
     storage.make_folder(os.path.join(to, TOKENIZER))
+    for root, _, names in os.walk(to):
+        for name in filter(storage.is_temporary, names):  # of a process that was killed
+            os.unlink(os.path.join(root, name))
     files = _files(manifest)
     tokenizer: Files = {f"{TOKENIZER}/{name}": {} for name in there.names(TOKENIZER)}
     if not tokenizer:

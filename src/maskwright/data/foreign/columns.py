@@ -247,7 +247,10 @@ def dataset_files(folder: str) -> list[str]:
 
 def require_counts(folder: str, found: dict[str, tuple[int, int]]) -> None:
     """Compares `meta/*counts*.csv` (`dataset/filename, documents, tokens`) with the (documents, tokens) that were found
-    in each file. Raises `StoreError` where they differ; a folder without such a file is fine."""
+    in each file. Raises `StoreError` where they differ; a folder without such a file is fine.
+
+    foundation-model-stack reads a name from "/DATASET" on, so its own files have paths of the machine where they were
+    counted: `/wiki/a.arrow`, `/data/input/wiki/a.arrow`. Data sets that are not here are left out, as it does."""
     wrong = "the file is cut, or the counts are of other data: copy both again, or delete the counts"
     for path in sorted(glob.glob(os.path.join(glob.escape(folder), "**", "meta", "*counts*.csv"), recursive=True)):
         base = os.path.dirname(os.path.dirname(path))
@@ -259,9 +262,16 @@ def require_counts(folder: str, found: dict[str, tuple[int, int]]) -> None:
             except (IndexError, ValueError):
                 what = "is no line of a file name, documents and tokens"
                 raise StoreError(what, where=f"{path}:{line}", fix="repair it, or delete the file") from None
-            at = os.path.normpath(os.path.join(base, name))
-            if at not in found:
+            at = next((at for at in _ends_of(name, base) if at in found), None)
+            if at is None and any(os.path.isdir(folder) for folder in map(os.path.dirname, _ends_of(name, base))):
                 raise StoreError(f"{name} is not there", where=f"{path}:{line}", fix=wrong)
-            if found[at] != (documents, tokens):
+            if at and found[at] != (documents, tokens):
                 what = f"{name} has {found[at][0]:,} documents and {found[at][1]:,} tokens"
                 raise StoreError(f"{what}, not {documents:,} and {tokens:,}", where=f"{path}:{line}", fix=wrong)
+
+
+def _ends_of(name: str, base: str) -> list[str]:
+    """`name` below `base`, then without its first folder, and so on while a folder is left."""
+    parts = [part for part in name.split("/") if part]
+    ends = range(max(len(parts) - 1, 1)) if name.startswith("/") else range(1)
+    return [os.path.normpath(os.path.join(base, *parts[first:])) for first in ends]
