@@ -307,7 +307,9 @@ def test_losses_are_those_of_plain_transformers(
     config = make(**keys)
     ready = prepared(config)
     finetune(config, str(tmp_path / "run"))
-    found = [line["loss"] for line in metrics(tmp_path / "run") if "loss" in line]
+    lines = [line for line in RunDirectory(str(tmp_path / "run")).read_metrics() if "loss" in line]
+    assert all(line["examples_per_second"] > 0 for line in lines)
+    found = [line["loss"] for line in lines]
     theirs = transformers_model(ready)
     optimizer = torch.optim.AdamW(groups(theirs, ready, layer_decay), betas=(0.9, 0.98), eps=1e-6)
     targets: Any = ready.train.packer.encoded.targets

@@ -22,7 +22,7 @@ from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
-from maskwright.engines.jax.engine import JaxEngine
+from maskwright.engines.jax.engine import JaxEngine, choose_dtype
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.model.config import model_config
 from maskwright.model.initial import initial_parameters
@@ -131,6 +131,11 @@ def test_stopped_and_continued_on_any_number_of_devices(config: Make, tmp_path: 
 
 
 @pytest.mark.long
+def test_auto_is_bf16_but_on_a_cpu() -> None:
+    assert [choose_dtype("auto", device) for device in ("tpu", "cuda", "cpu")] == ["bf16", "bf16", "fp32"]
+    assert choose_dtype("fp32", "tpu") == "fp32"
+
+
 def test_dropout_is_drawn_by_seed_step_and_virtual_worker(config: Make, store: TokenStore) -> None:
     keys = {"model.hidden_dropout": 0.2, "model.attention_dropout": 0.2, "batch.virtual_workers": 4, **JAX}
     one, loader = make(JaxEngine, config, store, **keys)

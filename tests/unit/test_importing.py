@@ -134,6 +134,15 @@ def test_fairseqs_script_is_read_and_its_batch_worked_out(tmp_path: Path) -> Non
     assert values["batch"] == {"micro_batch_rows": 2, "virtual_workers": 16_384}
     assert "32,768 rows of 512 tokens in an update" in table(found.rows)
     assert values["schedule"] == {"warmup_steps": 15_000, "steps": 1_500_000, "kind": "linear"}
+    assert values["optimizer"] == {
+        "weight_decay": 0.01,
+        "eps": 1e-6,
+        "beta1": 0.9,
+        "beta2": 0.98,
+        "max_grad_norm": 1.0,
+        "learning_rate": 0.0004,
+    }
+    assert (values["model"]["hidden_dropout"], values["model"]["attention_dropout"]) == (0.1, 0.1)
     assert values["model"]["size"] == "large" and values["data"]["packing"] == "full_sentences"
     assert values["engine"]["kind"] == "jax" and values["checkpoint"]["save_every_steps"] == 3000
     assert (

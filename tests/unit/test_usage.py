@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from maskwright.core import usage
 from maskwright.core.usage import Usage
+from maskwright.monitor.status import Report
+from maskwright.run.directory import Status
 
 
 class Library:
@@ -57,3 +60,12 @@ def test_gpus_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch
     monkeypatch.undo()
     monkeypatch.setattr(usage, "NVML", "libno-such-library.so")
     assert Usage(gpus=True, proc=str(tmp_path)).take() == {}
+
+
+def test_a_run_that_trains_says_what_is_in_use() -> None:
+    busy = {"cpu_share": 0.5, "memory_share": 0.25, "gpu_share": 0.75}
+    status = Status(phase="training", step=3, of=9, tokens_per_second=1e4, examples_per_second=120.0, busy=busy)
+    running = Report("run", "running", "", "", 9.0, status, None)
+    assert "120 examples/s" in running.report()
+    assert "in use: CPU 50%, memory 25%, GPU 75%" in running.report()
+    assert "in use" not in replace(running, state="done").report()
