@@ -254,6 +254,7 @@ def test_what_overrides_gave_is_blamed_on_them(overrides: dict[str, Any], said: 
         (["a", None], "texts:2: None is no text"),
         ([(1, 2)], "is no text"),
         ([("a", "b", "c")], "has 3 parts"),
+        ([("a", "b")], "has 2 parts. Fix: give one text$"),
     ],
 )
 def test_what_is_no_text_is_refused(texts: Any, said: str, tmp_path: Path, tokenizer: str) -> None:
@@ -285,6 +286,20 @@ def test_arguments_that_the_command_would_not_take_are_refused(corpus: Path, tmp
         (lambda: maskwright.load(folder, **strange), "device: is 'cud'. Fix: give one of auto, cpu,"),
         (lambda: maskwright.evaluate(model, store="s", **strange), "device: is 'cud'"),
         (lambda: maskwright.evaluate(model, store="s", max_rows=0), "max_rows: is 0"),
+        (lambda: maskwright.evaluate(model, store="s", seq_len=4096), "seq_len 4096 is not in 8 … 64, what the model"),
+        (lambda: maskwright.evaluate(model, store="s", seq_len=3), "seq_len: is 3. Fix: give an integer ≥ 8"),
+        (lambda: maskwright.evaluate(model, store="s", seq_len=True), "seq_len: is True"),
+        (lambda: maskwright.evaluate(model, blimp="s", share=True), "share: is True"),
+        (lambda: maskwright.evaluate(model, blimp="s", share=1.5), "share 1.5 is not in 0 … 1"),
+        (lambda: maskwright.evaluate(model, store="s", share=0.5), "share is not used by this measurement"),
+        (
+            lambda: maskwright.evaluate(model, store="s", text="t"),
+            "store, blimp, text and examples are measured one at",
+        ),
+        (
+            lambda: maskwright.evaluate(model),
+            "a model folder names no text to evaluate on. Fix: give store, blimp or t",
+        ),
         (
             lambda: model.embed(["a"], max_seq_len=4),
             "max_seq_len: is 4. Fix: give an integer ≥ 8",
@@ -363,7 +378,9 @@ def test_no_secret_is_in_an_errors_record() -> None:
     assert "hidden" not in json.dumps(errors.as_record(error))
 
 
-def test_a_fine_tuned_model_predicts_as_the_command_does(tmp_path: Path, tokenizer: str) -> None:
+def test_a_fine_tuned_model_predicts_as_the_command_does(
+    tmp_path: Path, tokenizer: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     location = str(finished_run(tmp_path / "run", shape("roberta", "single_label_classification"), tokenizer))
     (tmp_path / "texts.jsonl").write_text('{"text": "the fox saw a garden"}\n{"text": "an old house"}\n')
     model, output = maskwright.load(location), tmp_path / "said.jsonl"
@@ -374,9 +391,21 @@ def test_a_fine_tuned_model_predicts_as_the_command_does(tmp_path: Path, tokeniz
     said = model.predict(["the fox saw a garden", "an old house"], probabilities=True)
     assert said == [{key: value for key, value in one.items() if key != "line"} for one in expected]
     assert model.task == "single_label_classification" and said[0]["label"] in model.labels
+    capfd.readouterr()
     assert model.embed(["the fox", "an old house"]).shape == (2, 32)
+    assert "has not read" not in capfd.readouterr().err
+    model.embed(["the fox " * 20], max_seq_len=8)
+    assert "warning: the model has not read the rest of 1 text, beyond 8 tokens" in capfd.readouterr().err
+    model.predict(["the fox " * 20, "an old house"], max_seq_len=16)
+    assert "warning: the model has not read the rest of 1 text, beyond 16 tokens" in capfd.readouterr().err
     with pytest.raises(InputError, match="without a masked-LM head"):
         model.fill("the <mask>")
+    asks = maskwright.load(finished_run(tmp_path / "asks", shape("roberta", "question_answering"), tokenizer))
+    assert len(asks.predict([("who saw it?", "the fox saw a garden")])) == 1
+    with pytest.raises(InputError, match="texts:1: is not a question with its context. Fix: give both, in a tuple"):
+        asks.predict(["who saw it?"])
+    with pytest.raises(InputError, match="question_answering has no probabilities"):
+        asks.predict([("who saw it?", "the fox")], probabilities=True)
 
 
 def test_a_fine_tuning_ends_with_its_scores(tmp_path: Path, tokenizer: str) -> None:

@@ -374,6 +374,21 @@ def test_evaluate_measures_one_thing_at_a_time(cli: Cli, folder: Path, tmp_path:
     pairs.write_text("A foxes saw .\nA fox saw .\n")
     assert "one at a time" in cli("evaluate", folder, "--blimp", pairs, "--text", pairs).error
     assert "give --store, --blimp or --text" in cli("evaluate", folder).error
+    for words, said in (
+        (
+            ["--store", pairs, "--share", 0.5],
+            "--share is not used by this measurement, which is that of --store. Fix: ",
+        ),
+        (["--blimp", pairs, "--max-rows", 7], "leave it out; it goes with --store"),
+        (["--blimp", pairs, "--layout", "lines"], "--layout is not used"),
+        (["--text", pairs, "--max-rows", 7], "--max-rows is not used"),
+        (["--blimp", pairs, "--seq-len", 16], "leave it out; it goes with --store or --text"),
+        (["--text", pairs, "--seq-len", 4096], "--seq-len 4096 is not in 8 … 32, what the model takes"),
+        (["--blimp", pairs, "--to", "page.html"], "--to is not used"),
+        (["--to", "page.html"], "has learnt no task"),
+    ):
+        result = cli("evaluate", folder, *words)
+        assert (result.code, said in result.error) == (2, True), result.err
     assert "a share of 0 holds no pair" in cli("evaluate", folder, "--blimp", pairs, "--share", 0).error
     judged = json.loads(cli("evaluate", folder, "--blimp", pairs, "--device", "cpu", "--json").out)
     assert judged["paradigms"][0]["name"] == "pairs" and judged["overall"]["sums"] in (0.0, 1.0)

@@ -18,6 +18,7 @@ from in_process import Cli
 from original_epochs import lines, spoil, text_of
 from tokenizer_kinds import with_words
 
+from maskwright.core import storage
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, InputError, StoreError
 from maskwright.data.masking import Masker
@@ -320,9 +321,14 @@ def test_a_run_resumes_exactly_is_judged_and_exported(
         np.testing.assert_array_equal(value, states[1].parameters[name])
     losses = [line["valid_loss"] for line in both[0].read_metrics() if "valid_loss" in line]
     assert losses[-1] < losses[0]
-    refused = cli("evaluate", tmp_path / "cut")
+    judged = cli("evaluate", tmp_path / "cut")
+    assert judged.code == 0 and held_out.location in judged.out
+    assert cli("evaluate", tmp_path / "cut", "--store", held_out.location).out == judged.out
+    record = both[0].read_config()
+    storage.write_json(both[0].config, record | {"config": record["config"] | {"data.validation": None}})
+    refused = cli("evaluate", tmp_path / "straight")
     assert refused.code == 2 and "pregenerated" in refused.error and "--store" in refused.error
-    assert cli("evaluate", tmp_path / "cut", "--store", held_out.location).code == 0
+    storage.write_json(both[0].config, record)
     assert cli("export", tmp_path / "cut", "--to", tmp_path / "model").code == 0
     assert cli("replay", tmp_path / "straight", "--step", 11).code == 0
 

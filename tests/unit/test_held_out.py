@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from conftest import documents
 
+import maskwright
 from maskwright.cli.main import run
 from maskwright.core.config import RunConfig, build_config
 from maskwright.core.errors import ConfigError, InputError, StoreError
@@ -19,6 +20,7 @@ from maskwright.data.store import TokenStore
 from maskwright.data.writer import StoreWriter
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks import pretrain as task
+from maskwright.tasks.evaluate import Evaluation, Evaluations
 from maskwright.tasks.export import model_card
 from maskwright.tasks.models import load_model
 from maskwright.tasks.preflight import prepare_run
@@ -48,7 +50,7 @@ def measured(run: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key != "time"} for line in lines if "valid_loss" in line]
 
 
-def other_sets_are_reported_by_name_and_change_nothing_else(
+def test_other_sets_are_reported_by_name_and_change_nothing_else(
     config: Config, store: TokenStore, other_set: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keys = {"schedule.steps": 4, "logging.report_to": ["tensorboard"]}
@@ -86,6 +88,13 @@ def other_sets_are_reported_by_name_and_change_nothing_else(
     old.write_text(kept)
     assert record["validation"] == {"other-text": TokenStore(other_set).fingerprint, "own": store.fingerprint}
     assert record["digest"] == RunDirectory(str(tmp_path / "plain")).read_config()["digest"]
+    again = maskwright.evaluate(str(tmp_path / "named"), max_rows=8, device="cpu")
+    assert isinstance(again, Evaluations) and list(again.sources) == ["other-text", "own"]
+    assert again.sources["other-text"].loss == pytest.approx(named[-1]["valid_loss"], rel=1e-5)
+    alone = maskwright.evaluate(str(tmp_path / "one"), max_rows=8, device="cpu")
+    assert isinstance(alone, Evaluation) and alone.store == other_set
+    assert run(["evaluate", str(tmp_path / "one"), "--max-rows", "8", "--device", "cpu", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["loss"] == alone.loss == again.sources["other-text"].loss
 
     task.pretrain(config(**keys, **{"data.validation": other_set}), str(tmp_path / "named"))  # resumable
     (change,) = RunDirectory(str(tmp_path / "named")).read_config()["changes"]

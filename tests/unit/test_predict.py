@@ -203,7 +203,7 @@ def test_mistakes_are_one_line_and_write_nothing(
             (run, "--input", gap),
             "gap.csv:3: column 'text' is empty. Fix: write a text there, or take the record out, or --on",
         ),
-        ((run, "--input", good, "--max-seq-len", 65), "takes 64. Fix: give a smaller --max-seq-len"),
+        ((run, "--input", good, "--max-seq-len", 65), "takes 64. Fix: give a smaller max_seq_len"),
         ((run, "--input", tmp_path / "none.csv"), "none.csv"),
         ((tagger, "--input", good), "is of a kind that cannot be written"),
         ((run, "--input", good, "--output", good), "is the input too"),
@@ -248,6 +248,14 @@ def test_evaluate_judges_fine_tuned_models(tokenizer: str, tmp_path: Path, capfd
     assert not {"script", "img", "link"} & {tag for tag, _ in parsed.elements}
     assert command([*words[:-1], str(tmp_path / "scores.pdf")]) == 2 and "end in .html" in capfd.readouterr().err
     assert "accuracy               0.8800" in shown and "weighted avg" in shown and "expected calibration" in shown
+    columns = tmp_path / "columns.csv"  # without a header line, as AG News: the label comes first
+    columns.write_text("".join(f'{label},"{text}"\n' for text, label in zip(TEXTS, true, strict=True)))
+    numbered = json.loads(record := (tmp_path / "run" / "config.resolved.json").read_text())
+    numbered["config"] |= {"data.label": 0, "data.text": 1}
+    (tmp_path / "run" / "config.resolved.json").write_text(json.dumps(numbered))
+    assert command(["evaluate", run, "--input", str(columns), "--device", "cpu", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["metrics"] == found["metrics"]
+    (tmp_path / "run" / "config.resolved.json").write_text(record)
     assert command(["evaluate", run, "--device", "cpu"]) == 2
     assert "names no labelled file. Fix: give --input" in capfd.readouterr().err
     gold.write_text("text\tlabel\nA fox.\tB-LOC\n", encoding="utf-8")

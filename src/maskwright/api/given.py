@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from maskwright.core import settings
@@ -40,10 +40,17 @@ def locations(given: Location | Sequence[Location]) -> list[str]:
 
 
 def integer(given: Any, where: str, least: int) -> int:
-    """As `int`; NumPy's too. Raises `InputError` for another value, or a smaller one."""
-    if not isinstance(given, Integral) or given < least:
+    """As `int`; NumPy's too. Raises `InputError` for another value, such as True, or a smaller one."""
+    if not isinstance(given, Integral) or isinstance(given, bool) or given < least:
         raise InputError(f"is {given!r:.40}", where=where, fix=f"give an integer ≥ {least}")
     return int(given)
+
+
+def number(given: Any, where: str) -> float:
+    """As `float`; NumPy's too. Raises `InputError` for another value, such as True."""
+    if not isinstance(given, Real) or isinstance(given, bool):
+        raise InputError(f"is {given!r:.40}", where=where, fix="give a number")
+    return float(given)
 
 
 def require_word(given: Any, where: str, known: Any) -> None:

@@ -50,9 +50,9 @@ class Model:
 
     def embed(self, texts: Sequence[str], *, max_seq_len: int | None = None) -> NDArray[np.float32]:
         """[texts, D] fp32: for each text the mean of its tokens' last hidden states. `max_seq_len`: tokens of a text
-        that the model reads; all that it takes when not given."""
+        that the model reads; all that it takes when not given. How many were cut is said on stderr."""
         length = predict.row_length(self.trained, embed.TEXTS, self._data(max_seq_len))
-        return embed.vectors(self.trained, _examples(texts, "text"), length, self.device)[0]
+        return embed.vectors(self.trained, _examples(texts, "single"), length, self.device)
 
     def predict(
         self, texts: Sequence[Given], *, probabilities: bool = False, max_seq_len: int | None = None
@@ -60,10 +60,14 @@ class Model:
         """What a fine-tuned model says of each text, in their order: the records of `maskwright predict` (docs/
         fine-tuned-models.md), such as `{"text": …, "label": …, "score": …}`.
 
-        A text is a string, a pair (text, text) or (question, context), or the words of one that is tagged. Raises
-        `InputError` for a model that has learnt no task."""
+        A text is a string, a pair (text, text) or (question, context), or the words of one that is tagged. How many
+        were cut is said on stderr. Raises `InputError` for a model that has learnt no task, a question without its
+        context, and for probabilities of a model that has none."""
         task = self.trained.require_task()
-        examples = _examples(texts, "words" if task.kind == "token_classification" else "text")
+        kinds = {"token_classification": "words", "question_answering": "question"}
+        examples = _examples(texts, kinds.get(task.kind, "text"))
+        if probabilities:
+            predict.require_probabilities(self.trained)
         length = predict.row_length(self.trained, task, self._data(max_seq_len))
         none = self.trained.may_be_none or False
         said, _ = predict.ask(self._engine, self.trained, examples, length, may_be_none=none)
@@ -101,7 +105,8 @@ def load(given: Location, *, device: str = "auto") -> Model:
 
 
 def _examples(given: Sequence[Given], kind: str) -> list[Example]:
-    """`given` may be a column of a data frame. Raises `InputError` for what is no sequence of texts of that kind."""
+    """`given` may be a column of a data frame. `kind`: words, question, text, which may be a pair, or single, which may
+    not. Raises `InputError` for what is no sequence of such texts."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise InputError(f"{given!r:.40} is no list of texts", where="texts", fix="give a list, even of one text")
     texts = list(given)
@@ -117,8 +122,11 @@ def _examples(given: Sequence[Given], kind: str) -> list[Example]:
             if isinstance(text, str):
                 raise InputError("is one string", where=where, fix="give its words, as a list")
             found.append(Example("texts", number, words=tuple(parts)))
-        elif len(parts) > 2 or not parts:
-            raise InputError(f"has {len(parts)} parts", where=where, fix="give one text, or two in a tuple")
+        elif kind == "question" and len(parts) != 2:
+            raise InputError("is not a question with its context", where=where, fix="give both, in a tuple")
+        elif len(parts) > (1 if kind == "single" else 2) or not parts:
+            fix = "give one text" + (", or two in a tuple" if kind == "text" else "")
+            raise InputError(f"has {len(parts)} parts", where=where, fix=fix)
         else:
             found.append(Example("texts", number, text=parts[0], text_pair=parts[1] if len(parts) == 2 else None))
     return found

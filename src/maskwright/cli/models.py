@@ -223,51 +223,21 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Measure held-out loss, minimal pairs or the perplexity of a text; of a fine-tuned model, every metric."""
-    from maskwright.core.config import Engine
-    from maskwright.core.errors import InputError
-    from maskwright.data.opening import recorded_stores
-    from maskwright.data.store import TokenStore
-    from maskwright.tasks import evaluate as task
-    from maskwright.tasks.blimp import Blimp
-    from maskwright.tasks.blimp import blimp as judge_pairs
+    from maskwright.tasks.measure import Asked, measure, require_one
     from maskwright.tasks.models import load_model
-    from maskwright.tasks.pseudo_likelihood import PseudoPerplexity, pseudo_perplexity
 
-    if (store, blimp, text, source).count(None) < 3:
-        fix = "give one of them"
-        raise InputError("--store, --blimp, --text and --input are measured one at a time", fix=fix)
-    trained, engine = load_model(model), Engine(device=device)
-    if (source or to) is not None:
-        trained.require_task()
-    if trained.task is not None and (blimp or text or store) is None:
-        from maskwright.labels.write import require_writable
-        from maskwright.tasks.scores import judge
-        from maskwright.tasks.scores_page import write_page
+    def spelt(name: str) -> str:
+        return {"examples": "--input", "page": "--to"}.get(name, f"--{name.replace('_', '-')}")
 
-        if to is not None:
-            require_writable(to, [".html"])
-        scores = judge(trained, source, device)
-        if to is not None:
-            write_page(to, scores)
-        print_result(scores.report(), scores.to_json(), as_json)
-        return
-    if seq_len is not None and not 8 <= seq_len <= trained.config.max_seq_len:
-        raise InputError(
-            f"--seq-len {seq_len} is not in 8 … {trained.config.max_seq_len}, what the model takes",
-            fix="give one in that range",
-        )
-    result: task.Evaluation | task.Evaluations | Blimp | PseudoPerplexity
-    if blimp is not None:
-        result = judge_pairs(trained, blimp, share=share, engine=engine)
-    elif text is not None:
-        sources = open_sources([text], layout, text_column)
-        result = pseudo_perplexity(trained, sources, seq_len=task.row_tokens(trained, seq_len), engine=engine)
-    else:
-        if store is None and not (trained.run or {}).get("store"):
-            raise InputError("a model folder names no text to evaluate on", fix="give --store, --blimp or --text")
-        stores = {"": TokenStore(store)} if store else recorded_stores(trained.run or {})
-        judged = task.evaluate_sources(trained, stores, seq_len=seq_len, max_rows=max_rows, engine=engine)
-        result = judged.sources.get("", judged)
+    asked = Asked(store, blimp, text, source, share, max_rows, seq_len, layout, text_column, to)
+    require_one(asked, spelt)
+    result = measure(
+        load_model(model),
+        asked,
+        device=device,
+        spelt=spelt,
+        sources=lambda place: open_sources([place], layout, text_column),
+    )
     print_result(result.report(), asdict(result), as_json)
 
 

@@ -176,6 +176,11 @@ def open_judged(location: str, format_: str, arrow: Arrow) -> Judged:
     return ArrowStore(location, arrow) if format_ == "arrow" else TokenStore(location)
 
 
+def is_arrow(folder: str) -> bool:
+    """Whether `.arrow` files lie in it, or below it."""
+    return any(name.endswith(".arrow") for _, _, names in os.walk(folder) for name in names)
+
+
 def _files(location: str) -> list[str]:
     if not os.path.isdir(location):
         raise StoreError("there is no such folder", where=location, fix="correct the path")

@@ -6,10 +6,10 @@ import os
 from typing import Any
 
 from maskwright.core.config import RunConfig
-from maskwright.core.data_config import Data
+from maskwright.core.data_config import Arrow, Data
 from maskwright.core.errors import InputError
 from maskwright.core.settings import nested
-from maskwright.data.arrow_store import ArrowStore, Judged, open_judged
+from maskwright.data.arrow_store import ArrowStore, Judged, is_arrow, open_judged
 from maskwright.data.loader import Loader
 from maskwright.data.mixture import Mixture
 from maskwright.data.pregenerated.loader import PregeneratedLoader
@@ -36,23 +36,47 @@ def make_loader(config: RunConfig, store: Store) -> AnyLoader:
 
 def open_held_out(data: Data) -> dict[str, Judged]:
     """The stores of `data.validation` by name. A folder of Arrow files is held out in full."""
-    found: dict[str, Judged] = {}
-    for name, location in data.held_out.items():
-        own = data.format != "arrow" or os.path.isfile(os.path.join(location, "manifest.json"))
-        found[name] = TokenStore(location) if own else ArrowStore(location, data.arrow, all_held_out=True)
-    return found
+    arrow = data.arrow if data.format == "arrow" else None
+    return {name: _judging(location, arrow) for name, location in data.held_out.items()}
+
+
+def open_judging_store(location: str, run: dict[str, Any] | None, tokenizer: str) -> Judged:
+    """A store to judge a model on. A folder of Arrow files is held out in full; it is read as the run of that record
+    reads its own, if those are Arrow files too, and else with `tokenizer`."""
+    data = recorded_data(run)
+    arrow = data.arrow if data is not None and data.format == "arrow" else Arrow(tokenizer=tokenizer)
+    return _judging(location, arrow if os.path.isdir(location) and is_arrow(location) else None)
+
+
+def _judging(location: str, arrow: Arrow | None) -> Judged:
+    if arrow is None or os.path.isfile(os.path.join(location, "manifest.json")):
+        return TokenStore(location)
+    return ArrowStore(location, arrow, all_held_out=True)
+
+
+def recorded_data(run: dict[str, Any] | None) -> Data | None:
+    """`data` of a pretraining run's record, with the store where it lay; None where there is no record of one."""
+    values = nested(run["config"]).get("data") if run and run.get("store") else None
+    if run is None or values is None:
+        return None
+    return Data.model_validate(values if values.get("mixture") else values | {"store": run["store"]})
 
 
 def recorded_stores(run: dict[str, Any]) -> dict[str, Judged]:
-    """What a run holds out, from its record: its store under an empty name, or those sources of its mixture that hold
-    something out. Raises `InputError` if nothing is, as in pregenerated epochs."""
-    values = nested(run["config"])["data"]
-    data = Data.model_validate(values if values.get("mixture") else values | {"store": run["store"]})
+    """What a run is judged by, from its record: the stores of its `data.validation`; or else its store under an empty
+    name, or those sources of its mixture that hold something out. Raises `InputError` if nothing is, as in pregenerated
+    epochs."""
+    data = recorded_data(run)
+    fix = "`maskwright evaluate --store` takes a store of held-out text"
+    if data is None:
+        raise InputError("its record names no store", where="config.resolved.json", fix=fix)
+    if data.held_out:
+        return open_held_out(data)
     if data.mixture is None and data.format != "pregenerated":
         return {"": open_judged(run["store"], data.format, data.arrow)}
     found = {} if data.mixture is None else Mixture(data.mixture, data.mixture_alpha).held_out
     if not found:
         what = "holds pregenerated examples, none of which are held out"
         what = "no source of the run's mixture holds documents out" if data.mixture else what
-        raise InputError(what, where=run["store"], fix="give --store, --blimp or --text")
+        raise InputError(what, where=run["store"], fix=fix)
     return found

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core import storage
-from maskwright.core.console import progress, say, several, warn
+from maskwright.core.console import progress, say
 from maskwright.core.errors import InputError
 from maskwright.core.finetuning import Task
 from maskwright.labels.encode import encode
@@ -19,7 +19,7 @@ from maskwright.labels.write import require_writable, write_vectors
 from maskwright.tasks.examples import PREDICTION_TOKENS
 from maskwright.tasks.export import export
 from maskwright.tasks.models import TrainedModel
-from maskwright.tasks.predict import EXAMPLES_AT_ONCE, Given, read_texts, row_length
+from maskwright.tasks.predict import EXAMPLES_AT_ONCE, Given, read_texts, row_length, say_what_was_cut
 
 TEXTS = Task()
 """How texts are read and encoded, whatever the model has learnt to say of them."""
@@ -32,9 +32,7 @@ def embed(model: TrainedModel, source: str, output: str, *, given: Given, device
     if examples[0].text_pair is not None:
         raise InputError("has two texts", where=source, fix="name the column of one with --text")
     length = row_length(model, TEXTS, data)
-    found, cut = vectors(model, examples, length, device)
-    if cut:
-        warn(f"the model has not read the rest of {several(cut, 'text')}, beyond {length} tokens")
+    found = vectors(model, examples, length, device)
     write_vectors(output, found, [{"line": one.line, "text": one.text} for one in examples])
     say(f"{output}: {found.shape[0]:,} vectors of {found.shape[1]} numbers")
     return found.shape[0], found.shape[1]
@@ -42,8 +40,9 @@ def embed(model: TrainedModel, source: str, output: str, *, given: Given, device
 
 def vectors(
     model: TrainedModel, examples: Sequence[Example], max_seq_len: int, device: str = "auto"
-) -> tuple[NDArray[np.float32], int]:
-    """([examples, D], how many were cut): means of the last hidden states, those of special tokens included."""
+) -> NDArray[np.float32]:
+    """[examples, D]: means of the last hidden states, those of special tokens included. How many texts were cut is
+    said."""
     from maskwright.engines.torch.pooling import mean_pooler
     from maskwright.engines.torch.prepare import choose_device
 
@@ -57,7 +56,8 @@ def vectors(
             parts.append(in_order(packer, batches, np.concatenate([pool(one.batch) for one in batches])))
             cut += encoded.cut
             bar.advance(len(some))
-    return np.concatenate(parts), cut
+    say_what_was_cut(cut, max_seq_len)
+    return np.concatenate(parts)
 
 
 def export_for_sentence_transformers(model: TrainedModel, folder: str) -> float:

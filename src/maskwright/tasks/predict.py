@@ -75,7 +75,7 @@ def row_length(model: TrainedModel, task: Task, data: LabelledData) -> int:
     most = model.config.max_seq_len
     if data.max_seq_len is not None and data.max_seq_len > most:
         what = f"rows of {data.max_seq_len} tokens were asked for, {model.location} takes {most}"
-        raise InputError(what, fix="give a smaller --max-seq-len")
+        raise InputError(what, fix="give a smaller max_seq_len")
     return data.max_seq_len or (min(most, default_row(task)) if task.kind == "question_answering" else most)
 
 
@@ -94,8 +94,8 @@ def ask(
     *,
     may_be_none: bool | None = None,
 ) -> tuple[Predictions, int]:
-    """Predictions in the order of `examples`, and how many of them were cut (words, for words). `may_be_none`: see
-    `decode`."""
+    """Predictions in the order of `examples`, and how many of them were cut (words, for words), which is said too.
+    `may_be_none`: see `decode`."""
     task = model.require_task()
     if may_be_none is None:
         may_be_none = not all(one.answers for one in examples)
@@ -118,7 +118,14 @@ def ask(
             parts.append(decode(task, encoded, some, logits, model.labels, may_be_none=may_be_none))
             cut += encoded.cut
             bar.advance(len(some))
+    say_what_was_cut(cut, max_seq_len, words=task.kind == "token_classification")
     return _joined(parts), cut
+
+
+def say_what_was_cut(count: int, max_seq_len: int, *, words: bool = False) -> None:
+    if count:
+        lost = several(count, "word") if words else f"the rest of {several(count, 'text')}"
+        warn(f"the model has not read {lost}, beyond {max_seq_len} tokens")
 
 
 def _logits(engine: Engine, model: TrainedModel, encoded: Encoded) -> Any:
@@ -162,8 +169,8 @@ def predict(
     words, asks = task.kind == "token_classification", task.kind == "question_answering"
     kinds = [kind for kind in (*WRITTEN, *COLUMNS[:2]) if kind != ".csv"] if words else [*WRITTEN, *[ANSWERS] * asks]
     require_writable(output, kinds)
-    if probabilities and task.kind in ("regression", "question_answering"):
-        raise InputError(f"--probabilities is not for {task.kind}", where=model.location, fix="leave it out")
+    if probabilities:
+        require_probabilities(model)
     if os.path.exists(output) and os.path.exists(source) and os.path.samefile(source, output):
         raise InputError("is the input too", where=output, fix="give --output another name")
     examples, data = read_texts(model, task, source, given)
@@ -172,10 +179,7 @@ def predict(
         _require_ids(examples)
     engine = engine_for(model, device)
     none = model.may_be_none or False if may_be_none is None else may_be_none
-    said, cut = ask(engine, model, examples, length, may_be_none=none)
-    if cut:
-        lost = several(cut, "word") if words else f"the rest of {several(cut, 'text')}"
-        warn(f"the model has not read {lost}, beyond {length} tokens")
+    said, _ = ask(engine, model, examples, length, may_be_none=none)
     if words and os.path.splitext(output)[1].lower() in COLUMNS:
         tags = [[_name(model, tag) for tag in outcome] for outcome in said.outcomes]
         write_conll(output, [[*zip(one.words, of, strict=True)] for one, of in zip(examples, tags, strict=True)])
@@ -185,6 +189,13 @@ def predict(
         write_records(output, records(model, examples, said, probabilities=probabilities), task.separator)
     say(f"{output}: {len(examples):,} predictions of {model.location} ({engine.description})")
     return len(examples)
+
+
+def require_probabilities(model: TrainedModel) -> None:
+    """Raises `InputError` for a model that says numbers or answers."""
+    kind = model.require_task().kind
+    if kind in ("regression", "question_answering"):
+        raise InputError(f"{kind} has no probabilities", where=model.location, fix="do not ask for them")
 
 
 def _require_ids(examples: Sequence[Example]) -> None:

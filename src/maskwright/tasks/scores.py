@@ -89,7 +89,7 @@ def judge(model: TrainedModel, source: str | None, device: str = "auto") -> Scor
     if source is None:
         raise InputError("names no labelled file", where=model.location, fix="give --input")
     known = ("text", "text_pair", "label", "on_bad_input")
-    given = {key: values[f"data.{key}"] for key in known if values.get(f"data.{key}")}
+    given = {key: values[f"data.{key}"] for key in known if values.get(f"data.{key}") is not None}
     data = LabelledData(train=source, max_seq_len=model.max_seq_len, **given)
     reading = Reading(data, task)
     examples = read_examples(source, reading)

@@ -1,0 +1,124 @@
+"""What a model is worth, for the command and for Python alike: which measurement is asked for, what it may be asked
+with, and what is measured when nothing is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+from maskwright.core.config import Engine
+from maskwright.core.errors import InputError
+from maskwright.data.opening import open_judging_store, recorded_data, recorded_stores
+from maskwright.labels.write import require_writable
+from maskwright.tasks.blimp import Blimp, blimp
+from maskwright.tasks.evaluate import Evaluation, Evaluations, evaluate_sources, row_tokens
+from maskwright.tasks.models import TrainedModel
+from maskwright.tasks.pseudo_likelihood import PseudoPerplexity, pseudo_perplexity
+from maskwright.tasks.scores import Scores, judge
+from maskwright.tasks.scores_page import write_page
+from maskwright.text.sources import Sources
+
+Measurement = Evaluation | Evaluations | Blimp | PseudoPerplexity | Scores
+SHORTEST = 8
+"""Tokens in a row, as `data.seq_len` has it."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """At most one of the first four; when None is, what the model's run holds out."""
+
+    store: str | None = None
+    """A token store, or a folder of Arrow files, all of which is held out."""
+    blimp: str | None = None
+    """Minimal pairs."""
+    text: str | None = None
+    """Text whose pseudo-perplexity to measure."""
+    examples: str | None = None
+    """Labelled examples."""
+    share: float = 1.0
+    """Of the minimal pairs."""
+    max_rows: int = 512
+    seq_len: int | None = None
+    layout: str = "auto"
+    text_column: str = "text"
+    page: str | None = None
+    """File that the scores of a fine-tuned model are written to as well."""
+
+
+USES = {
+    "store": ("max_rows", "seq_len"),
+    "blimp": ("share",),
+    "text": ("seq_len", "layout", "text_column"),
+    "examples": ("page",),
+}
+"""Which of the other options each measurement takes."""
+
+
+def require_one(asked: Asked, spelt: Callable[[str], str] = str) -> None:
+    """Raises `InputError` if more than one measurement is asked for. `spelt`: how the user writes an option."""
+    if sum(getattr(asked, one) is not None for one in USES) > 1:
+        *names, last = map(spelt, USES)
+        raise InputError(f"{', '.join(names)} and {last} are measured one at a time", fix="give one of them")
+
+
+def measure(
+    model: TrainedModel,
+    asked: Asked,
+    *,
+    device: str = "auto",
+    spelt: Callable[[str], str] = str,
+    sources: Callable[[str], Sources] = lambda text: Sources([text]),
+) -> Measurement:
+    """`sources` opens `asked.text`. Raises `InputError` if more than one measurement is asked for, for an option that
+    it does not take or a value that the model does not, and where the model has nothing to be measured on."""
+    require_one(asked, spelt)
+    chosen = next((one for one in USES if getattr(asked, one) is not None), None)
+    if chosen is None:
+        chosen = "store" if model.task is None and asked.page is None else "examples"
+    if chosen == "examples":
+        model.require_task()
+    else:
+        model.require_masked_lm()
+    _require_used(asked, chosen, spelt)
+    _require_range(model, asked, spelt)
+    engine = Engine(device=device)  # type: ignore[arg-type]
+    if chosen == "examples":
+        if asked.page is not None:
+            require_writable(asked.page, [".html"])
+        scores = judge(model, asked.examples, device)
+        if asked.page is not None:
+            write_page(asked.page, scores)
+        return scores
+    if asked.blimp is not None:
+        return blimp(model, asked.blimp, share=asked.share, engine=engine)
+    if asked.text is not None:
+        return pseudo_perplexity(model, sources(asked.text), seq_len=row_tokens(model, asked.seq_len), engine=engine)
+    if asked.store is not None:
+        stores = {"": open_judging_store(asked.store, model.run, model.tokenizer_folder)}
+    elif recorded_data(model.run) is None:
+        known = ", ".join(map(spelt, ("store", "blimp")))
+        raise InputError("a model folder names no text to evaluate on", fix=f"give {known} or {spelt('text')}")
+    else:
+        stores = recorded_stores(model.run or {})
+    found = evaluate_sources(model, stores, seq_len=asked.seq_len, max_rows=asked.max_rows, engine=engine)
+    return found.sources.get("", found)
+
+
+def _require_used(asked: Asked, chosen: str, spelt: Callable[[str], str]) -> None:
+    for field in fields(Asked):
+        if field.name in USES or field.name in USES[chosen] or getattr(asked, field.name) == field.default:
+            continue
+        takers = " or ".join(spelt(one) for one, options in USES.items() if field.name in options)
+        what = f"{spelt(field.name)} is not used by this measurement, which is that of {spelt(chosen)}"
+        raise InputError(what, fix=f"leave it out; it goes with {takers}")
+
+
+def _require_range(model: TrainedModel, asked: Asked, spelt: Callable[[str], str]) -> None:
+    most = model.config.max_seq_len
+    if asked.seq_len is not None and not SHORTEST <= asked.seq_len <= most:
+        what = f"{spelt('seq_len')} {asked.seq_len} is not in {SHORTEST} … {most}, what the model takes"
+        raise InputError(what, fix="give one in that range")
+    if not 0.0 <= asked.share <= 1.0:
+        raise InputError(f"{spelt('share')} {asked.share:g} is not in 0 … 1", fix="give a share of the pairs")
+    if asked.max_rows < 1:
+        raise InputError(f"{spelt('max_rows')} {asked.max_rows} is not positive", fix="give at least 1")
