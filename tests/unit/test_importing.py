@@ -180,7 +180,7 @@ def test_run_glue_becomes_a_fine_tuning(tmp_path: Path) -> None:
     assert config.task.kind == "regression" and config.data.train == "glue/STS-B/train.tsv"
 
 
-def test_the_trainer_of_pregenerated_epochs() -> None:
+def test_the_trainer_of_pregenerated_epochs(tmp_path: Path) -> None:
     found, values = taken(
         "tpu_pretrain",
         "python -m pretrain --pregenerated_data d --bert_model roberta-base --train_batch_size 24 --output_dir o_bert "
@@ -195,6 +195,11 @@ def test_the_trainer_of_pregenerated_epochs() -> None:
         found.rows
     )
     assert "warmup_steps" not in values["schedule"] and values["batch"]["virtual_workers"] == 1 and values["seed"] == 7
+    for epoch, length in enumerate((96, 128)):  # where the folder is here, it says how long its examples are
+        metrics = f'{{"num_training_examples": 3, "max_seq_len": {length}}}'
+        (tmp_path / f"epoch_{epoch}_metrics.json").write_text(metrics)
+    found, values = taken("tpu_pretrain", f"pretrain.py --pregenerated_data {tmp_path}")
+    assert values["data"]["seq_len"] == 128 and "epoch_*_metrics.json say" in table(found.rows)
 
 
 def test_a_token_in_the_command_goes_nowhere() -> None:

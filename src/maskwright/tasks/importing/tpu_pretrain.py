@@ -3,9 +3,12 @@ pytorch-transformers' script for GPUs, which reads the same folders."""
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Iterator
 
 from maskwright.core.console import several
+from maskwright.data.pregenerated.examples import read_metrics
 from maskwright.tasks.importing.run_mlm import fetched
 from maskwright.tasks.importing.taken import Taken, number_of, share_of_steps
 from maskwright.tasks.importing.typed import Script, Typed
@@ -44,8 +47,10 @@ def tpu_pretrain(typed: Typed, devices: int | None) -> Taken:
     taken.run_in("output_dir")
     folder = taken.text("pregenerated_data") or "training_data"
     taken.set("pregenerated_data", {"data.store": folder, "data.format": "pregenerated"})
-    taken.values["data.seq_len"] = 512
-    taken.row("max_seq_len", "default", "data.seq_len: 512; set it to what the examples were made with")
+    lengths = [read_metrics(folder, epoch)[1] for epoch in _epochs_here(folder)]
+    taken.values["data.seq_len"] = max(lengths, default=512)
+    here = f"as {folder}/epoch_*_metrics.json say" if lengths else "set it to what the examples were made with"
+    taken.row("max_seq_len", "default", f"data.seq_len: {taken.values['data.seq_len']}; {here}")
     taken.set("bert_model", {"model.init_from": fetched(taken, taken.text("bert_model") or "roberta-base")})
     taken.values |= {"model.hidden_dropout": 0.1, "model.attention_dropout": 0.1}
     taken.keys(NUMBERS)
@@ -72,6 +77,13 @@ def tpu_pretrain(typed: Typed, devices: int | None) -> Taken:
         taken.set("no_cuda", {"engine.device": "cpu"})
     taken.close(NOT_NEEDED)
     return taken
+
+
+def _epochs_here(folder: str) -> Iterator[int]:
+    """Those whose metrics are there; none where the folder is elsewhere."""
+    return itertools.takewhile(
+        lambda n: os.path.exists(os.path.join(folder, f"epoch_{n}_metrics.json")), itertools.count()
+    )
 
 
 def _batch(taken: Taken, devices: int | None) -> None:
