@@ -211,8 +211,11 @@ def test_a_token_in_the_command_goes_nowhere() -> None:
 @pytest.mark.parametrize(
     ("command", "values"),
     [
+        ("S=7; python run_mlm.py --max_steps 9 --seed $S> log", {"seed": 7}),
         ("cd /x && python run_mlm.py --model_name_or_path m 2>&1| tee log", {"model.init_from": "models/m"}),
         ("python run_mlm.py --model_name_or_path m >log 2>err; echo done", {"model.init_from": "models/m"}),
+        ("python run_mlm.py --seed 7 > \"my log\"/$X 2>&1 < 'in it'", {"seed": 7}),
+        ('python run_mlm.py >> $"a b" --seed 7 &> x', {"seed": 7}),
         ("if true; then python run_mlm.py --model_name_or_path m; fi", {"model.init_from": "models/m"}),
         ('ARGS="--bf16 --max_steps 7"; python run_mlm.py $ARGS', {"engine.dtype": "bf16", "schedule.steps": 7}),
         ("M=; python run_mlm.py --model_name_or_path ${M:-base}", {"model.init_from": "models/base"}),
@@ -427,6 +430,7 @@ def test_what_is_not_taken_over_is_said(tmp_path: Path) -> None:
         ("run_mlm", "python run_mlm.py --bf16 $MORE", "uses \\$MORE"),
         ("run_mlm", "python run_mlm.py --output_dir out $@", "give --var @=VALUE"),
         ("run_mlm", "python run_mlm.py --bf16 $FLAG", "uses \\$FLAG"),
+        ("run_mlm", "python run_mlm.py --train_file ~/a.txt", "give --var HOME=VALUE"),
         ("run_mlm", "if x; then S=7; fi; run_mlm.py --seed $S", "uses \\$S"),
         ("run_mlm", "S=7; [ -z $1 ] && S=8; run_mlm.py --seed $S", "uses \\$S"),
         ("run_mlm", "for S in 1 2; do run_mlm.py --seed $S; done", "uses \\$S"),

@@ -24,8 +24,8 @@ _SETTERS = ("export", "readonly", "local")
 _FOLLOWED = ("then", "do", "else")
 """Words of the shell behind which a command may stand on their line."""
 _BEGIN, _END, _TESTS = ("if", "for", "while", "until", "case"), ("fi", "done", "esac"), ("[", "[[", "test")
-_TARGET = re.compile(r"[<>&]*[ \t]*[^\s;|&<>()]*")
-"""What a redirection leads to."""
+_REDIRECTION = re.compile(r"[<>&|]*[ \t]*")
+"""Its sign, behind the first character; the word that follows is what it leads to."""
 _PIECE = re.compile(r"\\.|'[^']*'|\"(?:[^\"\\]|\\.)*\"|[(){}]", re.DOTALL)
 _ANSI = re.compile(r"((?:[^'\\]|\\.)*)'", re.DOTALL)
 _UNKNOWN = re.compile("\0([^\0]*)\0")
@@ -171,6 +171,8 @@ class _Reader:
         self.words: list[str] = []
         self.word: str | None = None
         """The one that is being read; None between two."""
+        self.leads_on = False
+        """Whether the next word is what a redirection leads to."""
         self.sign = ""
         self.began = 1
         self.branches: list[set[str]] = []
@@ -203,7 +205,7 @@ class _Reader:
 
     def _command(self) -> Iterator[Command]:
         self._end_word()
-        words, sign, self.words, self.sign = self.words, self.sign, [], ""
+        words, sign, self.words, self.sign, self.leads_on = self.words, self.sign, [], "", False
         if words:
             self._branch(words[0])
             assigned = words[1:] if words[0] in (*_SETTERS, *_FOLLOWED) else words
@@ -233,8 +235,9 @@ class _Reader:
                     self.branches[-1] |= inner
 
     def _end_word(self) -> None:
-        if self.word is not None:
+        if self.word is not None and not self.leads_on:
             self.words.append(self.word)
+        self.leads_on = self.leads_on and self.word is None
         self.word = None
 
     def _read(self, character: str) -> None:
@@ -255,8 +258,12 @@ class _Reader:
         elif character == "$" and self._peek() == "'" and (ansi := _ANSI.match(self.text, self.at + 1)):
             self._add(ansi[1])  # as it is written: colours and line ends are of no use here
             self.at = ansi.end()
+        elif character == "$" and self._peek() == '"':  # of a text that may be translated
+            self._add("")
         elif character in "$`":
             self._add_split(self._value(character))
+        elif character == "~" and self._peek() in "/ \t\n;" and _ASSIGNMENT.fullmatch(self.word or "A="):
+            self._add(self._variable("HOME"))
         else:
             self._add(character)
 
@@ -381,11 +388,12 @@ class _Reader:
         return self.text[self.at - 1] == "&" and self._peek() == ">"
 
     def _skip_redirection(self) -> None:
-        if self.word is not None and self.word.isdigit():  # the number of a stream
+        written = self.text[max(0, self.at - 1 - len(self.word or "")) : self.at - 1]
+        if self.word is not None and self.word.isdigit() and written == self.word:  # the number of a stream
             self.word = None
         self._end_word()
-        rest = _TARGET.match(self.text, self.at)
-        self.at = rest.end() if rest else self.at
+        rest = _REDIRECTION.match(self.text, self.at)
+        self.at, self.leads_on = rest.end() if rest else self.at, True
 
     def _add(self, text: str) -> None:
         self.word = (self.word or "") + text
