@@ -403,3 +403,71 @@ def test_a_fast_encoder_that_errs_on_a_later_batch_is_refused(
     with pytest.raises(TokenizerError, match="gigatoken encodes 'Story 290.* otherwise than tokenizers"):
         prepare_in_parts(request, Here()) if in_parts else preparing.prepare_here(request)
     assert not [*(tmp_path / "store").glob("*.tokens.*")]
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_no_side_has_what_the_tokenizer_cannot_tell_from_the_other(
+    in_parts: bool, tokenizer_of: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Other case, line breaks, accents and spaces give the same ids, and so are duplicates; what has no id is no
+    document."""
+    own = [" ".join(lines) for lines in documents(60, seed=8, longest=4)]
+    others = [
+        one.upper() if number % 2 else one.replace(" ", "\n").replace("o", "o\u0301") for number, one in enumerate(own)
+    ]
+    texts = [*own, "\u200b\u200c", *others, "\u200d", *(one.replace(".", " .") for one in own)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+    def made(name: str, **options: Any) -> TokenStore:
+        sources, folder = Sources([str(tmp_path / "a.jsonl")]), str(tmp_path / name)
+        request = Request(sources, tokenizer_of("bert-uncased"), folder, PrepareOptions(0.3, **options))
+        return prepare_in_parts(request, Here()) if in_parts else preparing.prepare_here(request)
+
+    ready = made("store")
+    counts = ready.manifest["counts"]
+    assert (counts["read"], counts["kept"], counts["duplicates"], counts["empty"]) == (182, 60, 121, 1)
+    both = made("both", keep_duplicates=True)
+    assert both.manifest["counts"]["kept"] == 180 and both.manifest["counts"]["empty"] == 2
+    for store in (ready, both):
+        sides = [ids_of(store, side) for side in ("train", "valid")]
+        assert not {*sides[0]} & {*sides[1]} and {*sides[0]} | {*sides[1]} == {
+            *ids_of(ready, "train"),
+            *ids_of(ready, "valid"),
+        }
+        assert sum(map(len, sides)) == store.manifest["counts"]["kept"]
+    assert "1 empty" in preparing.report(ready.location, ready.manifest)
+
+
+def ids_of(store: TokenStore, side: Any) -> list[tuple[int, ...]]:
+    split = store.split(side)
+    spans = zip(split.document_starts, split.document_ends, strict=True)
+    return [tuple(split.gather(np.array([begin]), np.array([end - begin])).tolist()) for begin, end in spans]
+
+
+@pytest.mark.parametrize("killed_at", [3, 9])
+def test_documents_without_an_id_are_counted_once(
+    killed_at: int, tokenizer_of: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparing, "ENCODE_CHARACTERS", 200)
+    texts = [
+        text for number in range(40) for text in (f"Story {number}. " + "It goes on. " * 9, "\u200b" * (number % 3 + 1))
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    options = PrepareOptions(0.2, keep_duplicates=True, shard_tokens=60)
+    request = Request(Sources([str(tmp_path / "a.jsonl")]), tokenizer_of("bert"), str(tmp_path / "one"), options)
+    encode_batch, calls = preparing._Preparation._encode, iter(range(1_000))
+
+    def stopping(self: Any, batch: Any) -> None:
+        encode_batch(self, batch)
+        if next(calls) == killed_at:
+            raise OSError("killed")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="killed"):
+        patch.setattr(preparing._Preparation, "_encode", stopping)
+        preparing.prepare_here(request)
+    ready = preparing.prepare_here(request)
+    counts = ready.manifest["counts"]
+    assert (counts["read"], counts["kept"], counts["empty"]) == (80, 40, 40)
+    again = Request(Sources([str(tmp_path / "a.jsonl")]), tokenizer_of("bert"), str(tmp_path / "parts"), options)
+    parts = prepare_in_parts(again, Here()).manifest
+    assert {**ready.manifest, "sources": 0} == {**parts, "sources": 0}

@@ -171,7 +171,7 @@ def test_store_and_masks(kind: str, corpus: Path, tokenizer_of: Folder, tmp_path
     loader = Loader(config, ready)
     starts, special = np.array(found.word_start), np.array(sorted(found.special))
     together: list[bool] = []
-    for batch in (batch for step in range(8) for batch in loader.batches(step)):
+    for batch in (batch for step in range(24) for batch in loader.batches(step)):
         ids, predicted = batch.input_ids.ravel().copy(), batch.predict_index[batch.weights > 0]
         assert (ids[predicted] == found.mask).all()
         hidden = np.zeros(ids.size, bool)

@@ -56,6 +56,15 @@ def encode_documents(encoder: Encoder, documents: Sequence[Document], byte_lengt
     return Encoded(np.concatenate(pieces), np.concatenate(sentence_sizes), np.array([len(part) for part in pieces]))
 
 
+def without_empty(encoded: Encoded, documents: Sequence[Document]) -> tuple[Encoded, NDArray[np.bool_]]:
+    """The same without documents of which no id is left, and [documents] which ones stay."""
+    some = encoded.document_sizes > 0
+    if some.all():
+        return encoded, some
+    of_sentence = np.repeat(some, [len(document.parts) for document in documents])
+    return Encoded(encoded.ids, encoded.sentence_sizes[of_sentence], encoded.document_sizes[some]), some
+
+
 def _spaced(document: Document, joint: str) -> list[str]:
     """The document's sentences. Each but the first has the space that joins it to the sentence before."""
     first, *others = document.parts

@@ -22,16 +22,17 @@ from maskwright.core.console import progress, several
 from maskwright.core.errors import InputError, StoreError, TokenizerError
 from maskwright.data import manifest as manifests
 from maskwright.data import store
-from maskwright.data.encode import Encoded, encode_documents
+from maskwright.data.encode import Encoded, encode_documents, without_empty
 from maskwright.data.writer import CLEANING, StoreWriter
 from maskwright.text.cleaning.language import together
 from maskwright.text.cleaning.steps import C4_LINES, CleaningOptions, changed
 from maskwright.text.cleaning.survey import DUPLICATE, STAYS, TOO_LONG, TOO_SHORT, Limits, Outcome, survey
 from maskwright.text.compression import changed_while_read
-from maskwright.text.dedup import Duplicates, is_held_out, text_key
+from maskwright.text.dedup import Duplicates, is_held_out
 from maskwright.text.document import Document
 from maskwright.text.encoder import EncoderName, open_encoder, proven, require_equal
 from maskwright.text.fingerprint import fingerprint
+from maskwright.text.kept import EVERYTHING, Kept, kept_by
 from maskwright.text.sources import Sources
 from maskwright.text.vocabulary import read_vocabulary
 
@@ -69,14 +70,16 @@ class Counts:
     duplicates: int = 0
     too_short: int = 0
     too_long: int = 0
+    empty: int = 0
+    """Without an id: the tokenizer keeps nothing of them."""
     left_out: dict[str, int] = field(default_factory=dict)
     """By cleaning, for each of its rules."""
     changed: dict[str, int] = field(default_factory=dict)
     """Personal data that was masked in what is kept, by kind, and lines that C4's rules left out of it."""
 
     def record(self) -> dict[str, Any]:
-        """Without what cleaning alone counts, where nothing was cleaned."""
-        return {name: value for name, value in asdict(self).items() if value != {}}
+        """Without what cleaning alone counts, where nothing was cleaned, and without a count of none that are empty."""
+        return {name: value for name, value in asdict(self).items() if value != {} and (name != "empty" or value)}
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,13 @@ class Request:
 
     @property
     def limits(self) -> Limits:
-        return Limits(self.options.min_characters, self.options.max_characters, self.options.keep_duplicates)
+        options = self.options
+        return Limits(options.min_characters, options.max_characters, options.keep_duplicates, self.kept)
+
+    @cached_property
+    def kept(self) -> Kept:
+        """What of a document decides about its side, and whether it is another's duplicate."""
+        return kept_by(self.tokenizer)
 
     @property
     def with_sentences(self) -> bool:
@@ -142,6 +151,7 @@ class Request:
                 *([len(held_out.files), held_out.layout] if held_out else []),
                 *([self.cleaning_record] if self.cleaning else []),
                 *([sources.letters] if sources.letters != "upper" else []),
+                *([asdict(self.kept)] if self.kept != EVERYTHING else []),
             ]
         )
 
@@ -153,7 +163,8 @@ class Request:
         if not writer.shards:
             raise StoreError(
                 f"no document is left of {counts.read:,} read ({counts.too_short:,} too short, "
-                f"{counts.too_long:,} too long, {sum(counts.left_out.values()):,} left out by cleaning)",
+                f"{counts.too_long:,} too long, {counts.empty:,} empty, "
+                f"{sum(counts.left_out.values()):,} left out by cleaning)",
                 where=self.sources.files[0],
                 fix="check the files, --layout, the length limits and the filters: `text audit` shows what they find",
             )
@@ -235,6 +246,8 @@ class _Preparation:
         if finished := self.writer.finished():
             return finished
         with self.writer.open(self.counts.record()):
+            self.counts.empty = self.writer.empty
+            self.counts.kept = -self.counts.empty  # they are among the documents that are sorted again
             gc.freeze()  # garbage collection then skips what imports have made: a twelfth of the time
             try:
                 if self.cleaning:
@@ -307,7 +320,7 @@ class _Preparation:
         elif options.max_characters is not None and size > options.max_characters:
             self.counts.too_long += 1
         else:
-            key = text_key(document.utf8)
+            key = self.request.kept.key(document.utf8)
             if held_out:
                 self.held_out_keys.add(key)
             leaks = not held_out and key in self.held_out_keys
@@ -324,7 +337,7 @@ class _Preparation:
         if code != STAYS:
             return None
         self.counts.kept += 1
-        key = text_key(document.utf8)
+        key = self.request.kept.key(document.utf8)
         return "valid" if held_out or is_held_out(key, self.options.valid_fraction) else "train"
 
     def _encode(self, batch: list[tuple[str, Document]]) -> None:
@@ -338,7 +351,10 @@ class _Preparation:
                 origins = [(self.file_number[document.source], document.line) for document in documents]
                 encoded = encode_documents(self.encoder, documents, self.byte_length)
                 require_text(encoded, self.special, self.request.tokenizer)
-                self.writer.add(split, encoded, np.array(origins, np.uint64))
+                encoded, some = without_empty(encoded, documents)
+                lacking = len(documents) - int(some.sum())
+                self.counts.kept, self.counts.empty = self.counts.kept - lacking, self.counts.empty + lacking
+                self.writer.add(split, encoded, np.array(origins, np.uint64)[some])
 
     def _compare(self, samples: list[str]) -> None:
         """The first batch chooses the encoder, which has to give the referee's ids where each later one begins, too."""

@@ -59,6 +59,8 @@ class StoreWriter:
         self.blocks = 0
         self.passed = 0
         """Documents of the input that earlier calls have dealt with."""
+        self.empty = 0
+        """Those of them that have no id."""
         self.pending: dict[str, _Pending] = {"train": _Pending(), "valid": _Pending()}
 
     # ---- what is already there -------------------------------------------------------------------------------
@@ -115,6 +117,7 @@ class StoreWriter:
             if storage.is_temporary(name):  # a shard that was being written when the run was cut
                 os.unlink(os.path.join(self.folder, name))
         self.shards, self.blocks, self.passed = noted["shards"], noted["blocks"], noted["counts"]["read"]
+        self.empty = noted["counts"].get("empty", 0)
         if self.blocks:
             say(f"continuing after {self.passed:,} documents in {self.blocks} blocks")
 
@@ -154,7 +157,8 @@ class StoreWriter:
         self._note(counts)
 
     def _note(self, counts: Mapping[str, int]) -> None:
-        counts = {**counts, "read": max(counts["read"], self.passed)}
+        behind = {"read": self.passed, **({"empty": self.empty} if self.empty else {})}
+        counts = {**counts, **{name: max(counts.get(name, 0), before) for name, before in behind.items()}}
         note = {"plan": self.plan, "blocks": self.blocks, "counts": counts, "shards": self.shards}
         storage.write_json(os.path.join(self.folder, "prepare.json"), note)
 

@@ -15,8 +15,9 @@ from maskwright.core.console import human_bytes, human_count, progress
 from maskwright.core.secrets import redact
 from maskwright.text.cleaning.language import STEP, together
 from maskwright.text.compression import changed_while_read
-from maskwright.text.dedup import Duplicates, text_key
+from maskwright.text.dedup import Duplicates
 from maskwright.text.document import Document, Fault
+from maskwright.text.kept import EVERYTHING, Kept, kept_by
 from maskwright.text.layout import LAYOUTS, Layout
 from maskwright.text.records import SEQUENCE_ENDINGS, Letters
 from maskwright.text.sources import Sources, file_kind
@@ -115,11 +116,12 @@ def audit(
     """Reads every document once, and once more for `cleaning`, which `workers` processes do. Raises `SourceError` only
     where reading cannot go on (damaged archive, no column)."""
     sources, result = begun(patterns, layout, text_column, letters)
+    kept = kept_by_one(tokenizer)
     duplicates, scripts, samples = Duplicates(), Counter[str](), list[str]()
     with progress("audit", sum(sources.sizes), "bytes") as bar:
         for document in sources:
             examine(document, result, scripts)
-            if not duplicates.is_new(text_key(document.utf8)):
+            if not duplicates.is_new(kept.key(document.utf8)):
                 result.findings[REPEATED].add(f"{document.source}:{document.line}")
             if result.documents <= SAMPLE_DOCUMENTS:
                 samples.append(document.text[:SAMPLE_CHARACTERS])
@@ -127,9 +129,14 @@ def audit(
     look_at(samples, result, tokenizer, sources)
     if cleaning and cleaning.any:
         again = Sources(patterns, layout=sources.layout, text_column=text_column, on_bad_input="skip", letters=letters)
-        _clean(again, cleaning, workers, result)
+        _clean(again, cleaning, workers, result, kept)
     result.scripts = shares(scripts)
     return result
+
+
+def kept_by_one(tokenizer: str | None) -> Kept:
+    """What decides whether two texts are duplicates; without a tokenizer, all that they are."""
+    return kept_by(tokenizer) if tokenizer else EVERYTHING
 
 
 def begun(patterns: list[str], layout: Layout, text_column: str, letters: Letters) -> tuple[Sources, Audit]:
@@ -182,7 +189,7 @@ def look_at(samples: list[str], result: Audit, tokenizer: str | None, sources: S
         result.tokens_per_word = dict(sorted(Counter(sizes).items()))
 
 
-def _clean(sources: Sources, cleaning: CleaningOptions, workers: int, result: Audit) -> None:
+def _clean(sources: Sources, cleaning: CleaningOptions, workers: int, result: Audit, kept: Kept) -> None:
     from maskwright.text.cleaning.survey import NEAR_DUPLICATE, Limits, survey
 
     examples: dict[str, list[str]] = {}
@@ -191,7 +198,7 @@ def _clean(sources: Sources, cleaning: CleaningOptions, workers: int, result: Au
         show(examples, reason, document, detail)
 
     with tempfile.TemporaryDirectory() as folder:
-        outcome = survey([sources], cleaning, Limits(), folder, "audit", workers=workers, on_left_out=note)
+        outcome = survey([sources], cleaning, Limits(compared=kept), folder, "audit", workers=workers, on_left_out=note)
     pairs = outcome.near[:EXAMPLES]
     wanted = {number for pair in pairs for number in pair}
     places = _read_again(sources, cleaning, outcome, wanted, result)

@@ -223,6 +223,14 @@ def _save(tokenizer: Any, folder: str, kind: TrainedKind, lowercase: bool) -> No
             file.write(text.encode())
 
 
+def normalizer_of(description: dict[str, Any]) -> Any:
+    """The normalizer that a `tokenizer.json` describes, by itself."""
+    from tokenizers import Tokenizer
+
+    model = {"type": "BPE", "vocab": {}, "merges": []}
+    return Tokenizer.from_str(json.dumps({"model": model, "normalizer": description})).normalizer
+
+
 def load_tokenizer(location: str, *, special_tokens_are_text: bool) -> Any:
     """A `tokenizers.Tokenizer`. `special_tokens_are_text`: `<mask>` in a corpus is spelt out, never the mask id.
 

@@ -169,12 +169,12 @@ def _kind(content: Any, path: str) -> tuple[Kind, str | None]:
     if not isinstance(model, dict):
         raise TokenizerError("has no model", where=path, fix=TRAIN_ONE)
     name = model.get("type") or _type_of(model)
-    steps = [*_steps(content.get("pre_tokenizer")), *_steps(content.get("normalizer"))]
+    found = [*steps(content.get("pre_tokenizer")), *steps(content.get("normalizer"))]
     if name == "WordPiece":
         return "wordpiece", None
-    if name == "BPE" and any(step.get("type") == "ByteLevel" for step in steps):
+    if name == "BPE" and any(step.get("type") == "ByteLevel" for step in found):
         return "byte_level_bpe", None
-    mark = next(filter(None, map(_space_mark, steps)), None)
+    mark = next(filter(None, map(_space_mark, found)), None)
     if name in ("BPE", "Unigram") and mark:
         return "unigram" if name == "Unigram" else "sentencepiece_bpe", mark
     what = f"is a {name} tokenizer"
@@ -247,7 +247,7 @@ def _are(values: Any, kind: Any) -> bool:
     return isinstance(values, list) and all(isinstance(value, kind) for value in values)
 
 
-def _steps(step: Any, depth: int = 0) -> list[dict[str, Any]]:
+def steps(step: Any, depth: int = 0) -> list[dict[str, Any]]:
     """A pre-tokenizer or normalizer and those inside it. Raises `RecursionError` beyond `DEEPEST`: Python's own limit
     is another one once torch's compiler has been imported."""
     if depth > DEEPEST:
@@ -255,7 +255,7 @@ def _steps(step: Any, depth: int = 0) -> list[dict[str, Any]]:
     if not isinstance(step, dict):
         return []
     parts = step.get("pretokenizers") or step.get("normalizers")
-    inner = [found for part in parts for found in _steps(part, depth + 1)] if isinstance(parts, list) else []
+    inner = [found for part in parts for found in steps(part, depth + 1)] if isinstance(parts, list) else []
     return [step, *inner]
 
 
@@ -266,7 +266,7 @@ def ordinary_added_tokens(content: dict[str, Any], special: frozenset[int]) -> l
 
 def prepends_space(content: dict[str, Any]) -> bool:
     """Whether each text begins as after a space even where one is there already, as with Llama's first tokenizers."""
-    return any(step.get("type") == "Prepend" for step in _steps(content.get("normalizer")))
+    return any(step.get("type") == "Prepend" for step in steps(content.get("normalizer")))
 
 
 # ---- fingerprint ---------------------------------------------------------------------------------------------------

@@ -135,6 +135,7 @@ class _Driver:
             resolved,
             request.cleaning,
             request.options.valid_fraction,
+            request.kept,
             tokenizer,
             request.tokenizer,
             encoder,
@@ -179,11 +180,13 @@ class _Driver:
             for code, count in enumerate(end["codes"]):
                 found[reasons.code(note["names"][code])] += count
             changes.update(end["changes"])
+        empty = sum(end["empty"] for _, end in encoded)
         totals = np.array([found[code] for code in range(len(reasons.names))])
         left_out = survey.by_cleaning(survey.ranked(reasons.names, totals)) if self.request.cleaning else {}
         return Counts(
             read=int(totals.sum()),
-            kept=found[STAYS],
+            kept=found[STAYS] - empty,
+            empty=empty,
             duplicates=found[DUPLICATE],
             too_short=found[TOO_SHORT],
             too_long=found[TOO_LONG],

@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 
 from maskwright.core.errors import InputError
 from maskwright.data import store
-from maskwright.data.encode import encode_documents
+from maskwright.data.encode import encode_documents, without_empty
 from maskwright.data.prepare import SAMPLE_CHARACTERS, require_text
 from maskwright.data.writer import write_shard
 from maskwright.text.cleaning.steps import CleaningOptions, changed
 from maskwright.text.cleaning.survey import STAYS
 from maskwright.text.compression import changed_while_read
-from maskwright.text.dedup import is_held_out, text_key
+from maskwright.text.dedup import is_held_out
 from maskwright.text.document import Document
 from maskwright.text.encoder import Encoder, EncoderName, open_encoder, require_equal
+from maskwright.text.kept import Kept
 from maskwright.text.parts.columns import Columns, ColumnWriter, Note, written
 from maskwright.text.parts.cut import Part
 from maskwright.text.parts.phase import fault_note
@@ -29,6 +30,8 @@ from maskwright.text.vocabulary import read_vocabulary
 
 BATCH_CHARACTERS = 2_000_000
 SPLITS = ("train", "valid")
+EMPTY = 2
+"""In the place of a split's number."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,14 @@ class Encode:
     """Encodes the documents of a part that stay.
 
     Its columns, of each such document in the order of reading: `characters`, `tokens`, `sentences`, `valid` (1 where it
-    is held out). Of each split, one document after the other: `SPLIT.ids`, `SPLIT.sentences` (the ids in each),
-    `SPLIT.origins` (the number of the file and the line)."""
+    is held out, `EMPTY` where it has no id). Of each split, one document after the other: `SPLIT.ids`,
+    `SPLIT.sentences` (the ids in each), `SPLIT.origins` (the number of the file and the line)."""
 
     resolved: Resolved
     cleaning: CleaningOptions | None
     valid_fraction: float
+    kept: Kept
+    """What of a document decides about its side."""
     tokenizer: str
     """A copy in the folder of the parts, which all machines see."""
     named: str
@@ -67,6 +72,7 @@ class _Encoding:
     first_file: int
     writer: ColumnWriter
     changes: Counter[str] = field(default_factory=Counter)
+    empty: int = 0
 
     def run(self) -> None:
         work, codes = self.work, self.work.resolved.codes(self.part.number)
@@ -83,7 +89,7 @@ class _Encoding:
                 continue
             if work.cleaning:
                 document = changed(document, work.cleaning, self.changes)
-            held_out = self.part.held_out or is_held_out(text_key(document.utf8), work.valid_fraction)
+            held_out = self.part.held_out or is_held_out(work.kept.key(document.utf8), work.valid_fraction)
             batch.append((held_out, document))
             characters += document.characters
             if characters >= BATCH_CHARACTERS:
@@ -94,7 +100,7 @@ class _Encoding:
             raise changed_while_read(self.part.files[-1])
         self.part.require_unchanged()
         counts = np.bincount(codes, minlength=1).tolist()
-        self.writer.note |= {"codes": counts, "changes": dict(self.changes)}
+        self.writer.note |= {"codes": counts, "changes": dict(self.changes), "empty": self.empty}
 
     def _begin(self) -> None:
         """Every column is there, also where nothing stays."""
@@ -110,15 +116,20 @@ class _Encoding:
         (encoder, referee), byte_length, special = self.tools
         if referee is not encoder:
             require_equal(encoder, referee, [batch[0][1].text[:SAMPLE_CHARACTERS]], self.work.named)
-        valid = np.array([held_out for held_out, _ in batch])
-        tokens = np.zeros(len(batch), "<u8")
-        for split, places in zip(SPLITS, (np.flatnonzero(~valid), np.flatnonzero(valid)), strict=True):
+        valid = np.array([held_out for held_out, _ in batch], "u1")
+        tokens, sentences = np.zeros(len(batch), "<u8"), np.zeros(len(batch), "<u8")
+        for split, places in zip(SPLITS, (np.flatnonzero(valid == 0), np.flatnonzero(valid)), strict=True):
             if not len(places):
                 continue
             documents = [batch[place][1] for place in places]
             encoded = encode_documents(encoder, documents, byte_length)
             require_text(encoded, special, self.work.named)
             tokens[places] = encoded.document_sizes
+            encoded, some = without_empty(encoded, documents)
+            valid[places[~some]] = EMPTY
+            self.empty += len(places) - int(some.sum())
+            documents = [batch[place][1] for place in places[some]]
+            sentences[places[some]] = [len(document.parts) for document in documents]
             origins = [(self.file_number[document.source], document.line) for document in documents]
             self.writer.append(f"{split}.ids", encoded.ids.astype(self.work.dtype, copy=False))
             self.writer.append(f"{split}.origins", np.array(origins, "<u8").reshape(-1))
@@ -126,8 +137,8 @@ class _Encoding:
                 self.writer.append(f"{split}.sentences", encoded.sentence_sizes.astype("<u4"))
         self.writer.append("characters", np.array([document.characters for _, document in batch], "<u8"))
         self.writer.append("tokens", tokens)
-        self.writer.append("sentences", np.array([len(document.parts) for _, document in batch], "<u8"))
-        self.writer.append("valid", valid.astype("u1"))
+        self.writer.append("sentences", sentences)
+        self.writer.append("valid", valid)
 
 
 @lru_cache(maxsize=1)

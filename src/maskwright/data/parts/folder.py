@@ -23,7 +23,7 @@ from maskwright.data.writer import LOCK, PARTS, StoreWriter
 from maskwright.text.parts.cut import digest_of
 from maskwright.text.parts.phase import compute, remove_others
 
-VERSION = 1
+VERSION = 2
 """Of what the phases note: another one's notes are not read."""
 
 

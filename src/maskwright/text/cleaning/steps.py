@@ -25,8 +25,8 @@ from maskwright.text.cleaning import c4, gopher, language, near_duplicates
 from maskwright.text.cleaning.contamination import NGRAM_WORDS, Contamination, Evaluations
 from maskwright.text.cleaning.personal_data import PLACEHOLDERS, OnChange, masked
 from maskwright.text.cleaning.words import UInt64
-from maskwright.text.dedup import text_key
 from maskwright.text.document import Document
+from maskwright.text.kept import EVERYTHING, Kept
 
 RULES = ("gopher", "c4")
 C4_LINES = "lines that c4 leaves out"
@@ -102,15 +102,18 @@ class Judged:
     reasons: list[str]
     """Why each is left out, as `STEP: RULE`; empty for one that stays."""
     keys: UInt64
-    """[documents that stay, 2 + bands]: the halves of its text's key, and the keys of its near duplicates."""
+    """[documents that stay, 2 + bands]: the halves of the key of what is kept of its text, and the keys of its near
+    duplicates."""
     details: list[str]
     """What the reason does not tell of a document, such as the example that it holds; empty for most."""
 
 
 class Cleaner:
-    def __init__(self, options: CleaningOptions, evaluations: Evaluations | None = None) -> None:
+    def __init__(
+        self, options: CleaningOptions, evaluations: Evaluations | None = None, kept: Kept = EVERYTHING
+    ) -> None:
         """`evaluations`: those of the options' files, where there are any."""
-        self.options = options
+        self.options, self._kept = options, kept
         self._hooks = {name: load_hook(name) for name in options.filters if name not in RULES}
         self._contamination = Contamination(evaluations) if evaluations else None
 
@@ -130,7 +133,7 @@ class Cleaner:
                     reasons[place], details[place] = "contamination: holds an evaluation example", example
         staying = [place for place, reason in enumerate(reasons) if not reason]
         texts = [masked(current[place], self.options.masked, Counter()).utf8 for place in staying]
-        keys = np.frombuffer(b"".join(map(text_key, texts)), "<u8").reshape(len(texts), 2)
+        keys = np.frombuffer(b"".join(map(self._kept.key, texts)), "<u8").reshape(len(texts), 2)
         if self.options.near_duplicates:
             keys = np.concatenate([keys, near_duplicates.band_keys(texts, self.options.near_duplicates)], axis=1)
         return Judged(reasons, keys, details)

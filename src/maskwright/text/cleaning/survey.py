@@ -33,6 +33,7 @@ from maskwright.text.cleaning.contamination import Evaluations, read_evaluations
 from maskwright.text.cleaning.near_duplicates import bands_and_rows
 from maskwright.text.cleaning.steps import Cleaner, CleaningOptions, Judged
 from maskwright.text.document import Document
+from maskwright.text.kept import EVERYTHING, Kept
 from maskwright.text.sources import Sources
 
 BATCH_CHARACTERS = 2_000_000
@@ -53,6 +54,8 @@ class Limits:
     min_characters: int = 1
     max_characters: int | None = None
     keep_duplicates: bool = False
+    compared: Kept = EVERYTHING
+    """What of two texts has to be equal for them to be duplicates."""
 
     def code(self, document: Document) -> int:
         size = document.characters
@@ -193,7 +196,7 @@ class _Survey:
                     yield document
 
     def _judged_here(self) -> Generator[tuple[list[Document], Judged]]:
-        cleaner = Cleaner(self.options, self.evaluations)
+        cleaner = Cleaner(self.options, self.evaluations, self.limits.compared)
         for batch in batches(self._left()):
             yield batch, cleaner.judge(self.limits.kept(batch))
 
@@ -201,7 +204,9 @@ class _Survey:
         """The same by some processes, in the same order."""
         spawn = multiprocessing.get_context("spawn")  # a fork would copy the locks of the encoder's threads
         waiting: deque[tuple[list[Document], Future[Judged]]] = deque()
-        pool = ProcessPoolExecutor(workers, spawn, _start, (self.options, self.evaluations, os.getpid()))
+        pool = ProcessPoolExecutor(
+            workers, spawn, _start, (self.options, self.evaluations, self.limits.compared, os.getpid())
+        )
         try:
             for batch in batches(self._left()):
                 waiting.append((batch, pool.submit(_judge, self.limits.kept(batch))))
@@ -339,12 +344,12 @@ def _in_part(keys: NDArray[np.uint64], among: NDArray[np.bool_], part: int, part
 _cleaner: list[Cleaner] = []
 
 
-def _start(options: CleaningOptions, evaluations: Evaluations | None, parent: int) -> None:
+def _start(options: CleaningOptions, evaluations: Evaluations | None, kept: Kept, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is for the parent
     if sys.platform == "linux":  # elsewhere a parent that is killed leaves them to wait
         os.environ[PARENT] = str(parent)
         end_with_parent()
-    _cleaner.append(Cleaner(options, evaluations))
+    _cleaner.append(Cleaner(options, evaluations, kept))
 
 
 def _judge(documents: list[Document]) -> Judged:

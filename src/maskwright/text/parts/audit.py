@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
@@ -32,7 +32,7 @@ from maskwright.text.parts.search import found_in, resolve
 from maskwright.text.records import Letters
 from maskwright.text.sources import Sources
 
-VERSION = 1
+VERSION = 2
 """Of what the phases note: another one's notes are not read."""
 
 
@@ -52,7 +52,9 @@ def audit_in_parts(
     cleaning = cleaning if cleaning and cleaning.any else None
     storage.make_folder(folder)
     with storage.locked(os.path.join(folder, "audit.lock"), remove=True):
-        return _Audit(patterns, runner, os.path.abspath(folder), layout, text_column, cleaning, letters).run(tokenizer)
+        limits = Limits(compared=one_machine.kept_by_one(tokenizer))
+        place = os.path.abspath(folder)
+        return _Audit(patterns, runner, place, layout, text_column, cleaning, letters, limits).run(tokenizer)
 
 
 class _Audit:
@@ -65,8 +67,9 @@ class _Audit:
         text_column: str,
         cleaning: CleaningOptions | None,
         letters: Letters,
+        limits: Limits,
     ) -> None:
-        self.runner, self.folder, self.cleaning = runner, folder, cleaning
+        self.runner, self.folder, self.cleaning, self.limits = runner, folder, cleaning, limits
         self.sources, self.result = one_machine.begun(patterns, layout, text_column, letters)
         self.again = Sources(
             patterns, layout=self.sources.layout, text_column=text_column, on_bad_input="skip", letters=letters
@@ -102,8 +105,8 @@ class _Audit:
     def _judge(self) -> list[tuple[str, Note]]:
         cleaning = self.cleaning or CleaningOptions()
         record = cleaning.record()
-        paths = self._paths("audit", record)
-        work = Judge(cleaning, digest_of(record), Limits(), audits=True)
+        paths = self._paths("audit", record, asdict(self.limits))
+        work = Judge(cleaning, digest_of(record), self.limits, audits=True)
         notes = compute(self.runner, work, [*zip(self.parts, paths, strict=True)], "audit", self.sizes)
         return [*zip(paths, notes, strict=True)]
 
@@ -126,7 +129,7 @@ class _Audit:
 
     def _clean(self, cleaning: CleaningOptions, judged: list[tuple[str, Note]]) -> None:
         paths = tuple(path for path, _ in judged)
-        resolved = resolve(self.runner, self.folder, judged, self.parts, cleaning, Limits())
+        resolved = resolve(self.runner, self.folder, judged, self.parts, cleaning, self.limits)
         names = [os.path.basename(path) for path in paths]
         looked = self._paths("look", names)
         work = Look(cleaning, resolved)

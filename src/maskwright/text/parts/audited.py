@@ -9,8 +9,8 @@ from dataclasses import asdict
 import numpy as np
 
 from maskwright.text.audit import EXAMPLES, Audit, examine, new_findings, note_fault, show
-from maskwright.text.dedup import text_key
 from maskwright.text.document import Document, Fault
+from maskwright.text.kept import Kept
 from maskwright.text.parts.columns import ColumnWriter, Note
 from maskwright.text.parts.cut import Part
 from maskwright.text.parts.keys import write_keys
@@ -20,7 +20,8 @@ AS_READ = "as-read"
 
 
 class AuditedPart:
-    def __init__(self) -> None:
+    def __init__(self, kept: Kept) -> None:
+        self.kept = kept
         self.result = Audit(0, "", findings=new_findings())
         self.scripts = Counter[str]()
         self.examples: dict[str, list[str]] = {}
@@ -36,7 +37,7 @@ class AuditedPart:
     def add(self, batch: Sequence[Document]) -> None:
         for document in batch:
             examine(document, self.result, self.scripts)
-            self.keys.append(text_key(document.utf8))
+            self.keys.append(self.kept.key(document.utf8))
             self.origins.append((document.source, document.line))
 
     def write(self, writer: ColumnWriter, part: Part, first: int) -> None:

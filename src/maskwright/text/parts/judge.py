@@ -14,6 +14,7 @@ from maskwright.text.cleaning.near_duplicates import bands_and_rows
 from maskwright.text.cleaning.steps import Cleaner, CleaningOptions
 from maskwright.text.cleaning.survey import Limits, Reasons, batches, entered
 from maskwright.text.document import Fault
+from maskwright.text.kept import Kept
 from maskwright.text.parts import keys as run_of_keys
 from maskwright.text.parts.audited import AuditedPart
 from maskwright.text.parts.columns import ColumnWriter, Note, written
@@ -52,9 +53,9 @@ class _Judging:
     faults: list[Fault] = field(default_factory=list)
 
     def run(self) -> None:
-        work, audited = self.work, AuditedPart() if self.work.audits else None
+        work, audited = self.work, AuditedPart(self.work.limits.compared) if self.work.audits else None
         sources = self.part.open(audited.note if audited else self._note)
-        cleaner, reasons = _cleaner(work.cleaning, work.cleaning_digest), Reasons()
+        cleaner, reasons = _cleaner(work.cleaning, work.cleaning_digest, work.limits.compared), Reasons()
         codes, keys, documents, utf8_bytes = list[Any](), list[Any](), 0, 0
         for batch in batches(sources):
             judged = cleaner.judge(work.limits.kept(batch))
@@ -103,7 +104,7 @@ def bands(cleaning: CleaningOptions) -> list[str]:
 
 
 @lru_cache(maxsize=1)
-def _cleaner(options: CleaningOptions, digest: str) -> Cleaner:
+def _cleaner(options: CleaningOptions, digest: str, kept: Kept) -> Cleaner:
     """Kept by a process for its next part. `digest` tells changed files apart."""
     files = options.evaluation_files
-    return Cleaner(options, read_evaluations(files, options.contamination_words) if files else None)
+    return Cleaner(options, read_evaluations(files, options.contamination_words) if files else None, kept)
