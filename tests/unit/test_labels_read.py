@@ -118,6 +118,10 @@ def test_several_labels_in_a_cell_a_list_and_columns(tmp_path: Path) -> None:
         (),
         ("toxic", "mild"),
     ]
+    (tmp_path / "p.csv").write_text("text,toxic,mild\na,1.0,0.0\n")  # pandas, where a cell was empty
+    assert read(tmp_path / "p.csv", SEVERAL, text="text", label=["toxic", "mild"])[0].labels == ("toxic",)
+    (tmp_path / "p.csv").write_text("text,labels\na,\"['x', 'y']\"\n")
+    assert fails(tmp_path / "p.csv", SEVERAL).startswith("FILE:2: column 'labels' holds a list as Python writes it")
     assert "column 'text' is 'a', not 0 or 1" in fails(path, SEVERAL, text="text", label=["toxic", "text"])
     (tmp_path / "a.jsonl").write_text('{"text": "a", "labels": [3, 1]}\n{"text": "b", "labels": []}\n')
     assert [one.labels for one in read(tmp_path / "a.jsonl", SEVERAL)] == [("3", "1"), ()]
@@ -280,6 +284,9 @@ def test_an_answer_that_is_not_in_its_context(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": "x", "label": NaN}\n', {}, "FILE:1: column 'label' has no label"),
         ("a.jsonl", '{"text": "x", "label": [1]}\n', {}, "FILE:1: column 'label' is list, not one label"),
         ("a.json", '[{"text": "x", "label": 1}]\n[{"text": "y", "label": 2}]', {}, "FILE:2: has more after the end"),
+        ("a.json", '[["x", 1], ["y", 2]]', {}, "FILE:1: is not an object with keys"),
+        ("a.json", '{"text": ["x", "y"], "label": [1, 2]}', {}, "FILE:1: is one object of whole columns"),
+        ("a.csv", "text,label\rx,1\r", {}, "FILE:1: has a carriage return (CR) inside a cell without quotes"),
         ("a.parquet", b"PAR1 nonsense", {}, "FILE: is not Parquet"),
     ],
 )

@@ -14,7 +14,7 @@ from maskwright.core.errors import InputError
 from maskwright.core.finetuning import LabelledData, Task
 from maskwright.labels.dataset import Dataset, read_dataset
 from maskwright.labels.example import Answer, Example
-from maskwright.labels.names import in_order, tag_scheme
+from maskwright.labels.names import in_order, odd, tag_scheme
 from maskwright.labels.report import examine
 from maskwright.labels.split import hold_out, take_fraction
 
@@ -279,3 +279,19 @@ def test_a_header_line_that_is_taken_for_an_example_is_noted(tmp_path: Path) -> 
     (tmp_path / "validation.tsv").write_text("e\tx\n")
     notes = read_dataset(data, SINGLE, 0).report.notes
     assert f"only {tmp_path}/train.tsv:1 has the label 'label': if it is a header line" in notes[-1]
+    tagged = "word tag\n" + "Paris B-LOC\nis O\n\n" * 3
+    (tmp_path / "train.conll").write_text(tagged)
+    (tmp_path / "valid.conll").write_text("x O\n")
+    data = LabelledData(train=str(tmp_path / "train.conll"), validation=str(tmp_path / "valid.conll"))
+    notes = read_dataset(data, TOKENS, 0).report.notes
+    assert any(note.startswith(f"only the word 'word' ({tmp_path}/train.conll:1) has the tag 'tag'") for note in notes)
+    (tmp_path / "train.conll").write_text(tagged.partition("\n")[2])
+    assert not [note for note in read_dataset(data, TOKENS, 0).report.notes if "only the word" in note]
+
+
+def test_labels_that_are_most_likely_one_or_none_are_named() -> None:
+    assert odd(("a", "b", "1", "2.5", "none"), SINGLE) == []
+    assert odd(("A", "a", "b"), SINGLE) == ["labels A, a are told apart: one label is written in one way"]
+    assert odd(("0", "1", "1.0"), SINGLE) == ["labels 1, 1.0 are told apart: one label is written in one way"]
+    assert odd(("NaN", "b"), SINGLE) == ["the label NaN is a class like others: leave a record without a label out"]
+    assert odd(("a", "a;b"), SEVERAL) == ["the label 'a;b' is one label: task.separator is ','"]

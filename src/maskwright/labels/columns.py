@@ -181,12 +181,16 @@ def _several(record: Record, columns: list[Column], reading: Reading) -> tuple[s
         found = []
         for column in columns:
             state = _name(record[column])
+            state = {"0.0": "0", "1.0": "1"}.get(state, state)  # pandas, where a cell of the column was empty
             if state not in ("0", "1", "true", "false", "True", "False"):
                 raise Unusable(f"column {column!r} is {record[column]!r:.40}, not 0 or 1", "write 0 or 1")
             if state in ("1", "true", "True"):
                 found.append(str(column))
     else:
         cell = record[columns[0]]
+        if isinstance(cell, str) and cell.strip()[:1] + cell.strip()[-1:] == "[]":
+            what = f"column {columns[0]!r} holds a list as Python writes it: {cell:.40}"
+            raise Unusable(what, f"write its labels with '{reading.task.separator}' between them, or lists in .jsonl")
         found = [_name(one) for one in cell] if isinstance(cell, list) else _name(cell).split(reading.task.separator)
         found = [name.strip() for name in found if name.strip()]
     return tuple(dict.fromkeys(translation.get(name, name) for name in found))

@@ -11,7 +11,7 @@ from maskwright.core import storage
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.core.finetuning import LabelledData, Task
 from maskwright.labels.example import Example, Reading
-from maskwright.labels.names import check_labels, find_labels, tag_scheme
+from maskwright.labels.names import check_labels, find_labels, odd, tag_scheme
 from maskwright.labels.read import read_examples
 from maskwright.labels.report import Finding, Report, examine, label_counts
 from maskwright.labels.split import hold_out, take_fraction
@@ -56,6 +56,8 @@ def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
             f"(data.validation_fraction {data.validation_fraction:g})"
         )
     _note_header(reading, splits["train"], labels)
+    for sentence in odd(labels, task):
+        reading.note(sentence)
     whole = len(train)
     train = take_fraction(train, task, seed, data.fraction)
     if data.fraction < 1.0:
@@ -86,8 +88,14 @@ def _fingerprint(splits: dict[str, list[Example]], labels: tuple[str, ...]) -> s
 
 
 def _note_header(reading: Reading, train: list[Example], labels: tuple[str, ...]) -> None:
-    """Numbered columns mean that there is no header line; where there is one, it looks like a class of its own."""
+    """Numbered columns, and CoNLL's, mean that there is no header line; where there is one, it looks like a class or
+    a tag of its own."""
     first = train[0]
+    if first.words and first.labels[0] != "O" and "-" not in first.labels[0]:
+        if sum(one.labels.count(first.labels[0]) for one in train) == 1:
+            what = f"only the word '{first.words[0]:.30}' ({first.where}) has the tag '{first.labels[0]}'"
+            reading.note(f"{what}: if it is a header line, delete it")
+        return
     if reading.data.has_header or len(labels) < 3 or len(first.labels) != 1 or first.line != 1:
         return
     if label_counts(train, labels).get(first.labels[0]) == 1:

@@ -13,6 +13,9 @@ from maskwright.labels.example import Example
 CLASSES = ("single_label_classification", "token_classification")
 """Kinds of task in which each text or word has exactly one label."""
 INTEGER = re.compile(r"-?[0-9]+")
+WHOLE = re.compile(r"-?[0-9]+\.0")
+MISSING = ("nan", "null", "<na>", "n/a")
+"""What programs write for a value that is not there, in small letters."""
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
@@ -90,6 +93,27 @@ def check_labels(split: str, examples: Sequence[Example], labels: Sequence[str],
                 where=one.where,
                 fix="repair the file, add training examples, or name all labels in task.labels",
             )
+
+
+def odd(labels: Sequence[str], task: Task) -> list[str]:
+    """Sentences on labels that are most likely one, or none at all; nothing is changed."""
+    alike: dict[str, list[str]] = {}
+    for name in labels:
+        words = " ".join(name.casefold().split())
+        alike.setdefault(words.removesuffix(".0") if WHOLE.fullmatch(words) else words, []).append(name)
+    said = [
+        f"labels {shortened(some)} are told apart: one label is written in one way"
+        for some in alike.values()
+        if some[1:]
+    ]
+    if missing := [name for name in labels if name.casefold() in MISSING]:
+        said.append(f"the label {missing[0]} is a class like others: leave a record without a label out")
+    if task.kind == "multi_label_classification":
+        other = [name for name in labels if any(mark in name for mark in ",;|" if mark != task.separator)]
+        said += (
+            [f"the label '{shortened(other[:1])}' is one label: task.separator is '{task.separator}'"] if other else []
+        )
+    return said
 
 
 def shortened(names: Sequence[str], most: int = 6) -> str:

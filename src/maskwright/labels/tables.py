@@ -144,9 +144,17 @@ def _json(name: str, reading: Reading) -> Table:
 
 
 def records_table(name: str, records: list[tuple[int, Any]], reading: Reading) -> Table:
-    """A table of JSON objects; its columns are the keys of the first."""
-    first_line, first = records[0] if records else (1, {})
-    columns: list[int | str] = [*first] if isinstance(first, dict) else []
+    """A table of JSON objects; its columns are the keys of the first. Raises `SourceError` where there is none, and for
+    one object of whole columns."""
+    objects = [(line, record) for line, record in records if isinstance(record, dict)]
+    fix = 'write {"text": …, "label": …} for each example; with pandas: to_json(FILE, orient="records", lines=True)'
+    if records and not objects:
+        raise SourceError("is not an object with keys", where=f"{name}:{records[0][0]}", fix=fix)
+    first_line, first = objects[0] if objects else (1, {})
+    kinds = {*map(type, first.values())} if len(records) == 1 < len(first) else set()
+    if kinds in ({list}, {dict}) and reading.task.kind != "token_classification":
+        raise SourceError("is one object of whole columns", where=f"{name}:{first_line}", fix=fix)
+    columns: list[int | str] = [*first]
 
     def rows(_: list[int | str]) -> Rows:
         for number, record in records:

@@ -19,8 +19,15 @@ def csv_rows(name: str, lines: Iterable[str], delimiter: str) -> Iterator[tuple[
     CSV has quotes as RFC 4180. TSV has none, as its registration says and as GLUE's files are: there a quote is a
     character. Raises `SourceError` for a row whose quotes do not fit."""
     csv.field_size_limit(LARGEST_CELL)
+    line = ""
+
+    def fed() -> Iterator[str]:
+        nonlocal line
+        for line in lines:
+            yield line + "\n"
+
     rows = csv.reader(
-        (line + "\n" for line in lines),
+        fed(),
         delimiter=delimiter,
         strict=True,
         quoting=csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL,
@@ -32,6 +39,10 @@ def csv_rows(name: str, lines: Iterable[str], delimiter: str) -> Iterator[tuple[
                 yield start, row
             start = rows.line_num + 1
     except csv.Error as error:
+        if "\r" in line:
+            what = "has a carriage return (CR) inside a cell without quotes, in the record that begins here"
+            fix = "where CR ends the lines, as of old Macs: tr '\\r' '\\n' < FILE > NEW"
+            raise SourceError(what, where=f"{name}:{start}", fix=fix) from None
         what = f"is not CSV: {error}, in the record that begins here"
         fix = 'repair its quotes ("" inside quotes means one), or save it as .tsv or .jsonl'
         raise SourceError(what, where=f"{name}:{start}", fix=fix) from None
