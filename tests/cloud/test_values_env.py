@@ -19,6 +19,7 @@ from maskwright.cli.main import run
 from maskwright.cloud.environment import read_environment
 from maskwright.cloud.old_setup import values_env
 from maskwright.cloud.old_setup.values_env import Imported, import_values
+from maskwright.core import shell
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.core.shell import Variable, parse_variables
 
@@ -79,6 +80,14 @@ def test_values_are_what_a_shell_gives(line: str, value: str, tmp_path: Path) ->
             read, cwd=tmp_path, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=True
         )
         assert shell.stdout == value
+
+
+def test_a_long_word_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Letter by letter, a word of a megabyte took minutes: it was copied for each of its letters."""
+    added, add = list[str](), shell._Reader._add
+    monkeypatch.setattr(shell._Reader, "_add", lambda self, text: (added.append(text), add(self, text))[1])
+    assert parse_variables(f"A={'x' * 10_000}'{'y' * 10_000}'\n", "f")["A"].value == "x" * 10_000 + "y" * 10_000
+    assert len(added) == 2
 
 
 @pytest.mark.parametrize(

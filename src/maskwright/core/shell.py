@@ -27,6 +27,7 @@ _BEGIN, _END, _TESTS = ("if", "for", "while", "until", "case"), ("fi", "done", "
 _REDIRECTION = re.compile(r"[<>&|]*[ \t]*")
 """Its sign, behind the first character; the word that follows is what it leads to."""
 _PIECE = re.compile(r"\\.|'[^']*'|\"(?:[^\"\\]|\\.)*\"|[(){}]", re.DOTALL)
+_PLAIN = re.compile(r"[^\s;&|()<>'\"\\$`~]*")
 _ANSI = re.compile(r"((?:[^'\\]|\\.)*)'", re.DOTALL)
 _UNKNOWN = re.compile("\0([^\0]*)\0")
 _SUM = re.compile(r"[\d\s()+*/%-]{1,200}", re.ASCII)
@@ -265,7 +266,8 @@ class _Reader:
         elif character == "~" and self._peek() in "/ \t\n;" and _ASSIGNMENT.fullmatch(self.word or "A="):
             self._add(self._variable("HOME"))
         else:
-            self._add(character)
+            rest = self._match(_PLAIN)
+            self._add(character + rest)
 
     def _add_split(self, value: str) -> None:
         """Adds what stood outside quotes, which is split at spaces unless it is assigned."""
@@ -392,8 +394,14 @@ class _Reader:
         if self.word is not None and self.word.isdigit() and written == self.word:  # the number of a stream
             self.word = None
         self._end_word()
-        rest = _REDIRECTION.match(self.text, self.at)
-        self.at, self.leads_on = rest.end() if rest else self.at, True
+        self._match(_REDIRECTION)
+        self.leads_on = True
+
+    def _match(self, pattern: re.Pattern[str]) -> str:
+        """What fits a pattern that may be empty, from here on."""
+        found = pattern.match(self.text, self.at)
+        self.at = found.end() if found else self.at
+        return found[0] if found else ""
 
     def _add(self, text: str) -> None:
         self.word = (self.word or "") + text
