@@ -164,6 +164,10 @@ def test_conll_columns_with_documents_spaces_and_comments(tmp_path: Path) -> Non
     task = reading(path, TOKENS)
     assert [one.words for one in read_examples(str(path), task)] == [("#MeToo", "#"), ("Paris",)]
     assert list(task.notes) == [f"{path}: 2 comments left out (from # to the line's end)"]
+    path.write_text("Paris is big\n")
+    task = reading(path, TOKENS, labelled=False)
+    assert read_examples(str(path), task)[0].words == ("Paris",)
+    assert list(task.notes) == [f"{path}: a word is the first of the 3 columns of a line, and the others are not read"]
     rows = ("1-2\tdu", "1\tde", "2\tle", "2.1\tx")  # CoNLL-U has words twice, and words that are not there
     path.write_text("# text = du\n" + "".join(row + "\t_" * 7 + "\tO\n" for row in rows))
     assert read(path, TOKENS, text=1, label=9)[0].words == ("de", "le")

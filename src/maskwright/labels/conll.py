@@ -32,6 +32,8 @@ def read_conll(name: str, reading: Reading) -> Iterator[Example]:
     word, tag = _columns(name, first, reading)
     if not reading.data.text_columns:
         _require_words(name, sentences, reading)
+        if not reading.labelled and (width := len(first[1])) > 1:
+            reading.note(f"{name}: a word is the first of the {width} columns of a line, and the others are not read")
     prefix = _language(sentences, word)
     if prefix:
         reading.note(f"each word begins with '{prefix}:', as in WikiANN: it is taken off")
@@ -41,7 +43,8 @@ def read_conll(name: str, reading: Reading) -> Iterator[Example]:
         try:
             for line, cells in sentence:  # noqa: B007 - the line is named when one is refused
                 if len(cells) != len(first[1]):
-                    raise Unusable(f"has {len(cells)} columns, the first word has {len(first[1])}", "repair the line")
+                    what = f"has {len(cells)} columns, the first word has {len(first[1])}"
+                    raise Unusable(what, "repair the line: one word stands on each")
                 if not cells[word].strip() or (reading.labelled and not cells[tag].strip()):
                     raise Unusable("has no word" if not cells[word].strip() else "has no tag", "repair the line")
             words = tuple(cells[word].removeprefix(f"{prefix}:") if prefix else cells[word] for _, cells in sentence)
