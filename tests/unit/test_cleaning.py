@@ -274,6 +274,7 @@ def masked_text(text: str) -> str:
         "Card 4111 1111 1111 1111",
         "card 4111.1111.1111.1111 of 1 000 000 000",
         "1234567890 and 2001:4860:4860::8888",
+        "The wars of 1914 1918 1939 cost EUR 12.345.678 each",
     ],
 )
 def test_numbers_that_are_no_address_and_no_phone_stay(text: str) -> None:

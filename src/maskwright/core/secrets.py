@@ -16,8 +16,8 @@ from urllib.parse import quote
 HIDDEN = "***"
 SHORTEST_SECRET = 8
 SECRET_VARIABLE = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?(_|$)", re.IGNORECASE)
-USER = re.compile(r"([a-z][a-z0-9+.-]*://)([^\s/?#'\"]*)@", re.IGNORECASE)
-NAMED = r"[^=&\s'\"]{0,60}(?:token|secret|passw|pwd|key|sig|credential|auth|sas)[^=&\s'\"]{0,60}"
+USER = re.compile(r"([a-z][a-z0-9+.-]{0,30}://)([^\s/?#'\"]*)@", re.IGNORECASE)
+NAMED = r"[^=&?#\s'\"]{0,60}(?:token|secret|passw|pwd|key|sig|credential|auth|sas)[^=&?#\s'\"]{0,60}"
 QUERY = re.compile(rf"([?&#]{NAMED}=)[^&\s'\"<>]*[^&\s'\"<>.,:;)]", re.IGNORECASE)
 QUOTED = re.compile(rf"(['\"]{NAMED}['\"]\s*[:=]\s*['\"])[^'\"]{{8,}}", re.IGNORECASE)
 HEADER = re.compile(r"(authorization['\"]?\s*[:=]\s*['\"]?(?:\w+\s+)?|\bbearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
@@ -27,7 +27,7 @@ def redact(text: str) -> str:
     """`text` with each secret as `***`."""
     for value in _values():
         text = text.replace(value, HIDDEN)
-    text = USER.sub(_user, text)
+    text = USER.sub(_user, text) if "://" in text else text
     for pattern in (QUERY, QUOTED, HEADER):
         text = pattern.sub(rf"\1{HIDDEN}", text)
     return text

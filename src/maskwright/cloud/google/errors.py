@@ -44,9 +44,10 @@ ROLES = (  # the role with the least besides that permission; https://cloud.goog
     ("logging.", "roles/logging.viewer"),
     ("iap.", "roles/iap.tunnelResourceAccessor"),
 )
+PARTS = r"(?:\.\w{1,60}){2,9}"
 PERMISSION = re.compile(
-    r"(?:permission|access)[^\w']*'?([a-z]\w*(?:\.\w+){2,})|\b([a-z]\w*(?:\.\w+){2,})'? permission"
-    r"|\b(storage(?:\.\w+){2,}) access",
+    rf"(?:permission|access)[^\w']*'?([a-z]\w{{0,60}}{PARTS})|\b([a-z]\w{{0,60}}{PARTS})'? permission"
+    rf"|\b(storage{PARTS}) access",
     re.IGNORECASE,
 )
 CAPACITY = re.compile(

@@ -162,7 +162,7 @@ class Slurm(Place):
         found = _ask(["scontrol", "show", "job", "-o", job])
         if found.returncode:  # some minutes after its end (MinJobAge)
             return GONE
-        told = dict(re.findall(r"(\w+)=(\S+)", found.stdout))
+        told = dict(re.findall(r"\b(\w+)=(\S+)", found.stdout))
         state, reason, code = told["JobState"], told["Reason"], int(told["ExitCode"].partition(":")[0])
         if state in ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING"):
             return None

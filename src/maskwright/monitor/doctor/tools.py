@@ -37,7 +37,7 @@ class Tool:
 
 
 def _first_number(text: str) -> str:
-    found = re.search(r"\d+(\.\d+)+", text)
+    found = re.search(r"(?<!\d)\d+(\.\d+)+", text)
     if found is None:
         raise ValueError(text)
     return found.group()

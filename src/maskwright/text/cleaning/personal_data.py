@@ -12,7 +12,12 @@ from functools import partial
 
 from maskwright.text.document import Document
 
-EMAIL = re.compile(r"[\w.!#$%&'*+/=?^`{|}~-]+@[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9-]*[A-Za-z0-9])+")
+NAME = r"[\w.!#$%&'*+/=?^`{|}~-]"
+EMAIL = re.compile(
+    rf"(?<!{NAME}){NAME}++@[A-Za-z0-9](?:[A-Za-z0-9-]{{0,61}}[A-Za-z0-9])?(?:\.[A-Za-z0-9-]{{0,61}}[A-Za-z0-9])+"
+)
+"""A run of letters is read once, and a label of a domain has 63 at most (RFC 1035): an image in base64 after an @ took
+minutes."""
 IP = re.compile(r"(?<![A-Za-z\d.])\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}(?![\d.]*\d|[A-Za-z])")
 PHONE = re.compile(
     r"(?<![\w+./-])(?:\+\d{1,3}[ .-]?|1[ .-](?=\(?[2-9]))?(?:\(\d{2,4}\)[ .-]?|\d{2,4}[ .-])"
@@ -60,7 +65,7 @@ def _placeholder(kind: str, counts: Counter[str], on_change: OnChange | None, ma
             public = False
         if not public:
             return found
-    elif kind == "phone" and _is_part(match):
+    elif kind == "phone" and (_is_part(match) or _is_amount(found)):
         return found
     counts[kind] += 1
     if on_change:
@@ -75,3 +80,12 @@ def _is_part(match: re.Match[str]) -> bool:
     gaps = re.findall("[ .-]", match.group())
     before, after = match.string[max(0, match.start() - 2) : match.start()], match.string[match.end() : match.end() + 2]
     return (after[:1] == gaps[-1] and after[1:].isdigit()) or (before[1:] == gaps[0] and before[:1].isdigit())
+
+
+def _is_amount(found: str) -> bool:
+    """Whether it is three years, or one number whose thousands are parted by dots: 1914 1918 1939, 12.345.678."""
+    if found.startswith(("+", "(")):
+        return False
+    groups = re.findall(r"\d+", found)
+    in_thousands = re.fullmatch(r"\d+(\.\d{3})+", found) is not None
+    return in_thousands or (len(groups) == 3 and all(len(group) == 4 for group in groups))

@@ -1,0 +1,200 @@
+"""No regular expression of the product takes more than linear time: text, logs, names and addresses come from anywhere.
+
+Each is fed what it is worst at: after what it begins with, its repeated parts again and again, and an end that fits
+none. What is quadratic takes minutes for so much, so the alarm is for a hang alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from re import _constants as codes  # type: ignore[attr-defined]
+from re import _parser as parser  # type: ignore[attr-defined]
+from types import FrameType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2] / "src"
+FUNCTIONS = {"compile", "search", "match", "fullmatch", "sub", "subn", "findall", "finditer", "split"}
+ANCHORED = {"match", "fullmatch"}
+OF_ITS_FUNCTION = {
+    "maskwright/cloud/machines.py": "as many numbers as a slice has dimensions",
+}
+"""Files with a pattern that is made of a function's own values, and of what."""
+CHARACTERS, SECONDS = {True: 1_000_000, False: 200_000}, 20
+"""With `--long` and without."""
+REPEATS = {codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT}
+
+
+def patterns() -> Iterator[tuple[str, str, int, str]]:
+    """(where, pattern, flags, function) of each call of re's functions in the source."""
+    sources = {path: path.read_text() for path in sorted(ROOT.rglob("*.py"))}
+    everything = "\n".join(sources.values())
+    for path, source in sources.items():
+        tree, name = ast.parse(source), path.relative_to(ROOT).as_posix()
+        named = dict(pair for node in ast.walk(tree) if isinstance(node, ast.Assign) for pair in assigned(node))
+        calls = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in {f"re.{function}" for function in FUNCTIONS}
+        ]
+        if not calls:
+            continue
+        try:
+            module = importlib.import_module(name.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+        except ImportError:  # of an extra that is not here
+            continue
+        for call in calls:
+            given, *rest = call.args
+            flags = next((keyword.value for keyword in call.keywords if keyword.arg == "flags"), None)
+            if flags is None and ast.unparse(call.func) == "re.compile" and rest:
+                flags = rest[0]
+            where = f"{name}:{call.lineno}"
+            text = said_by(given, vars(module))
+            if text is None:
+                assert name in OF_ITS_FUNCTION, f"{where}: a pattern of a function's own: say of what, above"
+                continue
+            number = int(eval(ast.unparse(flags), vars(module))) if flags is not None else 0
+            function = ast.unparse(call.func).removeprefix("re.")
+            if function == "compile":  # how it is used, wherever that is
+                uses = set(re.findall(rf"\b{named.get(call, '-')}\.(\w+)", everything))
+                function = min(uses & FUNCTIONS - ANCHORED or uses & ANCHORED or {"search"})
+            if isinstance(text, str):
+                yield where, text, number, function
+
+
+def assigned(node: ast.Assign) -> Iterator[tuple[ast.expr, str]]:
+    """(value, name) of each that is assigned."""
+    (target,) = node.targets[:1]
+    if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+        yield from zip(node.value.elts, map(ast.unparse, target.elts), strict=False)
+    else:
+        yield node.value, ast.unparse(target)
+
+
+def said_by(node: ast.expr, names: dict[str, Any]) -> Any:
+    """What an expression is in its module, with an x for what a function puts into it; None if all is a function's."""
+    try:
+        return eval(ast.unparse(node), names)
+    except NameError:
+        if not isinstance(node, ast.JoinedStr):
+            return None
+        parts = [part.value if isinstance(part, ast.FormattedValue) else part for part in node.values]
+        return "".join(str(said_by(part, names) or "x") for part in parts)
+
+
+FOUND = list(patterns())
+
+
+def sample(node: Any) -> str:
+    """Some text that a part of a pattern takes."""
+    text = ""
+    for code, value in node:
+        if code is codes.LITERAL:
+            text += chr(value)
+        elif code is codes.NOT_LITERAL:
+            text += "x" if value != ord("x") else "y"
+        elif code is codes.ANY:
+            text += "x"
+        elif code is codes.IN:
+            text += of_class(value)
+        elif code is codes.BRANCH:
+            text += sample(value[1][0])
+        elif code in (codes.SUBPATTERN, codes.ATOMIC_GROUP):
+            text += sample(value[-1] if code is codes.SUBPATTERN else value)
+        elif code in REPEATS:
+            text += sample(value[2]) * max(value[0], 1)
+        elif code is codes.GROUPREF:
+            text += "x"
+    return text
+
+
+def of_class(items: Any) -> str:
+    negated = items[0][0] is codes.NEGATE
+    for candidate in "xX0 _-.,:/=\n\t'\"@#&?;<>()[]{}|+*~%$!^`\\\u00e9\u4e2d":
+        if any(fits(item, ord(candidate)) for item in items[negated:]) != negated:
+            return candidate
+    return chr(items[0][1]) if items[0][0] is codes.LITERAL else "x"
+
+
+def fits(item: Any, character: int) -> bool:
+    code, value = item
+    if code is codes.LITERAL:
+        return bool(character == value)
+    if code is codes.RANGE:
+        return bool(value[0] <= character <= value[1])
+    known = {codes.CATEGORY_DIGIT: r"\d", codes.CATEGORY_SPACE: r"\s", codes.CATEGORY_WORD: r"\w"}
+    known |= {codes.CATEGORY_NOT_DIGIT: r"\D", codes.CATEGORY_NOT_SPACE: r"\S", codes.CATEGORY_NOT_WORD: r"\W"}
+    return code is codes.CATEGORY and re.fullmatch(known[value], chr(character)) is not None
+
+
+def worst(node: Any, before: str = "") -> Iterator[tuple[str, str]]:
+    """(what stands before, what is repeated) for each part of a pattern that may be repeated, and for the whole."""
+    for number, (code, value) in enumerate(node):
+        ahead = before + sample(node[:number])
+        if code in REPEATS:
+            yield ahead, sample(value[2])
+            yield "", ahead + sample(value[2])
+            yield "", ahead
+            yield from worst(value[2], ahead)
+        elif code is codes.BRANCH:
+            for branch in value[1]:
+                yield from worst(branch, ahead)
+        elif code in (codes.SUBPATTERN, codes.ATOMIC_GROUP):
+            yield from worst(value[-1] if code is codes.SUBPATTERN else value, ahead)
+        elif code in (codes.ASSERT, codes.ASSERT_NOT):
+            yield from worst(value[1], ahead)
+
+
+@pytest.mark.parametrize(("where", "pattern", "flags", "function"), FOUND, ids=[one[0] for one in FOUND])
+def test_each_pattern_is_linear(
+    where: str, pattern: str, flags: int, function: str, request: pytest.FixtureRequest
+) -> None:
+    try_worst(where, pattern, flags, function, CHARACTERS[request.config.getoption("--long")])
+
+
+def try_worst(where: str, pattern: str, flags: int, function: str, characters: int) -> None:
+    for before, again in sorted({(before, again) for before, again in worst(parser.parse(pattern, flags)) if again}):
+        text = before + again * (characters // len(again)) + "\n\0"
+        tried = f"{function} is worse than linear on {before[:40]!r}, then {again[:40]!r} again and again"
+        with hanging(f"{where}: {pattern!r}: {tried}"):
+            apply(re.compile(pattern, flags), function, text)
+
+
+def apply(pattern: re.Pattern[str], function: str, text: str) -> None:
+    if function in ANCHORED:
+        getattr(pattern, function)(text)
+    else:
+        for _ in islice(pattern.finditer(text), 1000):
+            pass
+
+
+@contextmanager
+def hanging(message: str) -> Iterator[None]:
+    """Raises `AssertionError` after some seconds."""
+
+    def hangs(number: int, frame: FrameType | None) -> None:
+        raise AssertionError(message)
+
+    previous = signal.signal(signal.SIGALRM, hangs)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+@pytest.mark.parametrize("pattern", [r"[\w.+-]+@\w+\.\w+", r"([a-z][a-z0-9+.-]*://)([^\s/]*)@", r"(a+)+b"])
+def test_what_is_quadratic_would_be_found(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As addresses of mails and servers once were looked for."""
+    monkeypatch.setitem(globals(), "SECONDS", 1)
+    with pytest.raises(AssertionError, match="worse than linear"):
+        try_worst("here", pattern, 0, "search", 200_000)
