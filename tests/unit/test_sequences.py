@@ -7,15 +7,18 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from maskwright.core.config import read_config
 from maskwright.core.errors import InputError, SourceError
 from maskwright.data.prepare import PrepareOptions, prepare
 from maskwright.tasks.preflight import prepare_run
+from maskwright.text import encoder as encoders
 from maskwright.text.audit import audit
-from maskwright.text.encoder import open_encoder
+from maskwright.text.encoder import TokenizersEncoder, open_encoder
 from maskwright.text.sequences import make_tokenizer
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import load_tokenizer
@@ -76,6 +79,34 @@ def test_tokenizers_of_letters_load_in_transformers_with_equal_ids(
     ready = prepare(Sources([str(tmp_path / "a.fa")]), folder, str(tmp_path / "store"), PrepareOptions(0.0))
     assert ready.manifest["splits"]["train"]["documents"] == 2
     assert ready.vocabulary.mask == theirs.mask_token_id
+
+
+@pytest.mark.parametrize(
+    ("kind", "alphabet"), [("characters", "dna"), ("characters", None), ("kmer", "dna"), ("kmer", "protein")]
+)
+def test_a_long_sequence_in_pieces_has_the_ids_of_the_whole(
+    kind: str, alphabet: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = random.Random(2)
+    letters = "ACGTacgtACGTACGTACGTACGTNxK\u212a\n*" if alphabet != "protein" else "ACDEFGHIKLMNPQRSTVWYacdxB-\u017f"
+    sequences = ["".join(generator.choices(letters, k=size)).strip() for size in (5, 99, 700, 5_000)]
+    (tmp_path / "a.txt").write_text("ACGTNK")
+    folder = str(tmp_path / "made")
+    make_tokenizer(Sources([str(tmp_path / "a.txt")], layout="file"), folder, kind, alphabet, 3)  # type: ignore[arg-type]
+    expected = TokenizersEncoder(folder).encode(sequences)
+    monkeypatch.setattr(encoders, "PIECE_CHARACTERS", 100)
+    encoder, sizes = TokenizersEncoder(folder), list[int]()
+    encode = TokenizersEncoder._encode
+
+    def noted(self: TokenizersEncoder, some: Any) -> Any:
+        sizes.extend(map(len, some))
+        return encode(self, some)
+
+    monkeypatch.setattr(TokenizersEncoder, "_encode", noted)
+    for one in (sequences, [text.encode() for text in sequences]):
+        for found, wanted in zip(encoder.encode(one), expected, strict=True):
+            assert np.array_equal(found, wanted)
+    assert len(sizes) > 40 and max(sizes) <= 300
 
 
 def test_the_recipe_for_dna_plans_on_a_made_up_genome(tmp_path: Path) -> None:

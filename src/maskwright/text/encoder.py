@@ -15,7 +15,7 @@ from maskwright.core import extras, hardware
 from maskwright.core.console import say
 from maskwright.core.errors import TokenizerError
 from maskwright.text.tokenizer import load_tokenizer
-from maskwright.text.vocabulary import ordinary_added_tokens, prepends_space, read_tokenizer
+from maskwright.text.vocabulary import ordinary_added_tokens, prepends_space, read_tokenizer, steps
 
 EncoderName = Literal["auto", "tokenizers", "gigatoken"]
 # What splitting and normalizing are most often got wrong on: white space, contractions, digits, marks, specials, long
@@ -41,6 +41,8 @@ PIECE_CHARACTERS, CALL_CHARACTERS = 250_000, 4_000_000
 memory for each character."""
 BREAK = re.compile(r"(?<=[^\W\d_])[ \n](?=[^\W\d_])")
 """Where a text may be cut: at a space or a line feed between two letters."""
+LETTER_GROUPS = re.compile(r"\(\?m:((?:\[[A-Z]+\]\{\d+\}\|)?\.)\)")
+"""How tokenizers of letters and of k letters in a row part a text: see `sequences`."""
 BREAK_CHARACTERS, MOST_BREAKS = 200, 20
 """How much of the text on each side shows whether a cut changes an id, and how many places are tried in a row."""
 
@@ -69,13 +71,13 @@ class TokenizersEncoder:
     by_sentence = True
 
     def __init__(self, location: str) -> None:
-        self.joint = _joint(location)
+        self.joint, self._groups = _joint(location), _groups(location)
         self._tokenizer = load_tokenizer(location, special_tokens_are_text=True)
         if hasattr(self._tokenizer.model, "_resize_cache"):  # BPE and Unigram
             self._tokenizer.model._resize_cache(CACHED_WORDS)
 
     def encode(self, texts: Texts) -> tuple[Ids, NDArray[np.int64]]:
-        return _in_pieces(self._encode_all, texts, self.joint)
+        return _in_pieces(self._encode_all, texts, self.joint, self._groups)
 
     def _encode_all(self, texts: Texts) -> tuple[Ids, NDArray[np.int64]]:
         parts = [self._encode(some) for some in _calls(texts)]
@@ -127,8 +129,10 @@ def _calls(texts: Texts) -> Iterator[Texts]:
     yield texts[begin:]
 
 
-def _in_pieces(encode: Encode, texts: Texts, joint: str) -> tuple[Ids, NDArray[np.int64]]:
-    """What `encode` gives, of long texts in pieces."""
+def _in_pieces(
+    encode: Encode, texts: Texts, joint: str, groups: re.Pattern[str] | None = None
+) -> tuple[Ids, NDArray[np.int64]]:
+    """What `encode` gives, of long texts in pieces. `groups`: of what a piece consists, where that is known."""
     if max(map(len, texts), default=0) <= PIECE_CHARACTERS:
         return encode(texts)
     pieces: list[Any] = []
@@ -138,9 +142,11 @@ def _in_pieces(encode: Encode, texts: Texts, joint: str) -> tuple[Ids, NDArray[n
         if len(text) <= PIECE_CHARACTERS:
             pieces.append(text)
         elif isinstance(text, str):
-            pieces += _pieces(encode, text, joint)
+            pieces += groups.findall(text) if groups else _pieces(encode, text, joint)
         else:
-            pieces += [piece.encode() for piece in _pieces(encode, text.decode(), joint)]
+            words = text.decode()
+            some = groups.findall(words) if groups else _pieces(encode, words, joint)
+            pieces += [piece.encode() for piece in some]
     ids, counts = encode(pieces)
     return ids, np.add.reduceat(counts, begins)
 
@@ -177,6 +183,27 @@ def _changes_no_id(encode: Encode, text: str, cut: tuple[int, int, str]) -> bool
     begin, stop = max(end - BREAK_CHARACTERS, 0), after + BREAK_CHARACTERS
     (whole, _), (parts, _) = encode([text[begin:stop]]), encode([text[begin:end], lead + text[after:stop]])
     return np.array_equal(whole, parts)
+
+
+def _groups(location: str) -> re.Pattern[str] | None:
+    """Runs of the groups of letters that a tokenizer of `sequences` takes as tokens, from a text's beginning on; None
+    for other tokenizers."""
+    content = read_tokenizer(location)[0]
+    splitter, normalizer = content.get("pre_tokenizer") or {}, steps(content.get("normalizer"))
+    pattern = (splitter.get("pattern") or {}).get("Regex") if splitter.get("type") == "Split" else None
+    found = LETTER_GROUPS.fullmatch(pattern or "")
+    replaced = {
+        (step.get("pattern") or {}).get("String"): step.get("content")
+        for step in normalizer
+        if step.get("type") != "Sequence"
+    }
+    capitals = all(old and old.upper() == new for old, new in replaced.items())
+    if not found or splitter.get("behavior") != "Isolated" or not capitals:
+        return None
+    if replaced and not {*filter(str.isalpha, found[1])} <= {*replaced.values()}:
+        return None
+    either = re.IGNORECASE if replaced else re.NOFLAG
+    return re.compile(f"(?:{found[1]}){{1,{PIECE_CHARACTERS}}}+", re.DOTALL | re.ASCII | either)
 
 
 def _joint(location: str) -> str:
