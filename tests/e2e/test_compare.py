@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE
@@ -24,15 +24,18 @@ from private_network import wait_until
 from slurm_cluster import fake_cluster
 from warm import Popen
 
+from maskwright import compare
 from maskwright.core import storage
-from maskwright.core.errors import InputError
+from maskwright.core.child import Finetuning
+from maskwright.core.errors import HealthError, InputError, JobError
 from maskwright.core.finetuning import FinetuneConfig, Task
 from maskwright.labels.dataset import Dataset
 from maskwright.labels.example import Answer, Example
 from maskwright.labels.metrics import Predictions, default_metric, measure
-from maskwright.run.directory import RunDirectory
-from maskwright.tasks.compare import Budget, FineTuning, LabelledTask, Start, read_starts, read_tasks
-from maskwright.tasks.compared import outcomes, verdict_task
+from maskwright.run.directory import RunDirectory, Status
+from maskwright.tasks.compare import Arm, Budget, Comparison, FineTuning, LabelledTask, Start, read_starts, read_tasks
+from maskwright.tasks.compared import _protocol, outcomes, verdict_task
+from maskwright.tasks.compared import compare as make
 from maskwright.verdict.metrics import scorer
 from maskwright.verdict.results import read_results
 
@@ -201,6 +204,8 @@ def test_runs_that_the_health_check_stops_are_named_and_scored(model: str, task:
         (["a", "random=b"], None, "two arms are called random"),
         (["a", "b"], "c", "c is no arm of this comparison"),
         (["a=a1,a2", "b"], None, "b has one pretraining run where another arm has several"),
+        (["a", "b="], None, "'b=' lacks a folder"),
+        (["a", "b=x,,y"], None, "'b=x,,y' lacks a folder"),
     ],
 )
 def test_arms_that_are_none_are_refused(models: list[str], base: str | None, said: str) -> None:
@@ -219,6 +224,42 @@ def test_arms_and_their_order() -> None:
     first, second = read_starts(["mine=x/a,y/a", "random"], None)
     assert first.name == "mine" and [os.path.basename(os.path.dirname(one)) for one in first.locations] == ["x", "y"]
     assert second == Start("random", first.locations, random=True)
+    bucket, _ = read_starts(["gs://bucket/runs/one/", "random"], None)
+    assert bucket == Start("one", ("gs://bucket/runs/one",))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"learning_rates": ()}, "() is no grid of learning rates. Fix: give positive numbers, each once"),
+        ({"learning_rates": "1e-3"}, "1e-3 is no grid"),
+        ({"learning_rates": 1e-3}, "0.001 is no grid"),
+        ({"learning_rates": ["1e-3", "fast"]}, "is no grid"),
+        ({"learning_rates": [1e-3, 1e-3]}, "0.001,0.001 is no grid"),
+        ({"learning_rates": [-1.0]}, "-1.0 is no grid"),
+        ({"learning_rates": [float("nan")]}, "nan is no grid"),
+        ({"learning_rates": [True]}, "True is no grid"),
+        ({"seeds": 0}, "seeds is 0. Fix: give an integer ≥ 1"),
+        ({"seeds": 6.0}, "seeds is 6.0"),
+        ({"search_seed": -1}, "search seed is -1. Fix: give an integer ≥ 0"),
+        ({"at_once": 0}, "at once is 0. Fix: give an integer ≥ 1"),
+    ],
+)
+def test_what_is_no_budget_is_refused(given: dict[str, Any], said: str, tmp_path: Path) -> None:
+    """By Python and the command alike, before anything is looked at: there are no such models."""
+    with pytest.raises(InputError) as caught:
+        compare(["a", "b"], "none.yaml", tmp_path / "new", **given)
+    assert said in str(caught.value) and not (tmp_path / "new").exists()
+
+
+def test_rates_of_any_kind_are_the_same_budget() -> None:
+    given = Budget(np.logspace(-4, -3, 2), np.int64(6))  # type: ignore[arg-type]
+    assert given == Budget(["1e-4", "1e-3"], 6, at_once=1)
+    assert repr(given.rates) == "(0.0001, 0.001)" and given.record() == {
+        "learning_rates": (1e-4, 1e-3),
+        "seeds": 6,
+        "search_seed": 0,
+    }
 
 
 def test_tasks_that_cannot_be_judged_are_refused(model: str, task: Path, tmp_path: Path) -> None:
@@ -242,6 +283,35 @@ def test_tasks_that_cannot_be_judged_are_refused(model: str, task: Path, tmp_pat
     maskwright(*words, "new", "--set", "data.label=colour", cwd=tmp_path, code=2)
     maskwright(*words, "new", "--learning-rates", "1e-3,fast", cwd=tmp_path, code=2)
     assert not (tmp_path / "new").exists() and sorted(os.listdir(tmp_path / "full")) == ["notes.txt"]
+
+
+def test_last_finite_weights_that_are_not_finite_are_a_word(model: str, task: Path, tmp_path: Path) -> None:
+    """Every run ends as its health check ends one, also that which only scores."""
+
+    def fails(commands: Sequence[Finetuning], at_once: int) -> Generator[tuple[int, int], None, None]:
+        assert at_once == 3
+        for number, command in enumerate(commands):
+            os.makedirs(command.run)
+            RunDirectory(command.run).write_status(Status("failed", exit=HealthError.exit_code, message="not finite"))
+            yield number, HealthError.exit_code
+
+    budget = Budget([1e-3], 1, at_once=3)
+    with pytest.raises(JobError, match="scores weights that are not finite: not finite"):
+        make([model], [str(task)], str(tmp_path / "new"), base="random", budget=budget, side_by_side=fails)
+
+
+def test_the_page_says_where_budgets_are_not_equal(model: str, task: Path) -> None:
+    starts, budget = read_starts([model], "random"), Budget((1e-3,), 6)
+    (read,) = read_tasks([str(task)], starts, (), budget)
+    assert _protocol(Comparison("", starts, (read,), budget)).budget == (
+        "The same for every arm. foxes: 10 steps of 16 examples (1.98 epochs), rows up to 32 tokens. "
+        "Every arm had the learning rate 1e-3."
+    )
+    asks = replace(read, config=read.config.model_copy(update={"task": Task(kind="question_answering")}))
+    asks = replace(asks, arms={"random": read.arms["random"], "model": Arm(12, 48)})
+    assert _protocol(Comparison("", starts, (asks,), budget)).budget.startswith(
+        "foxes: random 10 steps of 16 windows, rows up to 32 tokens and model 12 steps of 16 windows, rows up to 48"
+    )
 
 
 # ---- predictions in the verdict's form -------------------------------------------------------------------------------
@@ -281,12 +351,18 @@ def test_the_verdict_scores_what_the_run_scored(kind: Any, metric: str | None, t
     config = FinetuneConfig.model_construct(task=own)
     dataset = Dataset([], [], examples, labels, None, "")  # type: ignore[arg-type]
     metric = metric or default_metric(own, labels)
-    given = LabelledTask("task", "task.yaml", config, dataset, metric, {})
+    given = LabelledTask("task", "task.yaml", config, dataset, metric, {}, {})
     run = FineTuning(given, Start("a", ("a",)), 0, 1e-3, 1, False, str(tmp_path))
     record = {"outcomes": found, "where": [one.where for one in examples]}
     storage.write_json(str(tmp_path / "predictions-test.json"), record)
     task = verdict_task(given)
     score = scorer(task, [outcomes(given, run)])(np.ones((1, len(examples)), np.float32))
     assert score.item() == pytest.approx(measure(own, labels, examples, Predictions(found, None))[metric], abs=1e-12)
+    if task.kind == "tokens":  # words beyond the longest row, of tags without O, are wrong for both
+        found = ((-1,) * 6, *found[1:-1], (*found[-1][:3], -1, -1, -1))
+        storage.write_json(str(tmp_path / "predictions-test.json"), record | {"outcomes": found})
+        score = scorer(task, [outcomes(given, run)])(np.ones((1, len(examples)), np.float32))
+        expected = measure(own, labels, examples, Predictions(found, None))[metric]
+        assert score.item() == pytest.approx(expected, abs=1e-12)
     with pytest.raises(InputError, match="predictions for other examples"):
         outcomes(replace(given, dataset=replace(dataset, test=examples[::-1])), run)

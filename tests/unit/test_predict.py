@@ -208,6 +208,10 @@ def test_mistakes_are_one_line_and_write_nothing(
         ((tagger, "--input", good), "is of a kind that cannot be written"),
         ((run, "--input", good, "--output", good), "is the input too"),
         ((run, "--input", good, "--text-pair", "b"), "--text-pair is given without --text"),
+        (
+            (run, "--input", good, "--text", 0, "--text-pair", "title"),
+            "good.csv: the texts: columns are given partly by number and partly by name. Fix: give numbers for files",
+        ),
     ]
     for words, said in cases:
         given = [*words, *(() if "--output" in words else ("--output", out))]

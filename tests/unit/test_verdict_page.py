@@ -197,10 +197,30 @@ def test_no_difference_says_what_would_have_been_shown_and_which_half_lacked() -
     )
     assert wording.interval(replace(found, low=-0.21, high=-0.0004)) == "−21.00 to −0.04"
     assert wording.interval(replace(found, low=-0.21, high=0.0004)) == "−21 to 0"
+    score = {"means": (0.85, 0.85), "close": (0.85, 0.85001)}
+    for (base, other), said in (
+        (score["means"], "was 85.0 in both (95"),
+        (score["close"], "was 85.0 in both, rounded: "),
+    ):
+        scores = tuple(replace(one, mean=mean) for one, mean in zip(report.scores, (base, other), strict=True))
+        equal = replace(found, difference=other - base, low=-0.01, high=0.01)
+        told = wording.explanation(equal, results, replace(report, scores=scores))
+        assert said in told and "from 85.0 to 85.0" not in told
     interval = replace(found, low=0.01, high=0.05, p_holm=0.2)
     assert "exact test does not reach" in wording.explanation(interval, results, report)
     test = replace(found, low=-0.01, high=0.05, p_holm=0.01)
     assert "The seeds agree, but the interval" in wording.explanation(test, results, report)
+
+
+def test_words_without_a_prediction_are_counted_as_wrong() -> None:
+    gold, kind = ((0, 1, 1), (1, 0, 0)), {"kind": "tokens", "metric": "accuracy", "labels": ("a", "b")}
+    whole, cut = [[gold, gold]], [[((0, 1, -1), (1, 0, 0)), ((-1, -1, -1), (-1, -1, -1))]]
+    results = results_from({"base": whole, "cut": cut}, gold, **kind)
+    report = judged(results)
+    assert [score.runs for score in report.scores] == [((1.0, 1.0),), ((pytest.approx(5 / 6), 0.0),)]
+    assert any("predicts nothing at all" in one.why for one in report.degenerate)
+    with pytest.raises(InputError, match="gold: -1 is no index of 2 labels"):
+        check(replace(results, tasks=(replace(results.tasks[0], gold=((0, 1, -1), (1, 0, 0))),)))
 
 
 def test_runs_that_learned_nothing_are_counted_and_named() -> None:

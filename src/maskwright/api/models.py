@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from maskwright.api.given import Device, Location, integer, location, require_word
 from maskwright.core.errors import InputError
-from maskwright.core.finetuning import LabelledData
+from maskwright.core.finetuning import LabelledData, labelled_data
 from maskwright.engines.base import Engine
 from maskwright.labels.example import Example
 from maskwright.tasks import embed, fill, predict
@@ -92,7 +92,7 @@ class Model:
 
     def _data(self, max_seq_len: int | None) -> LabelledData:
         wanted = self.trained.max_seq_len if max_seq_len is None else integer(max_seq_len, "max_seq_len", 8)
-        return LabelledData(train="", max_seq_len=wanted)
+        return labelled_data("texts", train="", max_seq_len=wanted)
 
 
 def load(given: Location, *, device: str = "auto") -> Model:

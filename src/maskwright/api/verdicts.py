@@ -6,11 +6,9 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from maskwright.api.given import Location, location, locations, overriding
-from maskwright.core.child import run_side_by_side
 from maskwright.tasks.compare import Budget
 from maskwright.tasks.compared import PAGE, in_words
 from maskwright.tasks.compared import compare as make
@@ -57,14 +55,14 @@ def compare(
     folder's logs. docs/compare.md has the rest. Raises `InputError` before the first run, `JobError` for a run that
     failed.
     """
-    folder, keys = location(to), overriding(overrides or {})
+    budget = Budget(learning_rates, seeds, search_seed, at_once)
+    folder, keys = location(to), overriding({} if overrides is None else overrides)
     found, report = make(
         locations(models),
         locations(on),
         folder,
         base=base,
-        budget=Budget(tuple(learning_rates), seeds, search_seed),
+        budget=budget,
         overrides=[f"{key}={json.dumps(value)}" for key, value in keys.items()],
-        side_by_side=partial(run_side_by_side, at_once=at_once),
     )
     return Comparison(folder, found, report)

@@ -59,24 +59,16 @@ def compare(
     same folder goes on."""
     from functools import partial
 
-    from maskwright.core import child
-    from maskwright.core.errors import InputError
+    from maskwright.core.child import run_side_by_side
     from maskwright.tasks.compare import Budget
     from maskwright.tasks.compared import compare, in_words
 
-    try:
-        rates = tuple(float(text) for text in learning_rates.split(","))
-    except ValueError:
-        rates = ()
-    if not all(0.0 < rate < float("inf") for rate in rates) or len(set(rates)) < max(1, len(rates)):
-        fix = "write positive numbers, each once, as in 1e-4,3e-4,1e-3"
-        raise InputError(f"{learning_rates} is no grid", where="--learning-rates", fix=fix)
-    budget = Budget(rates, seeds, search_seed)
-    side_by_side = partial(child.run_side_by_side, at_once=processes_at_once)
+    budget = Budget(learning_rates.split(","), seeds, search_seed, processes_at_once)
+    side_by_side = run_side_by_side
     if place is not None:
         from maskwright.cli.submit import read_cluster
-        from maskwright.launch.side_by_side import run_side_by_side
+        from maskwright.launch import side_by_side as cluster
 
-        side_by_side = partial(run_side_by_side, read_cluster(place), at_once=processes_at_once)
+        side_by_side = partial(cluster.run_side_by_side, read_cluster(place))
     found, report = compare(model, on, to, base=base, budget=budget, overrides=set_ or [], side_by_side=side_by_side)
     print_result(in_words(found, report, to), report.to_json(), as_json)

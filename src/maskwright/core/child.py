@@ -45,8 +45,8 @@ def python_module(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
-SideBySide = Callable[[Sequence[Finetuning]], Generator[tuple[int, int], None, None]]
-"""Makes such runs, and yields (place in the sequence, exit code) as they end."""
+SideBySide = Callable[[Sequence[Finetuning], int], Generator[tuple[int, int], None, None]]
+"""Makes such runs, so many at once, and yields (place in the sequence, exit code) as they end."""
 
 
 def run(words: Sequence[str]) -> int:
@@ -110,7 +110,7 @@ def require(run: Callable[[Sequence[str]], int], words: Sequence[str]) -> None:
         raise JobError(f"exit {code}", code, where=typed(words), fix="see what it said")
 
 
-def run_side_by_side(commands: Sequence[Finetuning], at_once: int = 1) -> Generator[tuple[int, int], None, None]:
+def run_side_by_side(commands: Sequence[Finetuning], at_once: int) -> Generator[tuple[int, int], None, None]:
     """Runs them on this machine, `at_once` of them at a time. Yields (place in `commands`, exit code) as they end. None
     outlives this process, even when it is killed.
 

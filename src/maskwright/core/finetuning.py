@@ -328,3 +328,11 @@ def build_finetune_config(values: dict[str, Any], where: str, overrides: Mapping
         return FinetuneConfig.model_validate(values)
     except ValidationError as error:
         raise GUIDE.explain(error, where, overrides) from None
+
+
+def labelled_data(where: str, **values: Any) -> LabelledData:
+    """For columns and lengths that a user gives without a YAML. Raises `ConfigError`."""
+    try:
+        return LabelledData(**values)
+    except ValidationError as error:
+        raise Guide(LabelledData, "the texts", "`maskwright predict --help` lists them").explain(error, where) from None

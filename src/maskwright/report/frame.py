@@ -43,11 +43,17 @@ circle.helped { fill: var(--good); } circle.hurt { fill: var(--bad); }
 .fall { stroke: var(--bad); stroke-dasharray: 5 3; }
 circle.seed { fill: var(--text); fill-opacity: .75; } .mean { stroke: var(--text); stroke-width: 2; }
 .share-right { fill: var(--good); opacity: .3; } .share-of-all { fill: var(--none); opacity: .6; }
-figure { margin: 1rem 0; } figcaption { font-size: .9rem; } figure div { overflow-x: auto; }
+figure { margin: 1rem 0; } figcaption { font-size: .9rem; }
+figure div { overflow-x: auto; /* a table that goes on has a shadow at that side, which its ends cover */
+  background: linear-gradient(to right, var(--back) 40%, transparent) left / 2rem 100% no-repeat local,
+    linear-gradient(to left, var(--back) 40%, transparent) right / 2rem 100% no-repeat local,
+    linear-gradient(to right, var(--faint), transparent) left / .4rem 100% no-repeat scroll,
+    linear-gradient(to left, var(--faint), transparent) right / .4rem 100% no-repeat scroll; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .8rem .3rem 0; text-align: right; vertical-align: top; border-bottom: 1px solid var(--line); }
-thead th, td.number { white-space: nowrap; }
-.word { text-align: left; min-width: 5rem; } td.word { min-width: 7rem; } tbody th { font-weight: inherit; }
+td.number { white-space: nowrap; }
+.word { text-align: left; min-width: 5rem; } td.word { min-width: 7rem; overflow-wrap: anywhere; }
+tbody th { font-weight: inherit; }
 dt { font-weight: 600; margin-top: .5rem; } dd { margin: 0; }
 @media (min-width: 40rem), print { .facts { display: grid; grid-template-columns: 10rem 1fr; gap: .3rem 1rem; }
   .facts dt { margin: 0; } .facts dd { min-width: 0; } }

@@ -13,7 +13,8 @@ import shutil
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any, cast
 
 from maskwright.core import storage
@@ -73,17 +74,64 @@ class LabelledTask:
     """What it is judged by, as `results.json` of a run names it."""
     starts: dict[str, list[dict[str, Any]]]
     """By arm, for each of its pretraining runs: class, step and checksum of the weights."""
+    arms: dict[str, Arm]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What one arm's fine-tunings on a task are like, where it can differ between arms."""
+
+    steps: int
+    """Of questions, it follows from the windows, whose number is the tokenizer's."""
+    max_seq_len: int
+    """Of a row, which without `data.max_seq_len` is what the model takes, up to a limit."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    learning_rates: tuple[float, ...]
+    """Numbers of any kind that reads as one will do, such as text and NumPy's. Raises `InputError` for others, for a
+    grid that is empty or has a rate twice, and for a number of runs below 1."""
+
+    learning_rates: Sequence[float | str]
     seeds: int
     search_seed: int = 0
+    at_once: int = 1
+    """Fine-tunings side by side, which decides no number."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "learning_rates", _grid(self.learning_rates))
+        for name, least in (("seeds", 1), ("search_seed", 0), ("at_once", 1)):
+            given = getattr(self, name)
+            if not isinstance(given, Integral) or isinstance(given, bool) or given < least:
+                what = f"{name.replace('_', ' ')} is {given!r:.40}"
+                raise InputError(what, fix=f"give an integer ≥ {least}")
+            object.__setattr__(self, name, int(given))
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        return cast(tuple[float, ...], self.learning_rates)
 
     @property
     def fresh_seeds(self) -> range:
         return range(self.search_seed + 1, self.search_seed + 1 + self.seeds)
+
+    def record(self) -> dict[str, Any]:
+        """What decides numbers."""
+        return {"learning_rates": self.rates, "seeds": self.seeds, "search_seed": self.search_seed}
+
+
+def _grid(given: Any) -> tuple[float, ...]:
+    try:
+        listed = [] if isinstance(given, str) else list(given)
+        rates = tuple(float(one) for one in listed if not isinstance(one, bool))
+    except (TypeError, ValueError):
+        listed, rates = [], ()
+    positive = all(0.0 < rate < float("inf") for rate in rates)
+    if not rates or not positive or len(set(rates)) < len(listed):
+        shown = given if isinstance(given, str) else ",".join(map(str, listed)) or given
+        fix = "give positive numbers, each once, as in 1e-4,3e-4,1e-3"
+        raise InputError(f"{shown!s:.60} is no grid of learning rates", fix=fix)
+    return rates
 
 
 @dataclass(frozen=True)
@@ -158,9 +206,9 @@ def read_starts(given: Sequence[str], base: str | None) -> tuple[Start, ...]:
             name, places = os.path.basename(os.path.abspath(text)), text
             name = name.partition("@")[0] if is_hub(text) else name
         locations = places.split(",") if separator and places != text else [places]
-        starts.append(
-            Start(name, tuple(pinned(place) if is_hub(place) else os.path.abspath(place) for place in locations))
-        )
+        if not all(place.strip() for place in locations):
+            raise InputError(f"{text!r} lacks a folder", where="MODEL", fix="write NAME=PATH, or NAME=RUN1,RUN2,…")
+        starts.append(Start(name, tuple(map(_place, locations))))
     if not starts:
         raise InputError("random alone is nothing to compare", where="MODEL", fix="name at least one model")
     if len(named) < len(given) or base == RANDOM:
@@ -178,6 +226,13 @@ def read_starts(given: Sequence[str], base: str | None) -> tuple[Start, ...]:
     return tuple(starts)
 
 
+def _place(given: str) -> str:
+    """The same from any folder."""
+    if is_hub(given):
+        return pinned(given)
+    return given.rstrip("/") if storage.is_url(given) else os.path.abspath(given)
+
+
 def _refuse_twice(starts: Sequence[Start], given: Sequence[str]) -> None:
     seen: set[str] = {RANDOM} if given.count(RANDOM) > 1 else set()
     for start in starts:
@@ -189,7 +244,7 @@ def _refuse_twice(starts: Sequence[Start], given: Sequence[str]) -> None:
             raise InputError(f"{start.name!r} is no name", where="MODEL", fix="write NAME=PATH")
     places: set[str] = set()
     for place in (place for start in starts if not start.random for place in start.locations):
-        place = place if is_hub(place) else os.path.realpath(place)
+        place = place if is_hub(place) or storage.is_url(place) else os.path.realpath(place)
         if place in places:
             fix = "name each once: runs with the same weights and seeds are the same, bit by bit"
             raise InputError("is named twice", where=place, fix=fix)
@@ -220,6 +275,7 @@ def _read_task(
     name: str, location: str, starts: Sequence[Start], overrides: Sequence[str], budget: Budget
 ) -> LabelledTask:
     found: dict[str, list[dict[str, Any]]] = {}
+    arms: dict[str, Arm] = {}
     first: PreparedFinetuning | None = None
     for start in starts:
         for number in range(len(start.locations)):
@@ -230,6 +286,7 @@ def _read_task(
                 raise ConfigError("has no test set, which a verdict is about", where=location, fix=fix)
             ready = prepare_finetuning(config, RunDirectory(""), None)
             found.setdefault(start.name, []).append(ready.base_weights()["base"])
+            arms.setdefault(start.name, Arm(ready.config.steps, ready.max_seq_len))
             first = first or ready
     assert first is not None
     metric = chosen_metric(first.config, first.dataset.labels)
@@ -240,7 +297,7 @@ def _read_task(
         metric = other
     for line in first.dataset.report.warnings():
         warn(f"{name}: {line}")
-    return LabelledTask(name, location, first.config, first.dataset, metric, found)
+    return LabelledTask(name, location, first.config, first.dataset, metric, found, arms)
 
 
 # ---- the folder ------------------------------------------------------------------------------------------------------
@@ -248,7 +305,7 @@ def _read_task(
 
 def record(comparison: Comparison) -> dict[str, Any]:
     """What decides the numbers of a comparison, under dotted names."""
-    found: dict[str, Any] = {"format": FORMAT, "base": comparison.starts[0].name, **asdict(comparison.budget)}
+    found: dict[str, Any] = {"format": FORMAT, "base": comparison.starts[0].name, **comparison.budget.record()}
     for start in comparison.starts:
         found[f"{start.name}.locations"] = list(start.locations)
         found[f"{start.name}.random"] = start.random
@@ -304,7 +361,7 @@ def random_folders(comparison: Comparison) -> Comparison:
 
 def searches(comparison: Comparison) -> list[FineTuning]:
     """One run for each task, arm and learning rate; of several pretraining runs, from the first. None for one rate."""
-    rates = comparison.budget.learning_rates
+    rates = comparison.budget.rates
     return [
         fine_tuning(comparison, task, start, 0, rate, comparison.budget.search_seed, search=True)
         for task in comparison.tasks
@@ -353,6 +410,11 @@ def make_all(comparison: Comparison, side_by_side: SideBySide) -> tuple[Chosen, 
     make(runs, comparison, side_by_side, "fine-tune")
     if stopped := [with_last_finite_weights(run) for run in runs if not run.ended]:
         make(stopped, comparison, side_by_side, "score")
+        for run in stopped:
+            if not run.ended:
+                what = f"{run.name}, scores weights that are not finite: {run.fault}"
+                fix = "leave that learning rate or that arm out, in a new folder"
+                raise JobError(what, 1, where=run.log, fix=fix)
     return chosen, runs
 
 
@@ -364,7 +426,7 @@ def make(runs: Sequence[FineTuning], comparison: Comparison, side_by_side: SideB
     commands = [run.command(comparison.overrides) for run in left]
     with (
         progress(label, len(runs), "runs", done=len(runs) - len(left)) as bar,
-        closing(side_by_side(commands)) as ends,
+        closing(side_by_side(commands, comparison.budget.at_once)) as ends,
     ):
         for number, code in ends:
             _require_end(left[number], code)
@@ -409,7 +471,7 @@ def choose_rates(comparison: Comparison, tried: Sequence[FineTuning]) -> Chosen:
     for task in comparison.tasks:
         for start in comparison.starts:
             own = {run.rate: validation_score(run) for run in tried if (run.task, run.start) == (task, start)}
-            rate = max(sorted(own), key=lambda one: own[one]) if own else comparison.budget.learning_rates[0]
+            rate = max(sorted(own), key=lambda one: own[one]) if own else comparison.budget.rates[0]
             chosen[task.name, start.name] = rate
             if own:
                 note(f"{task.name}: {start.name} takes the learning rate {rate_text(rate)}")

@@ -11,11 +11,12 @@ from maskwright.core.child import SideBySide, run_side_by_side
 from maskwright.core.errors import InputError
 from maskwright.core.hub import is_hub
 from maskwright.labels.answers import exact_match, overlap_f1
-from maskwright.labels.metrics import KINDS, NO_LABEL, span_kinds, spans_of, truth
+from maskwright.labels.metrics import KINDS, span_kinds, spans_of, truth
 from maskwright.report import words
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.compare import (
     RANDOM,
+    Arm,
     Budget,
     Chosen,
     Comparison,
@@ -31,7 +32,7 @@ from maskwright.tasks.compare import (
     validation_score,
     with_last_finite_weights,
 )
-from maskwright.tasks.models import RESULTS
+from maskwright.tasks.models import RESULTS, fetched
 from maskwright.verdict import results as verdict
 from maskwright.verdict import wording
 from maskwright.verdict.judge import Report, judge
@@ -129,11 +130,9 @@ def _arm(comparison: Comparison, start: Start, names: tuple[str, ...]) -> verdic
 
 def cost(location: str) -> tuple[float | None, int | None]:
     """(seconds of computing, tokens) of a pretraining run by its log; None for a folder, which has none."""
-    lines = (
-        []
-        if is_hub(location)
-        else [line for line in RunDirectory(location).read_metrics() if line.get("tokens_per_second")]
-    )
+    folder = fetched(location) if storage.is_url(location) else location
+    measured = [] if is_hub(location) else RunDirectory(folder).read_metrics()
+    lines = [line for line in measured if line.get("tokens_per_second")]
     if not lines:
         return None, None
     ends = [0, *(line["tokens"] for line in lines)]
@@ -168,12 +167,8 @@ def outcomes(task: LabelledTask, run: FineTuning) -> verdict.Outcomes:
     if task.config.task.kind == "question_answering":
         score = exact_match if task.metric == "exact_match" else overlap_f1
         return tuple(score(one, str(answer)) for one, answer in zip(task.dataset.test, given, strict=True))
-    if task.config.task.kind == "token_classification":
-        if task.metric == "f1":
-            return spans_of(labels, span_kinds(labels), given)
-        if any(NO_LABEL in tags for tags in given):
-            fix = "raise data.max_seq_len, or cut the long examples yourself"
-            raise InputError("words beyond data.max_seq_len have no prediction", where=path, fix=fix)
+    if task.config.task.kind == "token_classification" and task.metric == "f1":
+        return spans_of(labels, span_kinds(labels), given)
     return given
 
 
@@ -204,19 +199,33 @@ def _protocol(comparison: Comparison) -> verdict.Protocol:
     budgets, validation = [], []
     for task in comparison.tasks:
         config = task.config
-        steps, examples = config.steps, config.batch.examples
-        epochs = steps * examples / len(task.dataset.train)
-        budgets.append(f"{task.name}: {steps:,} steps of {examples} examples ({epochs:.3g} epochs)")
+        budgets.append(f"{task.name}: {_steps(task)}")
         own = "a file of its own" if config.data.validation else "a share of the training file, another with each seed"
         validation.append(f"{task.name}: {own}")
-    rates = ", ".join(map(words.rate, budget.learning_rates))
-    one = len(budget.learning_rates) == 1
+    equal = all(len(set(task.arms.values())) == 1 for task in comparison.tasks)
+    same = "The same for every arm. " if equal else ""
+    rates = ", ".join(map(words.rate, budget.rates))
+    one = len(budget.rates) == 1
     tried = f"Every arm tried the learning rates {rates} with seed {budget.search_seed} and kept the best of each task"
     search = f"Every arm had the learning rate {rates}" if one else tried
     chose = "each run's best checkpoint" if one else "the learning rates and each run's best checkpoint"
     read = "Each run read it once, at its end."
     return verdict.Protocol(
-        budget=f"The same for every arm. {'; '.join(budgets)}. {search}.",
+        budget=f"{same}{'; '.join(budgets)}. {search}.",
         validation=f"{'; '.join(validation)}. It chose {chose}.",
         test=read if one else f"{read} The search did not read it.",
     )
+
+
+def _steps(task: LabelledTask) -> str:
+    """Of every arm, or where they are not equal of each. Windows of questions are examples of training here."""
+    examples = task.config.batch.examples
+    asks = task.config.task.kind == "question_answering"
+
+    def of(arm: Arm) -> str:
+        epochs = f" ({arm.steps * examples / len(task.dataset.train):.3g} epochs)"
+        what = "windows" if asks else "examples"
+        return f"{arm.steps:,} steps of {examples} {what}{'' if asks else epochs}, rows up to {arm.max_seq_len} tokens"
+
+    found = set(task.arms.values())
+    return of(found.pop()) if len(found) == 1 else " and ".join(f"{name} {of(arm)}" for name, arm in task.arms.items())

@@ -13,7 +13,7 @@ from maskwright.core import config as run
 from maskwright.core import storage
 from maskwright.core.console import progress, say, several, warn
 from maskwright.core.errors import InputError
-from maskwright.core.finetuning import LabelledData, Task, default_row
+from maskwright.core.finetuning import LabelledData, Task, default_row, labelled_data
 from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.labels.encode import Encoded, encode
@@ -48,7 +48,8 @@ def read_texts(model: TrainedModel, task: Task, location: str, given: Given) -> 
     pair = given.text_pair if given.text else given.text_pair or values.get("data.text_pair")
     if text is None and pair is not None:
         raise InputError("--text-pair is given without --text", fix="name both columns, or neither")
-    data = LabelledData(
+    data = labelled_data(
+        location,
         train=location,
         text=text,
         text_pair=_column(pair) if isinstance(pair, str) else pair,

@@ -7,7 +7,7 @@ from typing import Any
 
 from maskwright.core.console import warn
 from maskwright.core.errors import InputError
-from maskwright.core.finetuning import LabelledData
+from maskwright.core.finetuning import labelled_data
 from maskwright.labels.by_label import Calibration, Row, calibration, classification_report, confusion_matrix
 from maskwright.labels.example import Reading
 from maskwright.labels.metrics import measure
@@ -90,7 +90,7 @@ def judge(model: TrainedModel, source: str | None, device: str = "auto") -> Scor
         raise InputError("names no labelled file", where=model.location, fix="give --input")
     known = ("text", "text_pair", "label", "on_bad_input")
     given = {key: values[f"data.{key}"] for key in known if values.get(f"data.{key}") is not None}
-    data = LabelledData(train=source, max_seq_len=model.max_seq_len, **given)
+    data = labelled_data(source, train=source, max_seq_len=model.max_seq_len, **given)
     reading = Reading(data, task)
     examples = read_examples(source, reading)
     if reading.skipped:

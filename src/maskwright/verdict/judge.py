@@ -295,7 +295,7 @@ def degenerate_runs(results: Results, task: Task) -> list[Degenerate]:
 def _why_degenerate(task: Task, gold: Counter[Any], run: Run) -> str:
     """Several reasons are one sentence each; empty for a run that learned."""
     why = [run.fault.rstrip(".")] if run.fault else []
-    labels = Counter(labels_of(run.predictions))
+    labels = Counter(one for one in labels_of(run.predictions) if not task.labels or one >= 0)
     if task.kind == "scores":
         if not any(run.predictions):
             why.append("it scores 0 on every example")

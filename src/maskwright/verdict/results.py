@@ -6,7 +6,7 @@ follows the task's kind:
     kind             gold and predictions, for each test example          metrics
     single_label     the label's index                                    accuracy, matthews_corrcoef, f1, f1_macro
     multi_label      the indices of its labels                            f1_micro, f1_macro
-    tokens           the label's index of each word                       accuracy, f1_micro, f1_macro
+    tokens           the label's index of each word; predicted -1: none   accuracy, f1_micro, f1_macro
     spans            (start, end, label) of each span                     f1_micro, f1_macro
     regression       a number                                             pearson, spearman
     scores           the example's own score; no gold                     mean
@@ -243,7 +243,8 @@ def _check_outcomes(task: Task, outcomes: Outcomes, whose: str, where: str | Non
         raise InputError(f"{task.name}, {whose}: not one label for each word", where=where, fix=fix)
     if task.labels:
         indices = labels_of(outcomes)
-        wrong = next((index for index in indices if not 0 <= index < len(task.labels)), None)
+        least = -1 if task.kind == "tokens" and whose != "gold" else 0  # a word that no row held has no prediction
+        wrong = next((index for index in indices if not least <= index < len(task.labels)), None)
         if wrong is not None:
             what = f"{task.name}, {whose}: {wrong} is no index of {len(task.labels)} labels"
             raise InputError(what, where=where, fix=fix)

@@ -98,11 +98,13 @@ def explanation(found: Comparison, results: Results, report: Report) -> str:
     means = {score.arm: score.mean for score in report.scores if score.task == found.task}
     places = places_of(found)
     base, other = (points(means[arm], places) for arm in (found.base, found.other))
-    how = "rose" if found.difference > 0 else "fell"
     corrected = " after Holm's correction" if len(report.comparisons) > 1 else ""
     change = f"{points(found.difference, places, sign=True)} points"
     certainty = f"95{FIXED}% interval {interval(found)}; {with_p(found.p_holm)}{corrected}"
-    start = f"Against {found.base}, the {metric_name(task)} {how} from {base} to {other}: {change} ({certainty})."
+    way = f"{'rose' if found.difference > 0 else 'fell'} from {base} to {other}: {change}"
+    if base == other:
+        way = f"was {base} in both" if not found.difference else f"was {base} in both, rounded: {change}"
+    start = f"Against {found.base}, the {metric_name(task)} {way} ({certainty})."
     return " ".join([start, *_reasons(found, report), *_failures(found, results, report)])
 
 
