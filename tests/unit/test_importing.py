@@ -408,6 +408,10 @@ def test_what_is_not_taken_over_is_said(tmp_path: Path) -> None:
     found, values = taken("run_mlm", f"{command} --max_steps 9 --lr_scheduler_kwargs '{more}'")
     assert values["schedule"]["final_lr_share"] == 0.1 and "left out: decay_type" in table(found.rows)
     assert fates(found)["--optim"] == fates(found)["--devices"] == "left out"
+    found, _ = taken("run_mlm", "srun -n 4 python run_mlm.py --train_file a.txt")
+    assert "srun starts a number of processes that the command does not say: give --devices" in table(found.rows)
+    _, values = taken("run_mlm", "srun -n 4 python run_mlm.py --train_file a.txt", 4)
+    assert values["batch"]["virtual_workers"] == 4
     (tmp_path / "a.json").write_text(
         '{"train_file": "a.txt", "dataset_name": null, "hub_token": "hf_one", "max_steps": 3}'
     )

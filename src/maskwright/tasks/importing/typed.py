@@ -27,6 +27,8 @@ _LAUNCHERS = (
     "torch.distributed.launch",
     "torch.distributed.run",
 )
+_SPREADERS = ("srun", "mpirun", "mpiexec", "horovodrun", "jsrun")
+"""They start the command itself several times: how often, their flags or the job around them say."""
 TOTAL = "num_processes"
 """accelerate's count is that of all machines, the others' is that of one."""
 
@@ -209,6 +211,8 @@ def _sorted(before: list[str], words: list[str], script: Script) -> Typed:
     typed.unknown_count = next((word for word in counts if started and unknown_in(word)), None)
     if started and (processes is None or (machines is None and launcher.keys() & {*_MACHINES})):
         typed.launcher = os.path.basename(started)
+    if not started and (spreader := next((name for name in before if os.path.basename(name) in _SPREADERS), "")):
+        typed.launcher = typed.started_by = os.path.basename(spreader)
     if not typed.launcher and (hidden := next(filter(unknown_in, others[1:]), "")):
         typed.launcher = as_written(hidden)
     whole = TOTAL in launcher or "include" in launcher
