@@ -306,6 +306,15 @@ def test_arguments_that_the_command_would_not_take_are_refused(corpus: Path, tmp
         ),
         (lambda: model.embed(["a"], max_seq_len=0), "max_seq_len: is 0"),
     ]
+    prepare = partial(maskwright.prepare, corpus, tokenizer, tmp_path / "new")
+    refused += [
+        (partial(prepare, valid_fraction="x"), "valid_fraction: is 'x'. Fix: give a number"),
+        (partial(prepare, min_characters="a"), "min_characters: is 'a'. Fix: give an integer ≥ 1"),
+        (partial(prepare, min_characters=9, max_characters=3), "max_characters: is 3. Fix: give an integer ≥ 9"),
+    ]
+    for option, value in (("vocab_size", 300.0), ("min_frequency", 0)):
+        odd = {option: value}
+        refused.append((partial(maskwright.train_tokenizer, corpus, tmp_path / "new", **odd), f"{option}: is {value}"))
     for name, known in (("kind", "bpe, wordpiece, unigram"), ("layout", "auto, file, "), ("on_bad_input", "error, re")):
         said = f"{name}: is 'bp'. Fix: give one of {known}"
         train = partial[object](maskwright.train_tokenizer, corpus, tmp_path / "new", **{name: "bp"})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from maskwright.api.given import Location, location, locations, require_word
+from maskwright.api.given import Location, integer, location, locations, number, require_word
 from maskwright.core.console import warn
 from maskwright.core.errors import InputError
 from maskwright.data.prepare import PrepareOptions, report
@@ -81,8 +81,8 @@ def train_tokenizer(
         _sources(text, layout, text_column, on_bad_input),
         folder,
         kind=kind,
-        vocab_size=vocab_size,
-        min_frequency=min_frequency,
+        vocab_size=integer(vocab_size, "vocab_size", 1),
+        min_frequency=integer(min_frequency, "min_frequency", 1),
         lowercase=lowercase,
     )
     return folder
@@ -108,12 +108,15 @@ def prepare(
     a hash of their text; `valid_files` are held out in full instead. The options are those of `maskwright data
     prepare`; cleaning and clusters are the command's alone. Raises `InputError`, and `SourceError` with file and line.
     """
+    valid_fraction = number(valid_fraction, "valid_fraction")
+    least = integer(min_characters, "min_characters", 1)
+    most = None if max_characters is None else integer(max_characters, "max_characters", least)
     sources = _sources(text, layout, text_column, on_bad_input)
     held_out = None
     if valid_files is not None:
         same = sources.layout if sources.has_plain_text else layout
         held_out, valid_fraction = _sources(valid_files, same, text_column, on_bad_input), 0.0
-    options = PrepareOptions(valid_fraction, keep_duplicates, min_characters, max_characters)
+    options = PrepareOptions(valid_fraction, keep_duplicates, least, most)
     folder = location(to)
     prepare_store(sources, local(location(tokenizer), weights=False), folder, options, held_out=held_out)
     return Store(folder)
