@@ -1,16 +1,21 @@
 import pytest
 import torch
 
+from maskwright.core.config import Model
+from maskwright.model.config import NEVER_PREDICTED, model_config
+from maskwright.model.initial import initial_parameters
 from maskwright.model.torch.attention import (
     PLAIN_UP_TO_TOKENS,
     BySegment,
     CuSeqlens,
     attention,
     cu_seqlens_of,
+    packed,
     plain_attention,
     visible,
     visible_nearby,
 )
+from maskwright.model.torch.networks import assign, make_network
 
 M, H, T, h = 3, 2, 37, 16
 
@@ -179,3 +184,54 @@ def test_varlen_on_cuda_and_its_gradients_equal_the_mask(window: int | None) -> 
         results.append([tensor.detach().float().cpu() for tensor in (out, q.grad, k.grad, v.grad)])
     for found, expected in zip(*results, strict=True):
         assert (found - expected).abs().max() < 0.03
+
+
+@torch.library.custom_op("maskwright_tests::varlen", mutates_args=())
+def stand_in(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, offsets: torch.Tensor, longest: int) -> torch.Tensor:
+    """Something of the shape of varlen_attn, which is as opaque to the compiler."""
+    return q + k + v
+
+
+stand_in.register_fake(lambda q, k, v, offsets, longest: torch.empty_like(q))
+stand_in.register_autograd(
+    lambda context, gradient: (gradient.clone(), gradient.clone(), gradient.clone(), None, None),
+    setup_context=lambda ctx, inputs, output: None,
+)
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler itself
+@pytest.mark.parametrize("architecture", ["roberta", "modernbert"])
+def test_one_program_serves_any_number_of_segments(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled layers, as a GPU has them, with a compiler that only counts. Each text has its own number."""
+
+    def varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, at: torch.Tensor, *rest: int, **_: object) -> object:
+        return stand_in(q, k, v, at, rest[1])
+
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen)
+    programs = 0
+
+    def count(graph: torch.fx.GraphModule, inputs: object) -> object:
+        nonlocal programs
+        programs += 1
+        return graph.forward
+
+    more = {"num_hidden_layers": 3, "global_attn_every_n_layers": 2, "local_attention": 16}
+    run = Model(size="nano", architecture=architecture, **(more if architecture == "modernbert" else {}))  # type: ignore[arg-type]
+    config = model_config(run, 512, 64)
+    network = make_network(config)
+    assign(dict(network.named_parameters()), initial_parameters(config, 0), config, NEVER_PREDICTED)
+    for part in (*network.layers, network.head):
+        part.compile(backend=count, dynamic=False)
+
+    def train(segments: int) -> None:
+        ids = torch.full((2, 64), 7)
+        offsets = torch.full((segments,), 2 * 64, dtype=torch.int32)
+        offsets[0] = 0
+        positions = torch.arange(64).expand(2, 64)
+        network(ids, positions, packed(offsets, 64), torch.arange(10)).sum().backward()
+
+    train(64)
+    needed = programs
+    for segments in (128, 192, 320):
+        train(segments)
+    assert programs == needed > 0

@@ -17,7 +17,7 @@ from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.engines.torch.engine import TorchEngine
-from maskwright.engines.torch.prepare import choose_compile
+from maskwright.engines.torch.prepare import attention_kernel, choose_compile, use_exact_sums
 from maskwright.model.config import model_config
 from maskwright.model.initial import initial_parameters
 
@@ -71,6 +71,20 @@ def exact_kernels() -> Iterator[None]:
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
+
+
+def test_exact_attention_is_none_whose_backward_pass_adds_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of cuDNN does, and torch lets it. The kernel is named, with the reason where it is not the fastest."""
+    use_exact_sums(True)
+    try:
+        assert torch.are_deterministic_algorithms_enabled() and not torch.backends.cuda.cudnn_sdp_enabled()
+    finally:
+        use_exact_sums(False)
+    assert torch.backends.cuda.cudnn_sdp_enabled() and not torch.are_deterministic_algorithms_enabled()
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    assert attention_kernel("cuda", torch.bfloat16, 64, 0.0).startswith("varlen_attn (FlashAttention")
+    assert attention_kernel("cuda", torch.bfloat16, 64, 0.1).endswith("since varlen_attn has no dropout")
+    assert attention_kernel("cuda", torch.float16, 64, 0.0) == "torch's fused kernel (SDPA) with a mask of segments"
 
 
 @pytest.mark.usefixtures("exact_kernels")

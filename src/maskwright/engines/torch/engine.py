@@ -42,6 +42,7 @@ from maskwright.engines.ceiling import gemm_ceiling
 from maskwright.engines.torch.looked_up import LookedUp
 from maskwright.engines.torch.loss_scale import LossScale, scale_too_small
 from maskwright.engines.torch.prepare import (
+    attention_kernel,
     choose_device,
     choose_dtype,
     choose_layers,
@@ -54,7 +55,7 @@ from maskwright.engines.torch.prepare import (
 from maskwright.engines.torch.processes import Exchange, Peers, Sums, connect, gather_into
 from maskwright.engines.torch.weights import Replicated
 from maskwright.model.config import ModelConfig
-from maskwright.model.torch.attention import CuSeqlens, cu_seqlens_of, takes_cu_seqlens
+from maskwright.model.torch.attention import CuSeqlens, cu_seqlens_of, packed, takes_cu_seqlens
 from maskwright.model.torch.heads import loss_sum
 
 T = TypeVar("T")
@@ -124,6 +125,10 @@ class TorchEngine:
         costs = what_dtype_costs(self.dtype, self.device)
         together = f", {self.dp_degree} processes, {how}" if self.dp_degree > 1 else ""
         layers = "compiled" if compiled else "not compiled"
+        if self.device == "cuda":
+            width = self.config.hidden_size // self.config.num_attention_heads
+            kernel = attention_kernel(self.device, self.dtype, width, self.config.attention_probs_dropout_prob)
+            layers += f", attention: {kernel}"
         return f"torch {torch.__version__} on {name}, {self.dtype_name}{costs}, layers {layers}{together}"
 
     def use_rope_theta(self, theta: float) -> None:
@@ -330,7 +335,7 @@ class TorchEngine:
         dropout = self.config.attention_probs_dropout_prob if self.model.training else 0.0
         width = self.config.hidden_size // self.config.num_attention_heads
         if not batch.reads_causally and takes_cu_seqlens(self._first_bad.device, self.dtype, width, dropout):
-            segments = CuSeqlens(put(cu_seqlens_of(batch.segment_ids)), batch.segment_ids.shape[1])
+            segments = packed(put(cu_seqlens_of(batch.segment_ids)), batch.segment_ids.shape[1])
         ids = put(batch.input_ids)
         if isinstance(self.weights, LookedUp):
             ids = self.weights.look_up(ids, training=self.model.training)

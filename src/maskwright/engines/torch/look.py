@@ -6,7 +6,6 @@ build and the hardware, waits for a line, and prints one with what it measured.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import torch
 
 from maskwright.engines.ceiling import gemm_ceiling
 from maskwright.engines.torch.prepare import (
+    attention_kernel,
     choose_device,
     choose_dtype,
     cpu_threads,
@@ -24,7 +24,6 @@ from maskwright.engines.torch.prepare import (
     has_fast_fp16,
     what_dtype_costs,
 )
-from maskwright.model.torch.attention import PLAIN_UP_TO_TOKENS, takes_cu_seqlens, takes_plain
 
 HEAD_WIDTH = 64
 """Of all sizes but nano's, whose heads are narrower and take the same kernels."""
@@ -48,21 +47,10 @@ def build() -> dict[str, object]:
         "amx": torch.cpu._is_amx_tile_supported(),
         "onednn": torch.backends.mkldnn.is_available(),
         "mps": torch.backends.mps.is_available(),
-        "attention": attention_kernel(device, dtype),
+        "attention": attention_kernel(device, dtype, HEAD_WIDTH, 0.0),
         "compiler": has_compiler(device),
         "threads": cpu_threads() if device == "cpu" else torch.get_num_threads(),
     }
-
-
-def attention_kernel(device: str, dtype: torch.dtype) -> str:
-    """What computes the attention of packed rows without dropout (see `model/torch/attention.py`)."""
-    place = torch.device(device)
-    if takes_cu_seqlens(place, dtype, HEAD_WIDTH, 0.0):
-        there = importlib.util.find_spec("torch.nn.attention.varlen") is not None
-        return "varlen_attn (FlashAttention over packed segments)" if there else "none: this torch has no varlen_attn"
-    if takes_plain(place, dtype, PLAIN_UP_TO_TOKENS):
-        return f"plain products up to {PLAIN_UP_TO_TOKENS:,} tokens, torch's fused kernel (SDPA) beyond"
-    return "torch's fused kernel (SDPA) with a mask of segments"
 
 
 def _gpu(number: int) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from maskwright.engines.processes import Processes, launch_variables
 from maskwright.engines.torch.looked_up import LookedUp
 from maskwright.engines.torch.weights import Replicated, Weights
 from maskwright.model.config import ModelConfig
+from maskwright.model.torch.attention import PLAIN_UP_TO_TOKENS, takes_cu_seqlens, takes_plain
 from maskwright.model.torch.modernbert import ModernBert
 from maskwright.model.torch.networks import make_network
 from maskwright.model.torch.roberta import Roberta
@@ -80,6 +82,19 @@ def what_dtype_costs(dtype: torch.dtype, device: str) -> str:
     if dtype is torch.float32 and not has_bf16(device):
         return " (this CPU has no fast bf16 products)" if device == "cpu" else " (no bf16 and no fast fp16 here)"
     return ""
+
+
+def attention_kernel(device: str, dtype: torch.dtype, head_width: int, dropout: float) -> str:
+    """What computes the attention of packed rows in training (see `model/torch/attention.py`)."""
+    place = torch.device(device)
+    if takes_cu_seqlens(place, dtype, head_width, 0.0):
+        if dropout:
+            return "torch's fused kernel (SDPA) with a mask of segments, since varlen_attn has no dropout"
+        there = importlib.util.find_spec("torch.nn.attention.varlen") is not None
+        return "varlen_attn (FlashAttention over packed segments)" if there else "none: this torch has no varlen_attn"
+    if takes_plain(place, dtype, PLAIN_UP_TO_TOKENS):
+        return f"plain products up to {PLAIN_UP_TO_TOKENS:,} tokens, torch's fused kernel (SDPA) beyond"
+    return "torch's fused kernel (SDPA) with a mask of segments"
 
 
 def has_compiler(device: str) -> bool:
@@ -151,6 +166,9 @@ def use_exact_sums(exact: bool) -> None:
     `warn_only`, flash and memory-efficient attention would keep theirs."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(exact)
+    # cuDNN's backward pass of attention adds in any order, and torch only warns of it (pytorch#182551). From 2.14 on,
+    # varlen_attn takes it on Hopper wherever it may.
+    torch.backends.cuda.enable_cudnn_sdp(not exact)
     # Otherwise each new tensor is filled first, for nothing.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
