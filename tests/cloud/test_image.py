@@ -192,7 +192,10 @@ def test_image_without_an_environment(
     (call,) = cloud.calls("cloudbuild.projects.locations.builds.create")
     assert call["body"]["source"]["storageSource"]["object"].startswith("images/")
     assert call["body"]["logsBucket"] == "gs://mine/images"
-    assert run([*words, "--dry-run"]) == 0 and json.loads(capsys.readouterr().out)["images"] == [TAG]
+    for more in ([], ["--json"]):
+        assert run([*words, "--dry-run", *more]) == 0
+        said = json.loads(capsys.readouterr().out)
+        assert said["images"] == [TAG] and ("version" in said) == bool(more)
     del cloud.resources[REPOSITORY]
     assert run(words) == 2
     assert "gcloud artifacts repositories create lab1 --repository-format=docker" in capsys.readouterr().err

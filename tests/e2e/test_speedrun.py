@@ -22,11 +22,13 @@ from maskwright.core import hardware
 from maskwright.core.config import read_config
 from maskwright.core.errors import InputError
 from maskwright.data.store import TokenStore
+from maskwright.tasks.speedrun import race
 from maskwright.tasks.speedrun import record as records
 from maskwright.tasks.speedrun import reproduce as again
 from maskwright.tasks.speedrun.race import Maskwright, seeds_of
 from maskwright.tasks.speedrun.text import open_text
 from maskwright.tasks.speedrun.tracks import TRACKS
+from maskwright.tasks.start import environment
 
 pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parents[2]
@@ -309,3 +311,17 @@ def test_a_table_names_the_best_that_holds(place: Path, table: ModuleType) -> No
     assert "| Another, bf16 |" in lines[5]
     drawn = table.plot(found)
     assert drawn.count('class="head"') == 2 and drawn.count('width="340.0"') == 2
+
+
+def test_a_record_is_of_one_kind_of_machine(tmp_path: Path) -> None:
+    """One that was begun elsewhere goes on there: `reproduce` would judge all seeds by the machine of the last."""
+    record = records.read_record(str(ROOT / "records" / "minute" / "2026-11-24-causal-first"))
+    kind = records.kind_of(environment(), engine=record.kind.get("engine"))
+    for processor, results, refused in (("Another", 1, True), ("Another", 5, False), (kind["processor"], 1, False)):
+        begun = record.model_copy(update={"kind": kind | {"processor": processor}, "results": record.results[:results]})
+        records.write_record(str(tmp_path), begun)
+        if refused:
+            with pytest.raises(InputError, match="was begun on processor Another, here .* Fix: go on with it there"):
+                race._begun(record, None, str(tmp_path))  # type: ignore[arg-type]
+        else:
+            assert race._begun(record, None, str(tmp_path)) == begun  # type: ignore[arg-type]

@@ -12,14 +12,16 @@ import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from maskwright.core.config import RunConfig
+from maskwright.core.config import RunConfig, build_config
 from maskwright.core.errors import CheckpointError, ConfigError, InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import TRIES, Folder
-from maskwright.drills.drill import tiny
+from maskwright.core.settings import flat, nested
+from maskwright.drills.drill import drill, tiny
 from maskwright.drills.verify_resume import shortened
 from maskwright.engines.base import TrainState
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks import pretrain as task
+from maskwright.tasks.speedrun import reproduce
 from maskwright.training import checkpoint
 from maskwright.training.copies import Copies
 from maskwright.training.stop import StopRequest
@@ -296,7 +298,16 @@ def test_places_that_are_none_are_refused(place: str) -> None:
         Copies(place)
 
 
-def test_a_proof_or_a_drill_leaves_the_real_copies_alone(config: Callable[..., RunConfig]) -> None:
-    real = config(**{"checkpoint.copy_to": URL})
-    assert shortened(real, 20).checkpoint.copy_to is None
-    assert tiny(real).checkpoint.copy_to is None
+def test_what_repeats_a_run_leaves_its_copies_and_its_services_alone(config: Callable[..., RunConfig]) -> None:
+    real = config(**{"checkpoint.copy_to": URL, "logging.report_to": ["wandb"]})
+    again = reproduce._config({"config": flat(real), "threads": 1}, "a run", None)
+    made = [shortened(real, 20), tiny(real), build_config(nested(again), "again")]
+    assert [(one.checkpoint.copy_to, one.logging.report_to) for one in made] == [(None, [])] * 3
+
+
+def test_a_drill_is_of_short_rows_in_every_phase_and_of_a_token_store(config: Callable[..., RunConfig]) -> None:
+    phases = [{"until_share": 0.5, "seq_len": 32}, {"until_share": 1.0, "seq_len": 128}]
+    assert [one.seq_len for one in tiny(config(**{"phases": phases, "model.max_seq_len": 128})).phases] == [32, 64]
+    arrow = config(**{"data.format": "arrow", "data.store": "shards"})
+    with pytest.raises(InputError, match="^data.format: drills damage a copy of a token store, .* verify-resume takes"):
+        drill(arrow)

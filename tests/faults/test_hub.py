@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import huggingface_hub
+import numpy as np
 import pytest
 from fake_hub import TOKEN, FakeHub, fake_hub
 from finetuned import foxes
@@ -23,6 +24,7 @@ from safetensors.numpy import save_file
 from maskwright.core.errors import InputError
 from maskwright.core.hub import OWNERS, how_to_get
 from maskwright.model.initial import initial_parameters
+from maskwright.tasks import hub as hub_task
 from maskwright.tasks.compare import read_starts
 from maskwright.tasks.models import load_model
 
@@ -122,6 +124,23 @@ def test_every_command_on_models_takes_an_address(
     (tmp_path / "cache" / "models--team--base" / "snapshots" / commit / "model.safetensors").unlink()
     gone = cli("fill", "hf://team/base", "The <mask>.")
     assert (gone.code, "HF_HUB_OFFLINE is set, and the cache on this machine does not" in gone.error) == (2, True)
+
+
+def test_a_model_with_a_vocabulary_alone_is_whole_in_the_cache(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As BERT's first models have it: no tokenizer.json. A pinned commit that is here asks the network for nothing."""
+    folder = tmp_path / "bert"
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]) + "\n")
+    (folder / "config.json").write_text("{}")
+    save_file({"a": np.zeros(1, np.float32)}, str(folder / "model.safetensors"))
+    address = f"hf://team/bert@{hub.add('team/bert', folder)}"
+    there = hub_task.local(address, weights=False)
+    asked = len(hub.requests)
+    assert hub_task.local(address, weights=False) == there and len(hub.requests) == asked
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert hub_task.local(address, weights=False) == there
 
 
 def test_parts_of_weights_and_the_tokenizer_alone(hub: FakeHub, folder: Path, corpus: Path, tmp_path: Path) -> None:

@@ -90,3 +90,8 @@ def test_a_step_that_the_run_does_not_have_is_refused(config: Callable[..., RunC
     task.pretrain(config(**KEYS), str(tmp_path / "run"))
     with pytest.raises(InputError, match="step 12 is not one of the run's 12"):
         replay(str(tmp_path / "run"), 12)
+    record = tmp_path / "run" / "config.resolved.json"
+    before = json.loads(record.read_text())
+    record.write_text(json.dumps(before | {"config": {"data.train": "a.csv"}}))
+    with pytest.raises(InputError, match="run: was fine-tuned, and replay computes steps of pretraining alone. Fix: "):
+        replay(str(tmp_path / "run"), 3)

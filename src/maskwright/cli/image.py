@@ -47,7 +47,7 @@ def of_environment(
         arguments = module.arguments_of(chosen, libtpu=libtpu, run_as="root")
         order = module.order_of(environment)
         request = module.build_request(order, "SOURCE.tar.gz", arguments, service_account=service_account)
-        return print(in_json(request))
+        return print_result(in_json(request), request, as_json)
     built = module.build_for(
         location,
         folder=source,
@@ -97,7 +97,7 @@ def build(
         order = module.order(name, staging)
         if dry_run:
             request = module.build_request(order, "SOURCE.tar.gz", arguments, service_account=service_account)
-            return print(in_json(request))
+            return print_result(in_json(request), request, as_json)
         google = Google(order.project)
         built = module.build(
             google, order, content, arguments, service_account=service_account, poll_seconds=poll_seconds
@@ -105,7 +105,7 @@ def build(
         return _print(built, as_json)
     words = ["docker", *module.docker_words(name, source, arguments)]
     if dry_run:
-        return print(shlex.join(words))
+        return print_result(shlex.join(words), {"command": words}, as_json)
     try:
         done = subprocess.run(words, env={**os.environ, "DOCKER_BUILDKIT": "1"}, check=False)
     except FileNotFoundError:

@@ -92,7 +92,7 @@ def read_manifest(folder: str) -> dict[str, Any]:
             fix = "run `maskwright data prepare` again: it continues"
             raise StoreError("its preparation never finished", where=folder, fix=fix)
         if os.path.exists(os.path.join(folder, "epoch_0_metrics.json")):
-            fix = "train from it with data.format: pregenerated; measure on a token store of held-out text (--store)"
+            fix = "train from it with data.format: pregenerated; `maskwright data prepare` makes a token store of text"
             raise StoreError("holds pregenerated examples, and is not a token store", where=folder, fix=fix)
         what = "it has no manifest.json" if os.path.isdir(folder) else "there is no such folder"
         what = "it is a file" if os.path.isfile(folder) else what

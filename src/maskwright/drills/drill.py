@@ -12,13 +12,14 @@ from collections.abc import Callable
 from contextlib import redirect_stderr
 from dataclasses import dataclass, field
 
-from maskwright.core.config import RunConfig, build_config
+from maskwright.core.config import OF_ONE_RUN, RunConfig, build_config
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
+from maskwright.core.settings import put
 from maskwright.drills import drill_run
 from maskwright.drills.verify_resume import shortened
 
-STEPS = 24
+STEPS, ROW = 24, 64
 
 
 @dataclass
@@ -58,18 +59,25 @@ def tiny(config: RunConfig) -> RunConfig:
     values = shortened(config, STEPS).model_dump()
     shape = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_seq_len", "init_from")
     values["model"] |= {"size": "nano", **dict.fromkeys(shape)}
-    values["data"]["seq_len"] = min(values["data"]["seq_len"], 64)
+    values["data"]["seq_len"] = min(values["data"]["seq_len"], ROW)
+    for phase in values["phases"]:
+        phase["seq_len"] = phase["seq_len"] and min(phase["seq_len"], ROW)
+    lengths = [values["data"]["seq_len"], *(phase["seq_len"] or 0 for phase in values["phases"])]
+    values["model"]["max_seq_len"] = max(lengths)
     V = values["batch"]["virtual_workers"]
     fewest = min(V, 4) if config.engine.kind == "torch" else config.engine.devices or V
     values["batch"] = {"micro_batch_rows": min(values["batch"]["micro_batch_rows"], 4), "virtual_workers": fewest}
-    values["checkpoint"] |= {"keep": 3, "keep_every_steps": None, "copy_to": None}
+    values["checkpoint"] |= {"keep": 3, "keep_every_steps": None}
     values["health"]["on_spike"] = "warn"
+    for key, value in OF_ONE_RUN.items():
+        put(values, key, value, "drill")
     return build_config(values, "drill")
 
 
 def drill(config: RunConfig, *, work: str | None = None) -> Drills:
-    """Raises `InputError` if `work` is not new. The runs are removed if all drills passed, and otherwise kept and
-    named."""
+    """Raises `InputError` if `work` is not new, or where the run reads no token store to damage. The runs are removed
+    if all drills passed, and otherwise kept and named."""
+    drill_run.store_of(config)
     folder = work or tempfile.mkdtemp(prefix="maskwright-drill-")
     if work and os.path.exists(work) and os.listdir(work):
         raise InputError("is not empty", where=work, fix="give --work a new folder")

@@ -20,6 +20,7 @@ import numpy as np
 from maskwright.core import storage
 from maskwright.core.child import python_module
 from maskwright.core.config import RunConfig
+from maskwright.core.errors import InputError
 from maskwright.data.store import TokenStore
 from maskwright.drills.verify_resume import compare
 from maskwright.run.directory import RunDirectory, step_folder
@@ -44,14 +45,24 @@ def phases(kind: str) -> Iterator[tuple[str, str, int]]:
     yield "a save", SAVE, 1
 
 
+def store_of(config: RunConfig) -> str:
+    """The token store that the drills copy, and damage the copy of; of a mixture, its first."""
+    data = config.data
+    stores = [data.store] if data.format == "store" and data.store else []
+    stores += [one.store for _, one in sorted((data.mixture or {}).items()) if one.format == "store"]
+    if not stores:
+        fix = "verify-resume takes any format; or `maskwright data convert` makes a token store of it"
+        raise InputError("drills damage a copy of a token store, and this run reads none", where="data.format", fix=fix)
+    return stores[0]
+
+
 class Place:
     """A folder with the tiny configuration, its undisturbed run and the run that meets the faults."""
 
     def __init__(self, folder: str, config: RunConfig) -> None:
         storage.make_folder(folder)
         self.folder, self.config = folder, config
-        of_mixture = sorted((config.data.mixture or {}).values(), key=lambda one: one.format != "store")
-        self.store = TokenStore(config.data.store or of_mixture[0].store)
+        self.store = TokenStore(store_of(config))
         self.step = STEP[config.engine.kind]
         self.straight, self.bothered = (RunDirectory(os.path.join(folder, n)) for n in ("straight", "bothered"))
         self.file = os.path.join(folder, "config.yaml")

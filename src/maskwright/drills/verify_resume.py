@@ -23,12 +23,13 @@ import numpy as np
 
 from maskwright.core import storage
 from maskwright.core.child import python_module
-from maskwright.core.config import RunConfig, build_config
+from maskwright.core.config import OF_ONE_RUN, RunConfig, build_config
 from maskwright.core.console import progress, say
 from maskwright.core.errors import InputError, VerificationError
 from maskwright.core.finetuning import FinetuneConfig, build_finetune_config
 from maskwright.core.phases import ENDS
 from maskwright.core.recipes import Kind
+from maskwright.core.settings import put
 from maskwright.run.directory import RunDirectory, Status
 from maskwright.tasks.finetune import prepare_finetuning
 from maskwright.tasks.models import RESULTS
@@ -84,13 +85,15 @@ def shortened(config: RunConfig | FinetuneConfig, steps: int) -> RunConfig | Fin
         schedule["decay_steps"] = max(1, min(round(schedule["decay_steps"] * share), steps // 2 - 1))
     if not isinstance(ready.config, FinetuneConfig):
         values["phases"] = _shrunk(ready.config, share)
-    values["checkpoint"] |= {"save_every_steps": max(1, steps // 8 - 1), "save_every_seconds": None, "copy_to": None}
+    values["checkpoint"] |= {"save_every_steps": max(1, steps // 8 - 1), "save_every_seconds": None}
     finetunes = isinstance(config, FinetuneConfig)
     values["evaluation"] |= {"every_steps": max(2, steps // 4), "patience": None}
     values["evaluation"] |= {} if finetunes else {"max_rows": HELD_OUT_ROWS}
-    values["logging"] |= {"every_steps": 1, "report_to": []}
+    values["logging"] |= {"every_steps": 1}
     if values["engine"]["compile"] == "auto":  # as the long run decides, not the short one
         values["engine"]["compile"] = "on" if compiles(ready) else "off"
+    for key, value in OF_ONE_RUN.items():
+        put(values, key, value, "verify-resume")
     build = build_finetune_config if finetunes else build_config
     return build(values, "verify-resume")
 

@@ -11,7 +11,7 @@ from maskwright.report.frame import escaped
 from maskwright.report.run import Run
 
 NAME, FORMAT = "maskwright-run", 1
-KEYS = ("config", "store_fingerprint", "tokenizer_fingerprint", "base_weights", "threads", "lineage", "changes")
+KEYS = ("config", "store_fingerprint", "tokenizer_fingerprint", "base_weights", "base", "threads", "lineage", "changes")
 """Of the run's record."""
 
 

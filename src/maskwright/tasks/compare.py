@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from maskwright.core import storage
 from maskwright.core.child import Finetuning, SideBySide, last_words
+from maskwright.core.config import OF_ONE_RUN
 from maskwright.core.console import note, progress, say, warn
 from maskwright.core.errors import ConfigError, HealthError, InputError, JobError, StoppedEarly
 from maskwright.core.finetuning import LATER, FinetuneConfig, read_finetune_config
@@ -41,7 +42,7 @@ FORMAT = 1
 RANDOM = "random"
 NOT_JUDGED = ("loss", "precision", "recall", *LOWER_IS_BETTER)
 """Metrics that choose a checkpoint but are no score of `verdict.results`."""
-OURS = ("seed", "model.init_from", "model.weights", "optimizer.learning_rate")
+OURS = ("seed", "model.init_from", "model.weights", "optimizer.learning_rate", *OF_ONE_RUN)
 """What differs between the runs of a comparison."""
 SEEN_SECONDS = 60.0
 """In which a network file system shows what another machine has written (`acdirmax` of NFS)."""
@@ -187,7 +188,8 @@ class FineTuning:
         return status.message if status and status.exit == HealthError.exit_code else ""
 
     def command(self, overrides: Sequence[str]) -> Finetuning:
-        keys = ["logging.report_to=[]", "checkpoint.keep=1", *overrides, *self.start.keys(self.number)]
+        alone = [f"{key}={json.dumps(value)}" for key, value in OF_ONE_RUN.items()]
+        keys = [*alone, "checkpoint.keep=1", *overrides, *self.start.keys(self.number)]
         keys += [f"optimizer.learning_rate={self.rate!r}", f"seed={self.seed}", *self.more]
         keys += ["data.test=null"] if self.search else []
         return Finetuning(self.task.location, self.folder, tuple(keys), self.log)

@@ -19,7 +19,7 @@ from maskwright.core.hub import Address, is_hub, read_address, require_name
 from maskwright.model.hf.config import read_hf_config
 from maskwright.model.hf.folder import PICKLED
 from maskwright.text.tokenizer import FILES
-from maskwright.text.vocabulary_files import files_among
+from maskwright.text.vocabulary_files import files_among, files_of
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TOKENIZER = ("tokenizer.json", *FILES)
@@ -114,13 +114,15 @@ def _cached(address: Address, weights: bool) -> str | None:
     """The snapshot in the cache, if all that is needed of it is there."""
     import huggingface_hub as hf
 
-    first = "config.json" if weights else "tokenizer.json"
-    path = hf.try_to_load_from_cache(address.name, first, revision=address.revision)
-    if not isinstance(path, str):
+    names = ("config.json",) if weights else TOKENIZER
+    paths = (hf.try_to_load_from_cache(address.name, name, revision=address.revision) for name in names)
+    path = next((path for path in paths if isinstance(path, str)), None)
+    if path is None:
         return None
     folder = os.path.dirname(path)
     held = [os.path.join(folder, name) for name in ("tokenizer.json", WEIGHTS, INDEX)]
     has_tokenizer, has_weights, has_index = map(os.path.isfile, held)
+    has_tokenizer = has_tokenizer or bool(files_of(folder))
     if has_index and not has_weights:
         parts = _parts(held[2])
         has_weights = bool(parts) and all(os.path.isfile(os.path.join(folder, name)) for name in parts)

@@ -82,6 +82,9 @@ def replay(run: str, step: int) -> Replay:
     """
     directory = RunDirectory(run)
     before = directory.read_config()
+    if "data.train" in before["config"]:
+        fix = "where its health check stopped it, RUN/replay has the examples of that step"
+        raise InputError("was fine-tuned, and replay computes steps of pretraining alone", where=run, fix=fix)
     moved = {} if before["config"].get("data.mixture") else {"data.store": before["store"]}
     config = build_config(nested({**before["config"], **moved}), "config.resolved.json")
     if not 0 <= step < config.steps:

@@ -35,6 +35,7 @@ from maskwright.tasks.speedrun.record import (
     Record,
     Result,
     kind_of,
+    other_kind,
     read_record,
     write_record,
 )
@@ -174,6 +175,11 @@ def _begun(record: Record, program: Program, to: str) -> Record:
             raise InputError("holds another record", where=to, fix="choose another --to")
         fix = "choose another --to, or another --work"
         require_same(record.fingerprints, before.fingerprints, to, fix)
+        now = kind_of(environment(), engine=before.kind.get("engine"))
+        left = 0 < len(before.results) < len(before.seeds)
+        if left and (differences := other_kind(before.kind, now)):
+            fix = "go on with it there, or choose another --to: a record is of one kind of machine"
+            raise InputError(f"was begun on {', '.join(differences)}", where=to, fix=fix)
         return before
     if os.path.isdir(to) and os.listdir(to):
         raise InputError("is not empty, and holds no record", where=to, fix="choose another --to")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from maskwright.core import child, storage
-from maskwright.core.config import build_config
+from maskwright.core.config import OF_ONE_RUN, build_config
 from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly, VerificationError
 from maskwright.core.finetuning import build_finetune_config
@@ -163,6 +163,8 @@ def _run(what: str, to: str | None, places: Places, seeds: int) -> Reproduction:
     if original["base_weights"]:
         wanted["base weights"] = storage.sha256_of(original["base_weights"])
         has["base weights"] = storage.sha256_of(ready.base_weights().get("base_weights"))
+    if (base := original.get("base") or {}).get("sha256"):  # of a fine-tuning
+        wanted["base model"], has["base model"] = base["sha256"], ready.base_weights()["base"]["sha256"]
     require_same(has, wanted, what, "give the text that the run had: --store PATH")
     then = kind_of(original["environment"], engine=original["engine"])
     found = Reproduction(what, wanted, other_kind(then, kind_of(environment(), engine=original["engine"])), [])
@@ -214,8 +216,7 @@ def _original(what: str) -> dict[str, Any]:
 
 def _config(original: dict[str, Any], what: str, store: str | None) -> dict[str, Any]:
     """By dotted key. The number of threads is the original's, since another gives other low bits."""
-    config = dict(original["config"])
-    config["checkpoint.copy_to"] = None
+    config = dict(original["config"]) | OF_ONE_RUN
     if store is not None:
         if "data.store" not in config:
             raise InputError("is a fine-tuned run, which has no token store", where=what, fix="leave --store out")
