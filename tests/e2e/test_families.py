@@ -188,7 +188,7 @@ def test_an_encoder_without_a_head_is_fine_tuned_and_embeds(
     words = transformers.AutoTokenizer.from_pretrained(base)
     words.save_pretrained(tmp_path / "bare")
     texts = [Example("x", n, text=f"The fox saw {thing}.") for n, thing in enumerate(THINGS)]
-    found, _ = vectors(load_model(str(tmp_path / "bare"), bare=True), texts, 48, "cpu")
+    found = vectors(load_model(str(tmp_path / "bare"), bare=True), texts, 48, "cpu")
     for one, vector in zip(texts, found, strict=True):
         with torch.no_grad():
             said = encoder(**words(one.text, return_tensors="pt")).last_hidden_state[0].mean(0)

@@ -222,7 +222,7 @@ def test_what_is_lost_every_time_is_given_up(machine: Machine, monkeypatch: pyte
 
     monkeypatch.setattr(local, "RESTARTS", 1)
     words = ["-c", "import os; os.kill(os.getpid(), 9)"]
-    monkeypatch.setattr(local, "COMMAND", [local.sys.executable, *words])
+    monkeypatch.setattr(local, "COMMAND", [sys.executable, *words])
     with pytest.raises(Exception, match="killed by SIGKILL") as raised:
         local.supervise(Training("x.yaml", str(machine.folder / "none")), Group(2), 5.0)
     assert raised.value.exit_code == 1  # type: ignore[attr-defined]

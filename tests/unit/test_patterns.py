@@ -61,7 +61,7 @@ def patterns() -> Iterator[tuple[str, str, int, str]]:
             if text is None:
                 assert name in OF_ITS_FUNCTION, f"{where}: a pattern of a function's own: say of what, above"
                 continue
-            number = int(eval(ast.unparse(flags), vars(module))) if flags is not None else 0
+            number = int((flags is not None and said_by(flags, vars(module))) or 0)
             function = ast.unparse(call.func).removeprefix("re.")
             if function == "compile":  # how it is used, wherever that is
                 uses = set(re.findall(rf"\b{named.get(call, '-')}\.(\w+)", everything))

@@ -257,7 +257,7 @@ def test_what_the_compilers_process_refuses_is_a_mistake_in_the_configuration(
     real = subprocess.run
 
     def instead(command: list[str], **more: Any) -> Any:
-        return real([command[0], "-c", MADE_UP_SLICE, *command[3:]], **more)
+        return real([command[0], "-c", MADE_UP_SLICE, *command[4:]], **more)
 
     monkeypatch.setattr(subprocess, "run", instead)
     with pytest.raises(ConfigError, match=r"engine.devices: 6 devices were asked for, 16 on 4 hosts are there. Fix:"):
