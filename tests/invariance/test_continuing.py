@@ -70,6 +70,9 @@ def test_a_run_that_grows_before_its_decay_is_the_longer_run(engine: str, config
     keys = {"schedule.kind": "wsd", "engine.kind": engine}
     long, grown = config(**keys, **{"schedule.steps": 20}), tmp_path / "grown"
     stopped_after(8, config(**keys, **{"schedule.steps": 10}), grown)  # its decay begins after step 8
+    record = RunDirectory(str(grown)).read_config()
+    assert record["compiled"] is None  # that choice is one of CUDA devices
+    storage.write_json(RunDirectory(str(grown)).config, record | {"compiled": True})
     task.pretrain(long, str(grown))
     task.pretrain(long, str(tmp_path / "straight"))
     require_same(state(grown), state(tmp_path / "straight"))
@@ -77,6 +80,7 @@ def test_a_run_that_grows_before_its_decay_is_the_longer_run(engine: str, config
 
     (change,) = RunDirectory(str(grown)).read_config()["changes"]
     assert (change["step"], change["keys"]) == (8, ["schedule.steps: 10 -> 20"])
+    assert RunDirectory(str(grown)).read_config()["compiled"] is True
     assert "changed at step 8: schedule.steps: 10 -> 20" in look(str(grown)).report()
     task.pretrain(long, str(grown))  # nothing is left to do, and nothing is forgotten
     assert checkpoint.load(str(grown / "checkpoints/step-00000020"))[1]["changes"] == [change]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,12 +16,13 @@ from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, MaskwrightError
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
-from maskwright.engines.base import TrainState
+from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.prepare import attention_kernel, choose_compile, use_exact_sums
 from maskwright.model.config import model_config
 from maskwright.model.initial import initial_parameters
+from maskwright.tasks import room
 
 
 def losses(store: TokenStore, run: RunConfig, steps: int = 12) -> list[float]:
@@ -63,6 +66,28 @@ def test_compiling_is_for_long_runs_on_a_gpu(monkeypatch: pytest.MonkeyPatch, tm
     assert not choose_compile("auto", "cuda", 1e15)
     assert choose_compile("auto", "cuda", 1e18)
     assert not choose_compile("off", "cuda", 1e18)
+
+
+@pytest.mark.parametrize("flops", [1e15, 1e18])
+def test_a_run_on_a_gpu_keeps_whether_it_compiles_when_it_gets_longer(
+    monkeypatch: pytest.MonkeyPatch, config: Callable[..., RunConfig], flops: float
+) -> None:
+    """That is recorded with the first start on such a device; a record of a CPU, or of before, has none."""
+    monkeypatch.setattr(room, "choose_device", lambda engine: engine.device if engine.device != "auto" else "cuda")
+    monkeypatch.setattr("maskwright.engines.torch.prepare.has_compiler", lambda device: True)
+
+    def decided(before: dict[str, Any], flops: float, **keys: str) -> tuple[bool, bool | None]:
+        run = config(**{"engine.device": "cuda", **{f"engine.{key}": value for key, value in keys.items()}})
+        kept = room.engine_config(run, before, None)
+        engine = SimpleNamespace(compiled=choose_compile(kept.compile, kept.device, flops))
+        return engine.compiled, room.compiled_layers(cast(Engine, engine), run.engine, before)
+
+    begun = {"dtype": "bfloat16", "compiled": decided({"dtype": "bfloat16"}, flops)[1]}
+    assert begun["compiled"] is (flops > 1e17)
+    assert decided(begun, 1e15) == decided(begun, 1e18) == (begun["compiled"],) * 2
+    assert decided(begun, flops, compile="on") == (True, True) and decided(begun, flops, compile="off")[1] is False
+    assert decided(begun, 1e18, device="cpu") == (False, begun["compiled"])  # and a CPU compiles nothing by itself
+    assert decided({"dtype": "float32"}, flops, device="cpu") == (False, None)
 
 
 @pytest.fixture

@@ -86,6 +86,9 @@ class Engine(Protocol):
     dtype_name: str
     """Precision of the multiplications: `bfloat16`, `float16` or `float32`."""
 
+    compiled: bool
+    """Whether layers are compiled (see `engine.compile`)."""
+
     processes: Processes
 
     dp_degree: int

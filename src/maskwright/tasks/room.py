@@ -12,7 +12,7 @@ from maskwright.core.config import RunConfig
 from maskwright.core.console import human_bytes, human_count, note, several
 from maskwright.core.errors import MaskwrightError
 from maskwright.core.finetuning import FinetuneConfig
-from maskwright.engines.base import is_out_of_memory
+from maskwright.engines.base import Engine, is_out_of_memory
 from maskwright.engines.choose import choose_device
 from maskwright.engines.muon import HIDDEN_ROLES
 from maskwright.engines.processes import launch_variables
@@ -68,12 +68,25 @@ def takes(ready: Prepared) -> str:
 
 
 def engine_config(config: RunConfig | FinetuneConfig, before: dict[str, Any] | None, threads: int | None) -> run.Engine:
-    """`dtype: auto` is decided once: a continued run keeps the precision that it started with, on any machine.
-    `threads`: see `exact_threads`."""
+    """`dtype: auto` is decided once: a continued run keeps the precision that it started with, on any machine. So is
+    `compile: auto` on CUDA devices, even if the run gets more steps. `threads`: see `exact_threads`."""
     decided: dict[str, Any] = {} if threads is None else {"threads": threads}
     if before is not None and config.engine.dtype == "auto":
         decided["dtype"] = next(short for short, name in DTYPES.items() if name == before["dtype"])
+    compiled = (before or {}).get("compiled")
+    if compiled is not None and config.engine.compile == "auto" and _compiles_by_length(config.engine):
+        decided["compile"] = "on" if compiled else "off"
     return config.engine.model_copy(update=decided)
+
+
+def _compiles_by_length(engine: run.Engine) -> bool:
+    """Whether `compile: auto` depends on the run."""
+    return engine.kind == "torch" and choose_device(engine) == "cuda"
+
+
+def compiled_layers(engine: Engine, asked: run.Engine, before: dict[str, Any] | None) -> bool | None:
+    """For the run's record: whether its layers are compiled on CUDA devices; None before it has been on one."""
+    return engine.compiled if _compiles_by_length(asked) else (before or {}).get("compiled")
 
 
 def exact_threads(config: RunConfig | FinetuneConfig, before: dict[str, Any] | None) -> int | None:

@@ -35,7 +35,7 @@ from maskwright.tasks.follow import follow
 from maskwright.tasks.forwarders import Forwarders, forwarding
 from maskwright.tasks.planning.expected import time_here
 from maskwright.tasks.prepared import Prepare, Prepared
-from maskwright.tasks.room import DTYPES, exact_threads, require_room
+from maskwright.tasks.room import DTYPES, compiled_layers, engine_config, exact_threads, require_room
 from maskwright.tasks.start import (
     BEGIN,
     RESTORE,
@@ -103,7 +103,8 @@ def _lead(
     agree()
     processes.broadcast(json.dumps(shared).encode())
     engine = start_engine(ready, before, threads)
-    record = _record(ready, given, dtype=engine.dtype_name) | base | {"threads": threads}
+    record = _record(ready, given, dtype=engine.dtype_name) | base
+    record |= {"threads": threads, "compiled": compiled_layers(engine, config.engine, before)}
     agree()  # before the folder is made
     with (
         stop_on_signals(request) as stop,
@@ -160,7 +161,8 @@ def dry_run(given: RunConfig | FinetuneConfig, run: str, prepare: Prepare) -> Pr
         device = choose_device(ready.config.engine)
     except ConfigError:
         return ready
-    require_engine(ready.config, device, ready.flops)
+    decided = engine_config(ready.config, before, None)
+    require_engine(ready.config.model_copy(update={"engine": decided}), device, ready.flops)
     require_room(ready, directory)
     return ready
 
@@ -327,7 +329,7 @@ def _load(job: Job, ready: Prepared, before: dict[str, Any]) -> tuple[TrainState
         say(f"changed since the last start: {change}")
         directory.log(f"changed: {change}")
     now |= history(before, changes, step)
-    if changes or before.get("threads") != now["threads"]:
+    if changes or any(before.get(key) != now[key] for key in ("threads", "compiled")):
         storage.write_json(directory.config, {"format": FORMAT, **now})
     if loaded is None:
         say("the run was stopped before its first checkpoint: starting again")

@@ -83,6 +83,7 @@ class JaxEngine:
         self.device: str = platform
         dtype = choose_dtype(engine.dtype, platform)
         self.dtype_name = {"bf16": "bfloat16", "fp32": "float32"}[dtype]
+        self.compiled = True
         layout = Layout.of(devices, shapes(model), fsdp=engine.sharding == "fsdp", dtype=jnp.dtype(self.dtype_name))
         program = Program(model, optimizer, layout, platform, seed=seed, causal=causal)
         self.program = replace(program, label_smoothing=label_smoothing)

@@ -92,7 +92,7 @@ class TorchEngine:
         torch.backends.cuda.matmul.allow_tf32 = False
         if self.device == "cuda":
             use_exact_sums(engine.reproducibility == "exact")
-        compiled = choose_layers(optimizer, engine, self.device, run_flops)
+        self.compiled = choose_layers(optimizer, engine, self.device, run_flops)
         self.runs_ahead = self.device == "cuda"
         # A CUDA stream may stand behind a collective operation that waits for the lost process for ever.
         self.reads_alone = engine.sharding == "data" and self.device == "cpu"
@@ -109,22 +109,22 @@ class TorchEngine:
             device=self.device,
             dtype=self.dtype,
             processes=self.processes,
-            compiled=compiled,
+            compiled=self.compiled,
             looked_up=looked_up,
         )
         # With FSDP, ranks need each other for each layer, and none can tell who waits for whom.
         self.waiting: Callable[[], AbstractContextManager[object]] | None = None
         if isinstance(self.weights, Replicated | LookedUp):
             self.waiting = nullcontext
-        self.description = self._describe(engine, compiled)
+        self.description = self._describe(engine)
 
-    def _describe(self, engine: run.Engine, compiled: bool) -> str:
+    def _describe(self, engine: run.Engine) -> str:
         place = f"{self.device}, {several(self.threads, 'thread')}"
         name = torch.cuda.get_device_name() if self.device == "cuda" else place
         how = "fully sharded" if engine.sharding == "fsdp" else f"{engine.reproducibility} sums"
         costs = what_dtype_costs(self.dtype, self.device)
         together = f", {self.dp_degree} processes, {how}" if self.dp_degree > 1 else ""
-        layers = "compiled" if compiled else "not compiled"
+        layers = "compiled" if self.compiled else "not compiled"
         if self.device == "cuda":
             width = self.config.hidden_size // self.config.num_attention_heads
             kernel = attention_kernel(self.device, self.dtype, width, self.config.attention_probs_dropout_prob)
