@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import multiprocessing
 import os
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from maskwright.core import storage
 from maskwright.core.errors import InputError
 from maskwright.run import lease
 from maskwright.run.lease import leased
@@ -80,3 +82,21 @@ def test_who_lost_the_lease_is_told_so(tmp_path: Path, monkeypatch: pytest.Monke
         with pytest.raises(InputError, match="taken over by another process"):
             held.require()
     assert (tmp_path / "lease.json").exists()  # it is not ours to remove
+
+
+def test_a_lock_is_of_the_file_that_others_would_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the opening and the locking of a file, its last holder may delete it. Others lock a new one."""
+    path, real, opened = str(tmp_path / "lock"), fcntl.flock, []
+
+    def flock(descriptor: int, how: int) -> None:
+        opened.append(descriptor)
+        if len(opened) == 1:
+            os.unlink(path)
+        real(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with storage.locked(path, remove=True):
+        assert len(opened) == 2
+        with pytest.raises(storage.Locked, match="is in use by process"), storage.locked(path, remove=True):
+            pass
+    assert not os.path.exists(path)

@@ -263,13 +263,8 @@ def new_folder(path: str) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def locked(path: str, *, remove: bool) -> Iterator[None]:
-    """Holds the local file `path` for as long as this process lives; `remove` deletes it at the end.
-
-    `flock` rather than a file's existence: the kernel lets go when the process dies, however it dies. A file, not its
-    folder: network file systems lock only what is open for writing. Raises `Locked` naming the holder.
-    """
+def _take(path: str) -> int:
+    """The descriptor of a file that this process has locked, as it was when it was opened."""
     folder = os.path.dirname(path)
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -277,11 +272,34 @@ def locked(path: str, *, remove: bool) -> Iterator[None]:
         fix = "check the permissions, or choose another folder"
         raise InputError(f"cannot be written: {error.strerror}", where=folder, fix=fix) from None
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
-            raise Locked(f"is in use by {holder}", where=folder, fix="wait for it, or stop it") from None
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
+        os.close(descriptor)
+        raise Locked(f"is in use by {holder}", where=folder, fix="wait for it, or stop it") from None
+    return descriptor
+
+
+def _is_still(path: str, descriptor: int) -> bool:
+    """Whether `path` is the file that is open."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def locked(path: str, *, remove: bool) -> Iterator[None]:
+    """Holds the local file `path` for as long as this process lives; `remove` deletes it at the end.
+
+    `flock` rather than a file's existence: the kernel lets go when the process dies, however it dies. A file, not its
+    folder: network file systems lock only what is open for writing. Raises `Locked` naming the holder.
+    """
+    descriptor = _take(path)
+    while not _is_still(path, descriptor):  # its last holder deleted it in between, and others lock a new one
+        os.close(descriptor)
+        descriptor = _take(path)
+    try:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()} on {platform.node()}\n".encode(), 0)
         try:
