@@ -54,7 +54,7 @@ def data_convert(
     dtype: Annotated[
         Literal["uint8", "uint16", "int16", "uint32", "int32", "int64"] | None,
         typer.Option(
-            help="Type of ids in files that do not say it. Default: the smallest that holds the tokenizer's ids."
+            help="Type of ids in files that do not say it. Default: uint16 for up to 65,536 tokens, else uint32."
         ),
     ] = None,
     token_offset: Annotated[int, typer.Option(metavar="N", help="Number to add to each stored id.")] = 0,

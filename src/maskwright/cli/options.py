@@ -124,7 +124,7 @@ Address = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="Address of the Ray head; Default: RAY_API_SERVER_ADDRESS, else http://127.0.0.1:8265.",
+        help="Address of the Ray head. Default: RAY_API_SERVER_ADDRESS, else http://127.0.0.1:8265.",
     ),
 ]
 Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Device to compute on.")]

@@ -419,8 +419,7 @@ def build_config(values: dict[str, Any], where: str, overrides: Mapping[str, str
 
 KEYS = keys_of(RunConfig)
 OF_ONE_RUN: dict[str, Any] = {"checkpoint.copy_to": None, "logging.report_to": []}
-"""Keys by which a run writes where it alone may write, and what a run has instead that repeats another or is one of
-many: its copies and numbers would get between the other's."""
+"""Keys that name a place for one run alone, and their values in a run that repeats another, or is one of many."""
 ALL_KEYS: list[str] = list(KEYS)
 
 RESUMABLE_KEYS: frozenset[str] = resumable_keys(RunConfig)

@@ -17,9 +17,11 @@ HIDDEN = "***"
 SHORTEST_SECRET = 8
 SECRET_VARIABLE = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?(_|$)", re.IGNORECASE)
 USER = re.compile(r"([a-z][a-z0-9+.-]{0,30}://)([^\s/?#'\"]*)@", re.IGNORECASE)
-NAMED = r"[^=&?#\s'\"]{0,60}(?:token|secret|passw|pwd|key|sig|credential|auth|sas)[^=&?#\s'\"]{0,60}"
-QUERY = re.compile(rf"([?&#]{NAMED}=)[^&\s'\"<>]*[^&\s'\"<>.,:;)]", re.IGNORECASE)
-QUOTED = re.compile(rf"(['\"]{NAMED}['\"]\s*[:=]\s*['\"])[^'\"]{{8,}}", re.IGNORECASE)
+SIGNS = "token|secret|passw|pwd|key|sig|credential|auth|sas"
+IN_QUERY, IN_QUOTES = (rf"[^{ends}\s'\"]{{0,60}}(?:{SIGNS})[^{ends}\s'\"]{{0,60}}" for ends in ("=&?#", "=&"))
+"""Names that say so. A name in a query ends at the sign of the next one, so that no part of a text is read for two."""
+QUERY = re.compile(rf"([?&#]{IN_QUERY}=)[^&\s'\"<>]*[^&\s'\"<>.,:;)]", re.IGNORECASE)
+QUOTED = re.compile(rf"(['\"]{IN_QUOTES}['\"]\s*[:=]\s*['\"])[^'\"]{{8,}}", re.IGNORECASE)
 HEADER = re.compile(r"(authorization['\"]?\s*[:=]\s*['\"]?(?:\w+\s+)?|\bbearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
 
 

@@ -110,8 +110,12 @@ def require_no_secret(values: Any, where: str, overrides: Mapping[str, str] = {}
             "leave it out, since records and model cards repeat the configuration: file systems find credentials in "
             "the environment, and what a signed address names can be downloaded first"
         )
-        blamed = next((said for one, said in overrides.items() if f"{key}.".startswith(f"{one}.")), where)
-        raise ConfigError(f"{key} holds a secret: {redact(values)}", where=blamed, fix=fix)
+        raise ConfigError(f"{key} holds a secret: {redact(values)}", where=_blamed(key, overrides) or where, fix=fix)
+
+
+def _blamed(dotted: str, overrides: Mapping[str, str]) -> str:
+    """What is blamed for a key: the override that gave it, or a section above it; empty for one of the file."""
+    return next((blamed for key, blamed in overrides.items() if f"{dotted}.".startswith(f"{key}.")), "")
 
 
 # ---- keys ----------------------------------------------------------------------------------------------------------
@@ -311,7 +315,7 @@ class Guide(NamedTuple):
     def _mistakes(self, error: Any, overrides: Mapping[str, str], meant: Collection[str]) -> list[_Mistake]:
         loc, given = error["loc"], error["input"]
         dotted = ".".join(map(str, loc))
-        where = next((blamed for key, blamed in overrides.items() if f"{dotted}.".startswith(f"{key}.")), "")
+        where = _blamed(dotted, overrides)
         below = {key: blamed for key, blamed in overrides.items() if dotted and key.startswith(f"{dotted}.")}
         if error["type"] == "extra_forbidden":
             return [self._unknown(*each) for each in _spread(dotted, given, where, below, self._sections())]

@@ -264,7 +264,7 @@ def new_folder(path: str) -> Iterator[None]:
 
 
 def _take(path: str) -> int:
-    """The descriptor of a file that this process has locked, as it was when it was opened."""
+    """Opens a file and locks it. Returns its descriptor, and raises `Locked` naming the holder."""
     folder = os.path.dirname(path)
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -296,7 +296,7 @@ def locked(path: str, *, remove: bool) -> Iterator[None]:
     folder: network file systems lock only what is open for writing. Raises `Locked` naming the holder.
     """
     descriptor = _take(path)
-    while not _is_still(path, descriptor):  # its last holder deleted it in between, and others lock a new one
+    while not _is_still(path, descriptor):  # its last holder deleted it before it was locked
         os.close(descriptor)
         descriptor = _take(path)
     try:

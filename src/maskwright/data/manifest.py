@@ -94,8 +94,8 @@ def read_manifest(folder: str) -> dict[str, Any]:
         if os.path.exists(os.path.join(folder, "epoch_0_metrics.json")):
             fix = "train from it with data.format: pregenerated; `maskwright data prepare` makes a token store of text"
             raise StoreError("holds pregenerated examples, and is not a token store", where=folder, fix=fix)
-        what = "it has no manifest.json" if os.path.isdir(folder) else "there is no such folder"
-        what = "it is a file" if os.path.isfile(folder) else what
+        other = "it is a file" if os.path.isfile(folder) else "there is no such folder"
+        what = "it has no manifest.json" if os.path.isdir(folder) else other
         near = storage.near(folder, "manifest.json")
         fix = f"did you mean {near}? Else make" if near else "correct the path, or make"
         fix += " one: `maskwright data prepare TEXT --tokenizer FOLDER --to STORE`" + _other_tools(folder)

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from contextlib import redirect_stderr
 from dataclasses import dataclass, field
 
-from maskwright.core.config import OF_ONE_RUN, RunConfig, build_config
+from maskwright.core.config import RunConfig, build_config
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
-from maskwright.core.settings import put
 from maskwright.drills import drill_run
 from maskwright.drills.verify_resume import shortened
 
@@ -69,8 +68,6 @@ def tiny(config: RunConfig) -> RunConfig:
     values["batch"] = {"micro_batch_rows": min(values["batch"]["micro_batch_rows"], 4), "virtual_workers": fewest}
     values["checkpoint"] |= {"keep": 3, "keep_every_steps": None}
     values["health"]["on_spike"] = "warn"
-    for key, value in OF_ONE_RUN.items():
-        put(values, key, value, "drill")
     return build_config(values, "drill")
 
 

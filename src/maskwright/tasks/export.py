@@ -189,7 +189,7 @@ def _tokenized(model: TrainedModel) -> Iterator[tuple[str, tuple[Any, ...], list
 
 
 LOCATIONS = ("data.store", "data.train", "data.validation", "data.test", "model.init_from", "model.tokenizer")
-"""Keys that the card does not repeat: how folders are called is nobody else's business."""
+"""Keys that the card does not repeat, since names of folders are private."""
 
 
 def model_card(model: TrainedModel, difference: float) -> str:

@@ -19,7 +19,8 @@ from maskwright.core.hub import Address, is_hub, read_address, require_name
 from maskwright.model.hf.config import read_hf_config
 from maskwright.model.hf.folder import PICKLED
 from maskwright.text.tokenizer import FILES
-from maskwright.text.vocabulary_files import files_among, files_of
+from maskwright.text.vocabulary import has_tokenizer
+from maskwright.text.vocabulary_files import files_among
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TOKENIZER = ("tokenizer.json", *FILES)
@@ -120,13 +121,12 @@ def _cached(address: Address, weights: bool) -> str | None:
     if path is None:
         return None
     folder = os.path.dirname(path)
-    held = [os.path.join(folder, name) for name in ("tokenizer.json", WEIGHTS, INDEX)]
-    has_tokenizer, has_weights, has_index = map(os.path.isfile, held)
-    has_tokenizer = has_tokenizer or bool(files_of(folder))
-    if has_index and not has_weights:
-        parts = _parts(held[2])
+    index = os.path.join(folder, INDEX)
+    has_weights = os.path.isfile(os.path.join(folder, WEIGHTS))
+    if not has_weights and os.path.isfile(index):
+        parts = _parts(index)
         has_weights = bool(parts) and all(os.path.isfile(os.path.join(folder, name)) for name in parts)
-    return folder if has_tokenizer and (has_weights or not weights) else None
+    return folder if has_tokenizer(folder) and (has_weights or not weights) else None
 
 
 def _without_safetensors(asked: Address, names: Sequence[str]) -> ModelError:

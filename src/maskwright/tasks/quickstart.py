@@ -95,7 +95,7 @@ def quickstart(
         raise InputError("is neither empty nor a quickstart's folder", where=folder, fix="choose another --to")
     if os.path.exists(place.config):
         _require_same(place, architecture)
-        say(f"{place.config} was begun before: its steps stay. For --minutes of your own, choose another --to")
+        say(f"{place.config} is there already, and its number of steps stays: for other --minutes, choose another --to")
     if not text and not os.path.exists(place.corpus):
         _gather(place.corpus)
     _run("text", "audit", *sources, *options)

@@ -17,7 +17,7 @@ from maskwright.text.cleaning.language import STEP, together
 from maskwright.text.compression import changed_while_read
 from maskwright.text.dedup import Duplicates
 from maskwright.text.document import Document, Fault
-from maskwright.text.kept import EVERYTHING, Kept, kept_by
+from maskwright.text.kept import Kept, kept_by
 from maskwright.text.layout import LAYOUTS, Layout
 from maskwright.text.records import SEQUENCE_ENDINGS, Letters
 from maskwright.text.sources import Sources, file_kind
@@ -116,7 +116,7 @@ def audit(
     """Reads every document once, and once more for `cleaning`, which `workers` processes do. Raises `SourceError` only
     where reading cannot go on (damaged archive, no column)."""
     sources, result = begun(patterns, layout, text_column, letters)
-    kept = kept_by_one(tokenizer)
+    kept = kept_by(tokenizer)
     duplicates, scripts, samples = Duplicates(), Counter[str](), list[str]()
     with progress("audit", sum(sources.sizes), "bytes") as bar:
         for document in sources:
@@ -132,11 +132,6 @@ def audit(
         _clean(again, cleaning, workers, result, kept)
     result.scripts = shares(scripts)
     return result
-
-
-def kept_by_one(tokenizer: str | None) -> Kept:
-    """What decides whether two texts are duplicates; without a tokenizer, all that they are."""
-    return kept_by(tokenizer) if tokenizer else EVERYTHING
 
 
 def begun(patterns: list[str], layout: Layout, text_column: str, letters: Letters) -> tuple[Sources, Audit]:

@@ -67,8 +67,10 @@ class Kept:
 EVERYTHING = Kept()
 
 
-def kept_by(location: str) -> Kept:
-    """What the tokenizer of a folder keeps. Raises `TokenizerError`."""
+def kept_by(location: str | None) -> Kept:
+    """What the tokenizer of a folder keeps; everything where none is named. Raises `TokenizerError`."""
+    if not location:
+        return EVERYTHING
     content = read_tokenizer(location)[0]
     lost: dict[str, Any] = {}
     for step in steps(content.get("pre_tokenizer")):

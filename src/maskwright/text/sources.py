@@ -215,7 +215,7 @@ class Sources:
             rest.append(tail)
             if (size := sum(map(len, rest))) > LONGEST_LINE_BYTES:
                 what = f"has a line of over {LONGEST_LINE_BYTES:,} bytes"
-                self._fault("record", f"{name}:{number}", what, "part it; --on-bad-input skip leaves it out")
+                self._fault("record", f"{name}:{number}", what, "split it; --on-bad-input skip leaves it out")
                 passing, rest, offset = True, [], offset + size
         if any(rest):
             yield from self._decoded(name, b"".join(rest), number, offset)
@@ -252,7 +252,7 @@ class Sources:
 
     def _too_long(self, name: str, line: int) -> None:
         what = f"begins a document of over {LONGEST_LINE_BYTES:,} characters in layout {self.layout}"
-        fix = "part it, or give another --layout; --on-bad-input skip leaves it out"
+        fix = "split it, or give another --layout; --on-bad-input skip leaves it out"
         self._fault("record", f"{name}:{line}", what, fix)
 
     def _whole_file(self, name: str, stream: BinaryIO) -> Iterator[Document]:

@@ -85,7 +85,7 @@ def what_dtype_costs(dtype: torch.dtype, device: str) -> str:
 
 
 def attention_kernel(device: str, dtype: torch.dtype, head_width: int, dropout: float) -> str:
-    """What computes the attention of packed rows in training (see `model/torch/attention.py`)."""
+    """The name of what computes attention over packed rows in training (see `model/torch/attention.py`)."""
     place = torch.device(device)
     if takes_cu_seqlens(place, dtype, head_width, 0.0):
         if dropout:

@@ -48,10 +48,10 @@ BEYOND_GRACE_SECONDS = 30
 class Ray(Place):
     num_nodes: Annotated[
         int | None,
-        Option("Number of machines, or parts of one, that train together. Default: as the cluster has.", "N", 1),
+        Option("Number of machines, or parts of one, that train together. Default: what the cluster has.", "N", 1),
     ] = None
     gpus_per_node: Annotated[
-        int | None, Option("GPUs of each of them; 0 computes on the CPU. Default: as the cluster has.", "N", 0)
+        int | None, Option("GPUs of each of them; 0 computes on the CPU. Default: what the cluster has.", "N", 0)
     ] = None
     address: Address = None
     job_id: Annotated[str | None, Option("ID of the new job. Default: one is made up.", "NAME")] = None

@@ -157,9 +157,11 @@ def takes_cu_seqlens(device: torch.device, dtype: torch.dtype, head_width: int, 
 
 
 def packed(offsets: Tensor, longest: int) -> CuSeqlens:
-    """Of what `cu_seqlens_of` gives, on the device. A compiler may take any number of segments: without being told, it
-    makes a program for each, 67 instead of 15 in a run of three row lengths, and ends such a run of a ModernBERT by its
-    limit. The number reaches an operation alone that has one program for all, so that bits do not depend on it."""
+    """`offsets`: what `cu_seqlens_of` gives, on the device.
+
+    torch.compile is told that their number varies. Otherwise it makes a program for each number: 67 instead of 15 in a
+    run of three row lengths, which was over its limit for a ModernBERT. Only `varlen_attn` sees the number, and torch
+    does not compile that, so bits do not depend on it."""
     torch._dynamo.mark_dynamic(offsets, 0)
     return CuSeqlens(offsets, longest)
 

@@ -16,8 +16,8 @@ NAME = r"[\w.!#$%&'*+/=?^`{|}~-]"
 EMAIL = re.compile(
     rf"(?<!{NAME}){NAME}++@[A-Za-z0-9](?:[A-Za-z0-9-]{{0,61}}[A-Za-z0-9])?(?:\.[A-Za-z0-9-]{{0,61}}[A-Za-z0-9])+"
 )
-"""A run of letters is read once, and a label of a domain has 63 at most (RFC 1035): an image in base64 after an @ took
-minutes."""
+"""A run of letters is read once, and a label of a domain has at most 63 (RFC 1035). Without these bounds, an image in
+base64 after an @ took minutes."""
 IP = re.compile(r"(?<![A-Za-z\d.])\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}(?![\d.]*\d|[A-Za-z])")
 PHONE = re.compile(
     r"(?<![\w+./-])(?:\+\d{1,3}[ .-]?|1[ .-](?=\(?[2-9]))?(?:\(\d{2,4}\)[ .-]?|\d{2,4}[ .-])"
@@ -83,7 +83,7 @@ def _is_part(match: re.Match[str]) -> bool:
 
 
 def _is_amount(found: str) -> bool:
-    """Whether it is three years, or one number whose thousands are parted by dots: 1914 1918 1939, 12.345.678."""
+    """Whether it is three years, or one number with a dot before each three digits: 1914 1918 1939, 12.345.678."""
     if found.startswith(("+", "(")):
         return False
     groups = re.findall(r"\d+", found)

@@ -21,6 +21,7 @@ from maskwright.text.cleaning import survey
 from maskwright.text.cleaning.steps import CleaningOptions
 from maskwright.text.cleaning.survey import NEAR_DUPLICATE, STAYS, Limits
 from maskwright.text.compression import changed_while_read
+from maskwright.text.kept import kept_by
 from maskwright.text.layout import Layout
 from maskwright.text.parts.audited import AS_READ, add_examples, add_part
 from maskwright.text.parts.columns import Columns, Note, written
@@ -52,7 +53,7 @@ def audit_in_parts(
     cleaning = cleaning if cleaning and cleaning.any else None
     storage.make_folder(folder)
     with storage.locked(os.path.join(folder, "audit.lock"), remove=True):
-        limits = Limits(compared=one_machine.kept_by_one(tokenizer))
+        limits = Limits(compared=kept_by(tokenizer))
         place = os.path.abspath(folder)
         return _Audit(patterns, runner, place, layout, text_column, cleaning, letters, limits).run(tokenizer)
 
