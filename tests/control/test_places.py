@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -170,7 +171,7 @@ def test_a_cluster_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyP
     found = read_cluster("slurm --cpus 4 --sbatch=--partition=gpu --sbatch=--time=01:00:00")
     assert found == Slurm(cpus=4, sbatch=("--partition=gpu", "--time=01:00:00"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    one = Finetuning("task.yaml", "/runs/a", (), "/runs/a.log")
+    one = Finetuning("task.yaml", "/runs/a", (), "/runs/a.log", "/runs/a/results.json")
     with pytest.raises(InputError, match="is not installed, or not on the path") as caught:
         next(run_side_by_side(found, [one], 1))
     assert caught.value.where == "squeue"
@@ -178,6 +179,26 @@ def test_a_cluster_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyP
         next(run_side_by_side(read_cluster("ray --address http://127.0.0.1:9"), [one], 1))
     with pytest.raises(InputError, match="holds a secret"):
         next(run_side_by_side(found, [replace(one, overrides=("a=https://me:hunter2@host",))], 1))
+
+
+def test_a_job_that_ends_before_it_is_asked_for_gets_no_second_one(tmp_path: Path) -> None:
+    """The caller has looked for its results; then it was done; then the cluster is asked for jobs that are live."""
+    began: list[str] = []
+
+    class Jobs(Slurm):
+        def live(self, runs: Sequence[str]) -> dict[str, str]:
+            (tmp_path / "a.json").touch()
+            return {}
+
+        def begin(self, command: Training, log: str) -> str:
+            began.append(command.run)
+            return "7"
+
+        def ended(self, job: str, log: str) -> int | None:
+            return 0
+
+    runs = [Finetuning("t.yaml", name, (), f"{name}.log", str(tmp_path / f"{name}.json")) for name in "ab"]
+    assert (list(run_side_by_side(Jobs(), runs, 2)), began) == ([(0, 0), (1, 0)], ["b"])
 
 
 def test_a_program_submits_as_the_command_line_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

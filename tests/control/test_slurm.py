@@ -152,7 +152,9 @@ from maskwright.launch import side_by_side
 from maskwright.launch.schedulers.slurm import Slurm
 side_by_side.POLL_SECONDS = 0.5
 here = os.path.join(os.getcwd(), "many")
-runs = [Finetuning("news.yaml", f"{here}/{run}", ("seed=1",), f"{here}/{run}.log") for run in sys.argv[1:]]
+def one(run):
+    return Finetuning("news.yaml", run, ("seed=1",), f"{run}.log", f"{run}/results.json")
+runs = [one(f"{here}/{run}") for run in sys.argv[1:]]
 ends = side_by_side.run_side_by_side(Slurm(restarts=0), runs, at_once=2)
 print(json.dumps({sys.argv[1 + number]: code for number, code in ends}))
 """

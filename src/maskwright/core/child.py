@@ -30,6 +30,8 @@ class Finetuning:
     """Of the configuration, as KEY=VALUE."""
     log: str
     """File that what it prints is added to."""
+    results: str
+    """File that it writes when it is done."""
 
     def words(self) -> list[str]:
         keys = [word for text in self.overrides for word in ("--set", text)]

@@ -6,6 +6,7 @@ job still trains gets no second one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterable, Sequence
 from typing import ClassVar, Protocol
 
@@ -64,6 +65,9 @@ def run_side_by_side(
             jobs = {number: live[run] for number, run in enumerate(runs) if run in live}
             say(f"waiting for the jobs of {len(jobs)} of these runs, which were submitted before")
         waiting = [number for number in range(len(runs)) if number not in jobs]
+        for number in [one for one in waiting if os.path.exists(commands[one].results)]:
+            waiting.remove(number)  # its job was done between the caller's look at the results and ours at the jobs
+            yield number, 0
         while waiting or jobs:
             while waiting and len(jobs) < at_once:
                 number = waiting.pop(0)

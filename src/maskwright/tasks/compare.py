@@ -177,9 +177,13 @@ class FineTuning:
         return f"{self.task.name}, {self.start.name}{which}, {os.path.basename(self.folder)}"
 
     @property
+    def results(self) -> str:
+        return self.directory.path(RESULTS)
+
+    @property
     def ended(self) -> bool:
         """Whether it has scores."""
-        return os.path.exists(self.directory.path(RESULTS))
+        return os.path.exists(self.results)
 
     @property
     def fault(self) -> str:
@@ -192,7 +196,7 @@ class FineTuning:
         keys = [*alone, "checkpoint.keep=1", *overrides, *self.start.keys(self.number)]
         keys += [f"optimizer.learning_rate={self.rate!r}", f"seed={self.seed}", *self.more]
         keys += ["data.test=null"] if self.search else []
-        return Finetuning(self.task.location, self.folder, tuple(keys), self.log)
+        return Finetuning(self.task.location, self.folder, tuple(keys), self.log, self.results)
 
 
 # ---- what is compared ------------------------------------------------------------------------------------------------
@@ -444,7 +448,7 @@ def _require_end(run: FineTuning, code: int) -> None:
         time.sleep(0.2)
     if run.ended and code in (0, StoppedEarly.exit_code):  # which is also what is said of a job that nobody knows
         split = "validation" if run.search else "test"
-        scores = storage.read_json(run.directory.path(RESULTS))[split]
+        scores = storage.read_json(run.results)[split]
         say(f"{run.name}: {split} {run.task.metric} {scores[run.task.metric]:.4f}")
     elif run.fault:
         warn(f"{run.name}: {run.fault}")
@@ -462,7 +466,7 @@ def _require_end(run: FineTuning, code: int) -> None:
 def validation_score(run: FineTuning) -> float:
     """Of its best checkpoint; of a run that its health check stopped, the best that it came to, or else 0."""
     if run.ended:
-        return float(storage.read_json(run.directory.path(RESULTS))["validation"][run.task.metric])
+        return float(storage.read_json(run.results)["validation"][run.task.metric])
     key = f"valid_{run.task.metric}"
     return max((line[key] for line in run.directory.read_metrics() if key in line), default=0.0)
 
