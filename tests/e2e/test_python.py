@@ -205,6 +205,8 @@ def test_keys_of_both_forms_come_together(store: TokenStore, tmp_path: Path) -> 
         ({"seed": object()}, {}, "a object is no value"),
         ({}, {"schedule": {"steps": 5}}, "schedule names a whole section"),
         ({"seed": 3}, {"seed.of": 5}, "seed is not a section"),
+        ({"data.store": "gs://me:hunter2@bucket"}, {}, "^config: data.store holds a secret: gs://me:\\*\\*\\*@bucket"),
+        ({}, {"data.store": "gs://me:hunter2@bucket"}, "^overrides: data.store: data.store holds a secret"),
     ],
 )
 def test_what_is_no_configuration_is_refused(config: Any, overrides: Any, said: str, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from maskwright.core.errors import JobError
 from maskwright.core.finetuning import build_finetune_config, read_finetune_config
 from maskwright.core.parent import ERROR_FILE, PARENT, read_error
 from maskwright.core.recipes import Kind
+from maskwright.core.settings import require_no_secret
 
 Config = str | os.PathLike[str] | Mapping[str, Any]
 """Location of a YAML, the name of a recipe, or the YAML's content: `{"data": {"store": …}, …}`, or with dotted keys
@@ -129,7 +130,9 @@ def _checked(verb: Kind, config: Config, overrides: Mapping[str, Any], folder: s
         values, where = nested(config), "config"
     else:
         values, where, _ = read_values(location(config), None, BEGIN, verb)
-    BUILD[verb](values, where, override(values, overrides))
+    blamed = override(values, overrides)
+    require_no_secret(values, where, blamed)
+    BUILD[verb](values, where, blamed)
     path = os.path.join(folder, "config.yaml")
     with open(path, "w", encoding="utf-8") as file:
         yaml.safe_dump(values, file, sort_keys=False, allow_unicode=True)

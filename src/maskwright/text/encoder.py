@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from maskwright.core import extras, hardware
 from maskwright.core.console import say
 from maskwright.core.errors import TokenizerError
+from maskwright.text.kept import PIECE_CHARACTERS
 from maskwright.text.tokenizer import load_tokenizer
 from maskwright.text.vocabulary import ordinary_added_tokens, prepends_space, read_tokenizer, steps
 
@@ -36,9 +37,8 @@ CACHED_WORDS, TEXTS_PER_THREAD = 200_000, 128
 """For `tokenizers`: words whose ids it remembers (10,000 unless told), and texts handed to a thread at once. Books are
 encoded 1.4 times as fast as with 10,000 and 20,000: what it makes of few sentences stays in the processor's cache."""
 
-PIECE_CHARACTERS, CALL_CHARACTERS = 250_000, 4_000_000
-"""Longer texts are encoded in pieces, and no more is handed to `tokenizers` at once than that: it takes 100 bytes of
-memory for each character."""
+CALL_CHARACTERS = 4_000_000
+"""No more is handed to `tokenizers` at once, and texts above `PIECE_CHARACTERS` in pieces."""
 BREAK = re.compile(r"(?<=[^\W\d_])[ \n](?=[^\W\d_])")
 """Where a text may be cut: at a space or a line feed between two letters."""
 LETTER_GROUPS = re.compile(r"\(\?m:((?:\[[A-Z]+\]\{\d+\}\|)?\.)\)")

@@ -30,6 +30,7 @@ from maskwright.data.foreign.blocks import (
     require_inside,
     split_at,
 )
+from maskwright.data.store import token_dtype
 
 HEADER_BYTES = 1024
 LLM_C = {(20240520, 1): "uint16", (20240801, 7): "uint32"}
@@ -76,7 +77,7 @@ def _read_flat(path: str, options: Options, vocab_size: int) -> Ids:
         return _read_npy(path)
     magic, version, count = np.frombuffer(head, "<i4", 3).tolist() if len(head) >= 12 else (0, 0, 0)
     if magic not in {known for known, _ in LLM_C}:
-        return flat(path, options.dtype or ("uint16" if vocab_size <= 65_536 else "uint32"))
+        return flat(path, options.dtype or token_dtype(vocab_size))
     dtype = LLM_C.get((magic, version))
     if dtype is None or len(head) < HEADER_BYTES:
         raise StoreError(f"is a file of llm.c in version {version}, which is not known", where=path, fix=COPY_AGAIN)
