@@ -18,7 +18,7 @@ import pytest
 from fake_tpu import Hosts, metadata_server
 
 from maskwright.core.console import show_line
-from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.launch.bucket import agent as agent_module
 from maskwright.launch.bucket import leader, machine, queue
@@ -367,6 +367,10 @@ def test_bucket_that_cannot_be_reached_for_a_while_ends_no_following(
     said = capsys.readouterr()
     assert said.out.count("host 0 | once") == 1 and said.err.count("the network is down") == 1
     assert len(rounds) >= 5  # what else is to be done goes on meanwhile
+    folder.put_json("0002/attempt-001/start.json", {"hosts": 1})
+    ends = iter([None, None, StoppedEarly("as a signal says"), RuntimeError()])  # the third is among the logs
+    with pytest.raises(StoppedEarly, match="as a signal says"):
+        queue.follow(folder, 2, 0.01, lambda: (_ for _ in ()).throw(end) if (end := next(ends)) else None)
     monkeypatch.setattr(Folder, "get_json", lambda self, name: (_ for _ in ()).throw(MaskwrightError("may not")))
     with pytest.raises(MaskwrightError, match="may not"):
         queue.follow(folder, 1, 0.01)
