@@ -377,39 +377,40 @@ def test_bucket_that_cannot_be_reached_for_a_while_ends_no_following(
 
 
 def test_long_job_is_taken_up_from_its_newest_lines(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whatever reads its log reads its end, and lets the watcher have its turns meanwhile."""
-    folder, happened = Folder("memory://jobs/long"), list[str]()
+    folder, happened = Folder(f"file://{tmp_path}"), list[str]()
     folder.put("job.json", JobSpec(JOB).to_json().encode())
-    for attempt in (1, 2):
-        folder.put_json(f"0001/attempt-{attempt:03d}/start.json", {"hosts": 4})
-        for host, piece in itertools.product(range(4), range(1, 501)):
+    for attempt, host in itertools.product((1, 2), range(4)):
+        place = tmp_path / f"0001/attempt-{attempt:03d}/host-{host}"
+        place.mkdir(parents=True)
+        place.with_name("start.json").write_text('{"hosts": 4}')
+        for piece in range(1, 501 if attempt == 2 else 13):
             text = f"a{attempt} p{piece} first\na{attempt} p{piece} last\n"
-            folder.put(f"0001/attempt-{attempt:03d}/host-{host}/log-{piece:06d}.txt", text.encode())
+            (place / f"log-{piece:06d}.txt").write_text(text)
     queue.put_result(folder, 1, 0, "")
     get = Folder.get
     monkeypatch.setattr(Folder, "get", lambda self, name: (happened.append(name), get(self, name))[1])
 
     queue.follow(folder, 1, 0.01, lambda: happened.append("meanwhile"))
     said = capsys.readouterr()
-    assert said.out.splitlines()[-1] == "host 3 | a2 p500 last" and said.out.count("a1 p500 last") == 4
+    assert said.out.splitlines()[-1] == "host 3 | a2 p500 last" and said.out.count("a1 p12 last") == 4
     assert "p1 " not in said.out and said.err.count("older lines of the hosts' logs are left out") == 1
     spans = [list(span) for watcher, span in itertools.groupby(happened, "meanwhile".__eq__) if not watcher]
     assert not any("log-" in name for name in spans[0]) and max(map(len, spans)) <= 11
     assert sum(map(len, spans)) < 100
 
     happened.clear()
-    BucketPlace("memory://jobs/long/job.json").logs(follow=False, lines=3, show=show_line)
+    BucketPlace(f"{folder.location}/job.json").logs(follow=False, lines=3, show=show_line)
     assert capsys.readouterr().out.splitlines()[:3] == [
         f"host 0 | a2 p{end}" for end in ("499 last", "500 first", "500 last")
     ]
     assert len(happened) == 2 + 4 * 2
-    BucketPlace("memory://jobs/long/job.json").stop()
+    BucketPlace(f"{folder.location}/job.json").stop()
     assert len(happened) < 120
-    BucketPlace("memory://jobs/long/job.json").logs(follow=False, lines=None, show=show_line)
+    BucketPlace(f"{folder.location}/job.json").logs(follow=False, lines=None, show=show_line)
     assert capsys.readouterr().out.count("a2 p1 first") == 4
-    folder.remove("", recursive=True)
 
 
 def test_of_two_that_submit_at_once_one_is_refused(tmp_path: Path) -> None:
