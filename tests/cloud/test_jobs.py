@@ -152,7 +152,7 @@ def test_what_hosts_are_told(cloud: Cloud, say: Say) -> None:
     copies = f"checkpoint.copy_to=gs://{BUCKET}/runs/one"
     assert (command.run, command.overrides) == ("runs/one", ("engine.device=tpu", copies))
     assert (command.stop_after_hours, command.stop_after_steps) == (None, 7)  # hours are the watcher's to count
-    assert (spec.environment, spec.folder, spec.restarts, spec.grace_seconds) == (("HF_TOKEN",), ".", 100, 30)
+    assert (spec.environment, spec.folder, spec.restarts, spec.grace_seconds) == (("HF_TOKEN",), ".", 10, 30)
     saves = ["--restarts", "3", "--set", "checkpoint.grace_seconds=40"]
     spec = parse_spec(say(*submit("--dry-run", *saves)), "job.json")
     assert (spec.restarts, spec.grace_seconds) == (3, 45)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from maskwright.cloud.jobs.policy import Action, Rules
 from maskwright.cloud.jobs.watcher import HISTORY, Limits, Machines, Refused, Watcher
 from maskwright.core.errors import Locked, MaskwrightError
 from maskwright.core.folder import Folder
+from maskwright.launch.bucket.leader import Leader
 from maskwright.launch.target import JobSpec, Training
 
 Killed = KeyboardInterrupt
@@ -303,17 +306,33 @@ def test_limits_of_another_submission_do_not_count(scene: Scene) -> None:
 
 
 def test_unknown_beat_is_not_a_life(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene.folder.put_json("hosts/host-0.json", {"beat": 5})
     watcher = scene.watching()
-    assert not watcher._beats_on(0) and not watcher._beats_on(0)
-    scene.folder.put_json("hosts/host-0.json", {"beat": 6})
-    assert watcher._beats_on(0)
-    scene.folder.put_json("hosts/host-0.json", {"beat": 7, "gone": True})
-    assert not watcher._beats_on(0)
-    scene.folder.put_json("hosts/host-0.json", {"beat": 8})
+
+    def beats(**beat: object) -> int:
+        scene.folder.put_json("hosts/host-0.json", beat)
+        return watcher._beating(1)
+
+    assert beats(beat=5) == 0 and beats(beat=5) == 0
+    assert beats(beat=6) == 1
+    assert beats(beat=7, gone=True) == 0
     monkeypatch.setattr(module, "LOST_SECONDS", 0.0)
-    watcher._beats_on(0)
-    assert not watcher._beats_on(0)
+    assert beats(beat=8) == 0 and beats(beat=8) == 0
+
+
+def test_watcher_and_leader_read_what_hosts_say_at_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each read of one host waits here for that of the other."""
+    scene.watching()
+    scene.until("make")
+    get, both = Folder.get, threading.Barrier(2, timeout=5.0)
+
+    def waiting(folder: Folder, name: str) -> bytes | None:
+        if re.search(r"/(host|m)-\d", name):
+            both.wait()
+        return get(folder, name)
+
+    monkeypatch.setattr(Folder, "get", waiting)
+    assert scene.turn().why == "whole"  # heartbeats and health
+    Leader(scene.folder, 2, 5.0).turn(JobSpec(Training("x", "r")), 1, False)  # heartbeats and ends
 
 
 # ---- one at a time ---------------------------------------------------------------------------------------------------

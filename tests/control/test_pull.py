@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -9,19 +10,22 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_tpu import Hosts, metadata_server
 
-from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.console import show_line
+from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.launch.bucket import agent as agent_module
 from maskwright.launch.bucket import leader, machine, queue
 from maskwright.launch.bucket.place import Bucket as BucketPlace
+from maskwright.launch.outcome import End
 from maskwright.launch.target import JobSpec, Training
+from maskwright.run.directory import MANIFEST, step_folder
 
 COMMAND = [sys.executable, "-m", "maskwright"]
 JOB = Training("a.yaml", "runs/a")
@@ -270,6 +274,44 @@ def test_beat_of_a_host_that_is_gone_begins_no_job(tmp_path: Path) -> None:
     assert queue.last_attempt(folder, 1) == 1
 
 
+def test_restarts_pause_and_a_job_that_saves_nothing_is_given_up(tmp_path: Path) -> None:
+    """Each attempt is killed. The third has saved; another agent of host 0 goes on with the count."""
+    folder, spec, now, saved = Folder(f"file://{tmp_path}"), JobSpec(JOB, restarts=2), 0.0, 0
+
+    def lead() -> leader.Leader:
+        return leader.Leader(folder, 1, 5.0, clock=lambda: now, saved=lambda spec: saved)
+
+    host_0, pauses, ended = lead(), list[float](), 0.0
+    for turn in range(200):
+        now = float(turn)
+        folder.put_json("hosts/host-0.json", {"beat": turn, "submission": 1, "idle": True})
+        before = queue.last_attempt(folder, 1)
+        host_0.turn(spec, before, False)
+        if queue.read_result(folder, 1) is not None:
+            break
+        if (number := queue.last_attempt(folder, 1)) > before:
+            pauses.append(now - ended)
+            host_0, ended, saved = lead() if number == 2 else host_0, now, 100 if number > 2 else 0
+            folder.put_json(f"{queue.attempt_folder(1, number)}/host-0/exit.json", asdict(End(0, 137, time=now)))
+    result = queue.read_result(folder, 1)
+    assert result and (result["code"], result["cause"]) == (1, "host 0: killed by SIGKILL")
+    assert pauses[1:] == [11.0, 21.0, 11.0, 21.0]  # a second of it until the end is seen; never a third in a row
+
+
+def test_host_that_was_made_again_sees_checkpoints_where_copies_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    command = Training(
+        "a.yaml", "runs/a", ("data.store=s", "schedule.steps=9", f"checkpoint.copy_to=file://{tmp_path}/c")
+    )
+    for config, place, step in ((False, "job/runs/a/checkpoints", 3), (True, "c", 7), (True, "c", 8)):
+        (tmp_path / "job").mkdir(exist_ok=True)
+        (tmp_path / "job" / "a.yaml").write_text("{}") if config else None
+        Folder(str(tmp_path)).put(f"{place}/{step_folder(step)}/{MANIFEST}", b"{}")
+        assert leader.saved_step(JobSpec(command, folder="job")) == step
+
+
 def test_host_whose_beat_stands_still_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Folder(f"file://{tmp_path}")
     folder.put("job.json", JobSpec(JOB, restarts=0).to_json().encode())
@@ -325,9 +367,69 @@ def test_bucket_that_cannot_be_reached_for_a_while_ends_no_following(
     said = capsys.readouterr()
     assert said.out.count("host 0 | once") == 1 and said.err.count("the network is down") == 1
     assert len(rounds) >= 5  # what else is to be done goes on meanwhile
+    folder.put_json("0002/attempt-001/start.json", {"hosts": 1})
+    ends = iter([None, None, StoppedEarly("as a signal says"), RuntimeError()])  # the third is among the logs
+    with pytest.raises(StoppedEarly, match="as a signal says"):
+        queue.follow(folder, 2, 0.01, lambda: (_ for _ in ()).throw(end) if (end := next(ends)) else None)
     monkeypatch.setattr(Folder, "get_json", lambda self, name: (_ for _ in ()).throw(MaskwrightError("may not")))
     with pytest.raises(MaskwrightError, match="may not"):
         queue.follow(folder, 1, 0.01)
+
+
+def test_long_job_is_taken_up_from_its_newest_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever reads its log reads its end, and lets the watcher have its turns meanwhile."""
+    folder, happened = Folder(f"file://{tmp_path}"), list[str]()
+    folder.put("job.json", JobSpec(JOB).to_json().encode())
+    for attempt, host in itertools.product((1, 2), range(4)):
+        place = tmp_path / f"0001/attempt-{attempt:03d}/host-{host}"
+        place.mkdir(parents=True)
+        place.with_name("start.json").write_text('{"hosts": 4}')
+        for piece in range(1, 501 if attempt == 2 else 13):
+            text = f"a{attempt} p{piece} first\na{attempt} p{piece} last\n"
+            (place / f"log-{piece:06d}.txt").write_text(text)
+    queue.put_result(folder, 1, 0, "")
+    get = Folder.get
+    monkeypatch.setattr(Folder, "get", lambda self, name: (happened.append(name), get(self, name))[1])
+
+    queue.follow(folder, 1, 0.01, lambda: happened.append("meanwhile"))
+    said = capsys.readouterr()
+    assert said.out.splitlines()[-1] == "host 3 | a2 p500 last" and said.out.count("a1 p12 last") == 4
+    assert "p1 " not in said.out and said.err.count("older lines of the hosts' logs are left out") == 1
+    spans = [list(span) for watcher, span in itertools.groupby(happened, "meanwhile".__eq__) if not watcher]
+    assert not any("log-" in name for name in spans[0]) and max(map(len, spans)) <= 11
+    assert sum(map(len, spans)) < 100
+
+    happened.clear()
+    BucketPlace(f"{folder.location}/job.json").logs(follow=False, lines=3, show=show_line)
+    assert capsys.readouterr().out.splitlines()[:3] == [
+        f"host 0 | a2 p{end}" for end in ("499 last", "500 first", "500 last")
+    ]
+    assert len(happened) == 2 + 4 * 2
+    BucketPlace(f"{folder.location}/job.json").stop()
+    assert len(happened) < 120
+    BucketPlace(f"{folder.location}/job.json").logs(follow=False, lines=None, show=show_line)
+    assert capsys.readouterr().out.count("a2 p1 first") == 4
+
+
+def test_of_two_that_submit_at_once_one_is_refused(tmp_path: Path) -> None:
+    folder, other = Folder(f"file://{tmp_path}"), JobSpec(Training("b.yaml", "runs/b"))
+
+    def meanwhile(submission: int) -> None:
+        with pytest.raises(InputError, match=r"another job was submitted here at the same moment\. Fix: submit again"):
+            queue.put_spec(folder, other)
+
+    assert queue.put_spec(folder, JobSpec(JOB), meanwhile) == 1
+    assert queue.read_spec(folder) == JobSpec(JOB)
+    folder.remove("job.json")  # as if it had been killed in between: the same command goes on
+    assert queue.put_spec(folder, JobSpec(JOB)) == 1
+
+
+def test_first_result_counts(tmp_path: Path) -> None:
+    folder = Folder(f"file://{tmp_path}")
+    assert queue.put_result(folder, 1, 0, "") and not queue.put_result(folder, 1, 75, "taken away")
+    assert (queue.read_result(folder, 1) or {})["code"] == 0
 
 
 def test_terminal_is_not_steered_by_what_lies_in_a_bucket() -> None:

@@ -310,9 +310,10 @@ def test_hosts_with_different_images_begin_nothing(tmp_path: Path, capsys: pytes
 
 def test_host_that_said_that_it_goes_is_lost_at_once(tmp_path: Path) -> None:
     folder = Folder(f"file://{tmp_path}")
-    lead = leader.Leader(folder, 1, 0.1)
+    lead, spec = leader.Leader(folder, 1, 0.1, saved=lambda spec: 0), JobSpec(Training("a.yaml", "r"), restarts=0)
     folder.put_json("hosts/host-0.json", {"beat": 1})
-    assert lead._look_at(0)
+    lead.turn(spec, 1, False)
+    assert queue.read_result(folder, 1) is None
     folder.put_json("hosts/host-0.json", {"beat": 2, "gone": True})
-    assert lead._look_at(0) is None
-    assert lead._ends("0001/attempt-001", {0: None})[0].why == "its agent was ended"
+    lead.turn(spec, 1, False)
+    assert (queue.read_result(folder, 1) or {})["cause"] == "host 0: lost (its agent was ended)"

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Protocol
 
@@ -14,6 +15,29 @@ from maskwright.core.console import say, warn
 from maskwright.launch.outcome import EARLY, End, Verdict, conclude, judge, report
 
 LONGEST_WAIT_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Streak:
+    """Attempts in a row that have ended without a new checkpoint in between."""
+
+    ends: int = 0
+    newest: int = 0
+    """Step of the newest checkpoint at the last of these ends."""
+
+    def after(self, newest: int) -> Streak:
+        """With one more end, at which `newest` is the step of the newest checkpoint."""
+        return Streak(self.ends + 1 if newest == self.newest else 1, newest)
+
+    def pause_seconds(self, first: float) -> float:
+        """Before the next attempt: `first` after one end, twice as long after each further one, up to
+        `LONGEST_WAIT_SECONDS`."""
+        return min(first * 2.0 ** (self.ends - 1), max(first, LONGEST_WAIT_SECONDS))
+
+    def describe(self, cause: str, restarts: int, seconds: float) -> str:
+        """What comes next, in words."""
+        which = f"from step {self.newest:,}, " if self.newest else ""
+        return f"{cause or 'one was lost'}: starting again {which}restart {self.ends} of {restarts} in {seconds:g} s"
 
 
 class Attempt(Protocol):
@@ -91,8 +115,8 @@ def run(
 
     `restarts`: how many times in a row the job is restarted without a new checkpoint in between; None where others
     restart it. `saved`: step of its newest checkpoint. A launcher that does not see the run's folder counts all
-    restarts. `wait_seconds`: pause before the first of them, which doubles with each, up to `LONGEST_WAIT_SECONDS`."""
-    failures, newest = 0, saved()
+    restarts. `wait_seconds`: pause before the first of them (`Streak.pause_seconds`)."""
+    streak = Streak()
     for number in itertools.count(1):
         attempt = begin(number)
         try:
@@ -100,19 +124,17 @@ def run(
         finally:
             attempt.close()
         verdict = judge(attempt.ends, attempt.size, asked=stop.asked)
-        before, newest = newest, saved()
-        failures = failures + 1 if newest == before else 1
+        streak = streak.after(saved())
         if who == "host" and (verdict.code or verdict.restart):
             for line in report(attempt.ends, verdict):
                 say(line)
         cause = verdict.cause.describe(who) if verdict.cause else ""
         if verdict.restart and restarts is None:
             verdict = Verdict(EARLY, False, verdict.cause, verdict.reason)
-        if not verdict.restart or failures > (restarts or 0):
+        if not verdict.restart or streak.ends > (restarts or 0):
             break
-        seconds = min(wait_seconds * 2.0 ** (failures - 1), max(wait_seconds, LONGEST_WAIT_SECONDS))
-        which = f"from step {newest:,}, " if newest else ""
-        warn(f"{cause or 'one was lost'}: starting again {which}restart {failures} of {restarts} in {seconds:g} s")
+        seconds = streak.pause_seconds(wait_seconds)
+        warn(streak.describe(cause, restarts or 0, seconds))
         stop.pause(seconds)
         if stop.asked:
             verdict = Verdict(EARLY, False, verdict.cause, "signal")

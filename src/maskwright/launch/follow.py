@@ -59,6 +59,8 @@ def until_over(
             trouble = ""
             if found is not None:
                 return found
+        except StoppedEarly:  # a signal, or a wish: nothing that passes
+            raise
         except MaskwrightError as error:
             if not passes(error):
                 say(f"{where}: no longer followed; the job goes on, and `maskwright stop {where}` ends it")

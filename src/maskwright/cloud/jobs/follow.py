@@ -46,8 +46,8 @@ class OnEnvironment(target.Place):
     prices: Prices = None
     env: Env = ()
     setup: Setup = None
-    restarts: Restarts = 100
-    """Each preemption is one, and money is what ends too many."""
+    restarts: Restarts = 10
+    """Some more than elsewhere: hosts may be preempted several times before a run has saved anything new."""
 
     def submit(self, command: Training, *, dry_run: bool, tell: Tell = show) -> None:
         """Follows the job to its end, unless it is detached."""

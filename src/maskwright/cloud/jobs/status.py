@@ -12,7 +12,7 @@ from maskwright.cloud.jobs.watcher import HISTORY
 from maskwright.core.console import Show, human_seconds, say
 from maskwright.core.errors import InputError, StoppedEarly
 from maskwright.launch.bucket.place import Bucket, JobReport, look
-from maskwright.launch.bucket.queue import put_result, read_result, read_spec
+from maskwright.launch.bucket.queue import put_result, read_spec
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,6 @@ def end_jobs(location: str, parts: Collection[str]) -> None:
     its last checkpoint."""
     for place in places(location):
         spec = read_spec(place.folder) if not parts or place.kind in parts else None
-        if spec is None or read_result(place.folder, spec.submission) is not None:
-            continue
-        say(f"this ends the job that runs on its {place.kind} (submission {spec.submission}); it is told to save")
         why = "env down took its hosts away"
-        put_result(place.folder, spec.submission, StoppedEarly.exit_code, why, hosts_taken=True)
+        if spec and put_result(place.folder, spec.submission, StoppedEarly.exit_code, why, hosts_taken=True):
+            say(f"this ends the job that runs on its {place.kind} (submission {spec.submission}); it is told to save")

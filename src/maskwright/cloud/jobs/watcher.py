@@ -22,10 +22,10 @@ from maskwright.cloud.jobs.policy import Action, Hear, History, Kind, Rules, See
 from maskwright.core import records
 from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, Locked, MaskwrightError, StoppedEarly
-from maskwright.core.folder import Folder
+from maskwright.core.folder import Folder, each
 from maskwright.core.secrets import redact
 from maskwright.launch.bucket.leader import LOST_SECONDS
-from maskwright.launch.bucket.queue import is_asked, plain, put_result, read_result, read_spec
+from maskwright.launch.bucket.queue import is_asked, plain, put_result, read_beats, read_result, read_spec
 from maskwright.launch.bucket.slots import Pulse
 from maskwright.launch.target import JobSpec
 
@@ -290,7 +290,7 @@ class Watcher:
             exists=machines.exists,
             machines=len(machines.names),
             running=machines.running,
-            beating=sum(self._beats_on(index) for index in range(machines.wanted)),
+            beating=self._beating(machines.wanted),
             making=machines.making,
             idle=sum(f"{name}.json" in notes for name in machines.stopped),
             trouble=machines.trouble,
@@ -303,17 +303,22 @@ class Watcher:
             asked=spec is not None and is_asked(self._folder, spec.submission),
         )
 
-    def _beats_on(self, index: int) -> bool:
-        beat = self._folder.get_json(f"hosts/host-{index}.json")
-        lost = self._pulse.still(index, beat) >= LOST_SECONDS
-        return beat is not None and not beat.get("gone") and not lost and self._pulse.has_moved(index)
+    def _beating(self, wanted: int) -> int:
+        """How many hosts' agents are alive."""
+        beats = read_beats(self._folder, wanted)
+        still = [self._pulse.still(index, beat) for index, beat in enumerate(beats)]
+        return sum(
+            beat is not None and not beat.get("gone") and still[index] < LOST_SECONDS and self._pulse.has_moved(index)
+            for index, beat in enumerate(beats)
+        )
 
     def _refused(self, machines: Machines) -> str:
         """The words of a host that cannot be used: another one like it would say the same."""
         if machines.refused:
             return machines.refused
-        for name in (*machines.names, *machines.stopped):
-            health = self._folder.get_json(f"health/{name}.json") or {}
+        names = (*machines.names, *machines.stopped)
+        found = each(self._folder.get_json, [f"health/{name}.json" for name in names])
+        for name, health in zip(names, (one or {} for one in found), strict=True):
             # A host begins an agent that ended again, until it gives up.
             if health.get("ok") is False and (health.get("final") is True or name in machines.stopped):
                 return plain(f"{name}: {health.get('step')}: {health.get('what')}")
@@ -376,7 +381,7 @@ class Watcher:
 
     def _conclude(self, action: Action, history: History) -> None:
         """In the place of host 0's agent, which is gone or never comes."""
-        if history.submission and read_result(self._folder, history.submission) is None:
+        if history.submission:
             put_result(self._folder, history.submission, action.code, action.why)
 
 

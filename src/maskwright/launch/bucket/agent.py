@@ -25,7 +25,15 @@ from maskwright.core.secrets import redact
 from maskwright.launch.attempts import Stop
 from maskwright.launch.bucket import leader, machine
 from maskwright.launch.bucket.leader import Leader
-from maskwright.launch.bucket.queue import attempt_folder, is_asked, last_attempt, read_result, read_spec, spec_folder
+from maskwright.launch.bucket.queue import (
+    attempt_folder,
+    is_asked,
+    last_attempt,
+    log_piece,
+    read_result,
+    read_spec,
+    spec_folder,
+)
 from maskwright.launch.bucket.slots import Slot, Slots
 from maskwright.launch.cluster import PORT
 from maskwright.launch.outcome import End, conclude
@@ -260,7 +268,7 @@ class Agent:
         if self._log and (self._attempt.over or now - self._logged_at >= every):
             self._logged_at = now
             content = b"".join(self._log)
-            self.folder.put(f"{self._place}/log-{self._segment + 1:06d}.txt", content)
+            self.folder.put(log_piece(self._place, self._segment + 1), content)
             self._segment += 1
             self._log.clear()
             self._log_bytes = 0

@@ -8,9 +8,20 @@ from typing import Annotated, Any, ClassVar
 
 from maskwright.core.console import Show, say
 from maskwright.core.errors import InputError
-from maskwright.core.folder import Folder
+from maskwright.core.folder import Folder, each
 from maskwright.launch.bucket import queue
-from maskwright.launch.bucket.queue import attempt_folder, last_attempt, plain, read_result, read_spec
+from maskwright.launch.bucket.queue import (
+    attempt_folder,
+    last_attempt,
+    log_pieces,
+    plain,
+    read_beats,
+    read_ends,
+    read_piece,
+    read_result,
+    read_spec,
+)
+from maskwright.launch.outcome import End
 from maskwright.launch.target import (
     Env,
     GraceSeconds,
@@ -115,11 +126,9 @@ def look(folder: Folder, name: str, num_hosts: int | None = None) -> JobReport:
     number = spec.submission
     result = read_result(folder, number) or {}
     attempt = last_attempt(folder, number)
-    hosts = []
-    for host in range(_hosts(folder) if num_hosts is None else num_hosts):
-        beat = folder.get_json(f"hosts/host-{host}.json")
-        said = folder.get_json(f"{attempt_folder(number, attempt)}/host-{host}/exit.json") if attempt else None
-        hosts.append(f"host {host}: {_host(beat, said, number)}")
+    beats = read_beats(folder, _hosts(folder) if num_hosts is None else num_hosts)
+    ends = read_ends(folder, attempt_folder(number, attempt), len(beats)) if attempt else [None] * len(beats)
+    hosts = [f"host {host}: {_host(*said, number)}" for host, said in enumerate(zip(beats, ends, strict=True))]
     return JobReport(name, number, attempt, hosts, result.get("code"), plain(str(result.get("cause", ""))))
 
 
@@ -127,14 +136,14 @@ def _hosts(folder: Folder) -> int:
     return max((int(found[1]) + 1 for name in folder.names("hosts") if (found := BEAT.fullmatch(name))), default=0)
 
 
-def _host(beat: dict[str, Any] | None, said: dict[str, Any] | None, submission: int) -> str:
+def _host(beat: dict[str, Any] | None, end: End | None, submission: int) -> str:
     if beat is None:
         return "no agent has spoken yet"
     name = beat.get("instance") or beat.get("host") or "a host"
     if beat.get("gone"):
         return f"{name} has gone"
-    if said is not None:
-        return f"{name}, attempt ended with {said['code'] if said['code'] is not None else 'the host'}"
+    if end is not None:
+        return f"{name}, attempt ended with {'the host' if end.code is None else end.code}"
     if beat.get("submission") != submission:
         return f"{name} has not seen this submission yet"
     return f"{name} {'waits' if beat.get('idle') else 'computes'}, by its last heartbeat"
@@ -147,9 +156,17 @@ def show_log(folder: Folder, submission: int, lines: int | None, show: Show) -> 
         return say(f"{folder.location}: submission {submission} has not begun yet")
     start = folder.get_json(f"{attempt_folder(submission, attempt)}/start.json") or {}
     for host in range(int(start.get("hosts", 0))):
-        place = f"{attempt_folder(submission, attempt)}/host-{host}"
-        names = [name for name in folder.names(place) if name.startswith("log-")]
-        text = b"".join(folder.get(f"{place}/{name}") or b"" for name in sorted(names)).decode(errors="replace")
-        whole = text.splitlines()
-        for line in whole if lines is None else whole[max(0, len(whole) - lines) :]:
-            show(host, plain(line))
+        for line in _last_lines(folder, f"{attempt_folder(submission, attempt)}/host-{host}", lines):
+            show(host, line)
+
+
+def _last_lines(folder: Folder, place: str, count: int | None) -> list[str]:
+    """Of a host's log, whose last pieces are enough for its last lines."""
+    numbers = log_pieces(folder, place)
+    if count is None:
+        texts = each(lambda number: read_piece(folder, place, number) or [], numbers)
+        return [line for lines in texts for line in lines]
+    found: list[str] = []
+    while numbers and len(found) < count:
+        found = (read_piece(folder, place, numbers.pop()) or []) + found
+    return found[max(0, len(found) - count) :]
