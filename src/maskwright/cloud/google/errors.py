@@ -44,9 +44,9 @@ ROLES = (  # the role with the least besides that permission; https://cloud.goog
     ("logging.", "roles/logging.viewer"),
     ("iap.", "roles/iap.tunnelResourceAccessor"),
 )
-PARTS = r"(?:\.\w{1,60}){2,9}"
+PARTS = r"(?:\.\w{1,60}+){2,9}+"
 PERMISSION = re.compile(
-    rf"(?:permission|access)[^\w']*'?([a-z]\w{{0,60}}{PARTS})|\b([a-z]\w{{0,60}}{PARTS})'? permission"
+    rf"(?:permission|access)[^\w']*'?([a-z]\w{{0,60}}+{PARTS})|\b([a-z]\w{{0,60}}+{PARTS})'? permission"
     rf"|\b(storage{PARTS}) access",
     re.IGNORECASE,
 )
