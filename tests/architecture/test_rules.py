@@ -198,6 +198,17 @@ def test_one_function_says_how_a_python_of_its_own_is_started() -> None:
     assert started == ["core/child.py"]
 
 
+def test_one_room_prints() -> None:
+    """So that nothing of others reaches a terminal with control characters. The other two answer their parent."""
+    printing = {
+        name(path)
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "typer.echo", "sys.stdout.write")
+    }
+    assert printing == {"core/console.py", "engines/jax/look.py", "engines/torch/look.py"}
+
+
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_functions_fit_a_screen(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):

@@ -41,11 +41,10 @@ from maskwright.cli import (  # noqa: F401 - each puts its commands into the tab
     watch,
 )
 from maskwright.cli.options import JSON_VERSION, app
-from maskwright.core.console import say
+from maskwright.core.console import answer, escaped, print_exception, say
 from maskwright.core.errors import InputError, JobError, MaskwrightError, StoppedEarly, as_record
 from maskwright.core.extras import explain_import
 from maskwright.core.parent import PARENT, tell_error, tell_reason
-from maskwright.core.secrets import print_exception
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Base of all that is wrong with a command line; typer has no public name for it."""
@@ -54,7 +53,7 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 @app.callback(invoke_without_command=True)
 def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     if version:
-        print(f"maskwright {__version__}")
+        answer(f"maskwright {__version__}")
         raise typer.Exit()
 
 
@@ -171,7 +170,7 @@ def _explain(error: Exception, beside: bool, as_json: bool) -> int:
 def _say(word: str, error: MaskwrightError, as_json: bool) -> None:
     """The last line on stderr. To a program, one document of JSON."""
     record = {"version": JSON_VERSION, "error": as_record(error)}
-    say(json.dumps(record, ensure_ascii=False) if as_json else f"{word}: {error}")
+    say(escaped(json.dumps(record, ensure_ascii=False)) if as_json else f"{word}: {error}")
 
 
 def main() -> NoReturn:

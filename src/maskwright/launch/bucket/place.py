@@ -10,7 +10,7 @@ from maskwright.core.console import Show, say
 from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder
 from maskwright.launch.bucket import queue
-from maskwright.launch.bucket.queue import attempt_folder, last_attempt, plain, read_result, read_spec
+from maskwright.launch.bucket.queue import attempt_folder, last_attempt, read_result, read_spec
 from maskwright.launch.target import (
     Env,
     GraceSeconds,
@@ -120,7 +120,7 @@ def look(folder: Folder, name: str, num_hosts: int | None = None) -> JobReport:
         beat = folder.get_json(f"hosts/host-{host}.json")
         said = folder.get_json(f"{attempt_folder(number, attempt)}/host-{host}/exit.json") if attempt else None
         hosts.append(f"host {host}: {_host(beat, said, number)}")
-    return JobReport(name, number, attempt, hosts, result.get("code"), plain(str(result.get("cause", ""))))
+    return JobReport(name, number, attempt, hosts, result.get("code"), str(result.get("cause", "")))
 
 
 def _hosts(folder: Folder) -> int:
@@ -152,4 +152,4 @@ def show_log(folder: Folder, submission: int, lines: int | None, show: Show) -> 
         text = b"".join(folder.get(f"{place}/{name}") or b"" for name in sorted(names)).decode(errors="replace")
         whole = text.splitlines()
         for line in whole if lines is None else whole[max(0, len(whole) - lines) :]:
-            show(host, plain(line))
+            show(host, line)

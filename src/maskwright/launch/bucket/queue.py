@@ -111,9 +111,9 @@ def follow(
             meanwhile()
             result = until_over(look, where, poll_seconds, meanwhile=meanwhile)
     for line in result["report"]:
-        say(plain(str(line)))
+        say(str(line))
     reason = as_reason(str(result.get("reason")))
-    conclude(int(result["code"]), plain(str(result["cause"])), folder.location, reason)
+    conclude(int(result["code"]), str(result["cause"]), folder.location, reason)
 
 
 def _news(folder: Folder, submission: int, begun: dict[int, list[int]], show: Show) -> dict[str, Any] | None:
@@ -133,9 +133,4 @@ def _show_logs(folder: Folder, place: str, shown: list[int], show: Show) -> None
         while (content := folder.get(f"{place}/host-{host}/log-{shown[host] + 1:06d}.txt")) is not None:
             shown[host] += 1
             for line in content.decode(errors="replace").splitlines():
-                show(host, plain(line))
-
-
-def plain(line: str) -> str:
-    """What others wrote into a bucket does not steer this terminal."""
-    return "".join(one for one in line if one.isprintable() or one == "\t")
+                show(host, line)
