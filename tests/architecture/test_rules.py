@@ -61,7 +61,7 @@ HEAVY = {
     "onnxruntime": {"tasks/onnx_export.py"},
     "transformers": {"tasks/export.py", "model/torch/compare.py"},
     "huggingface_hub": {"tasks/hub.py"},
-    "tokenizers": {"text/tokenizer.py", "text/sequences.py", "labels/encode.py"},
+    "tokenizers": {"text/tokenizer.py", "text/pattern_trial.py", "text/sequences.py", "labels/encode.py"},
     "gigatoken": {"text/encoder.py"},
     "rensa": {"text/cleaning/near_duplicates.py"},
     "py3langid": {"text/cleaning/language.py"},

@@ -48,6 +48,8 @@ from maskwright.core.parent import PARENT, tell_error, tell_reason
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Base of all that is wrong with a command line; typer has no public name for it."""
+RUST = "PanicException"
+"""What libraries in Rust break off with, such as tokenizers in the middle of a text. It is no `Exception`."""
 
 
 @app.callback(invoke_without_command=True)
@@ -91,7 +93,9 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != RUST:
+            raise
         if debug:
             print_exception(error)
         return _explain(error, beside, as_json)
@@ -143,7 +147,7 @@ def _meant(error: Any, words: list[str]) -> str:
     return f"did you mean {' or '.join(near)}?" if near else f"`{error.ctx.command_path} --help` lists them"
 
 
-def _explain(error: Exception, beside: bool, as_json: bool) -> int:
+def _explain(error: BaseException, beside: bool, as_json: bool) -> int:
     """Says what went wrong in one line, and returns the exit code. Of the ranks that share this terminal, the first
     tells what became of others; those `beside` it leave that out."""
     error = explain_import(error) or error
@@ -157,6 +161,9 @@ def _explain(error: Exception, beside: bool, as_json: bool) -> int:
     if isinstance(error, MemoryError):
         fix = "lower batch.micro_batch_rows, and raise batch.virtual_workers to keep the batch"
         failed = MaskwrightError("out of memory", fix=fix)
+    elif type(error).__name__ == RUST:
+        fix = "see which text it is, or take another tokenizer: it is one of its patterns most often"
+        failed = MaskwrightError(f"a library gives up: {error}", fix=fix)
     elif isinstance(error, OSError):
         failed = MaskwrightError(str(error.strerror or error), where=str(error.filename or "the system"))
     else:
