@@ -48,6 +48,17 @@ from maskwright.core.parent import PARENT, tell_error, tell_reason
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Base of all that is wrong with a command line; typer has no public name for it."""
+MORE_MEMORY = "end other programs, or take a machine with more memory"
+LESS_MEMORY = {
+    "pretrain": "lower batch.micro_batch_rows, and raise batch.virtual_workers to keep the batch",
+    "finetune": "raise batch.virtual_workers, so that fewer of batch.examples are computed at once",
+    "compare": "give a lower --processes-at-once, or --set batch.virtual_workers=N with a higher N, so that fewer of "
+    "batch.examples are computed at once",
+    "predict": "give a shorter --max-seq-len, or --input with fewer texts",
+    "embed": "give a shorter --max-seq-len, or --input with fewer texts",
+    "evaluate": "give a shorter --seq-len or a lower --max-rows, or --input with fewer texts",
+}
+"""What makes a command take less; others have nothing for that."""
 RUST = "PanicException"
 """What libraries in Rust break off with, such as tokenizers in the middle of a text. It is no `Exception`."""
 
@@ -98,7 +109,7 @@ def run(arguments: list[str]) -> int:
             raise
         if debug:
             print_exception(error)
-        return _explain(error, beside, as_json)
+        return _explain(error, next(iter(words), ""), beside, as_json)
 
 
 def _misused(error: Any, words: list[str], as_json: bool) -> int:
@@ -147,7 +158,7 @@ def _meant(error: Any, words: list[str]) -> str:
     return f"did you mean {' or '.join(near)}?" if near else f"`{error.ctx.command_path} --help` lists them"
 
 
-def _explain(error: BaseException, beside: bool, as_json: bool) -> int:
+def _explain(error: BaseException, command: str, beside: bool, as_json: bool) -> int:
     """Says what went wrong in one line, and returns the exit code. Of the ranks that share this terminal, the first
     tells what became of others; those `beside` it leave that out."""
     error = explain_import(error) or error
@@ -158,9 +169,10 @@ def _explain(error: BaseException, beside: bool, as_json: bool) -> int:
         if not (beside and (isinstance(error, JobError) or reason in ("agreed", "lost"))):
             _say("error" if reason is None else "stopped", error, as_json)
         return error.exit_code
-    if isinstance(error, MemoryError):
-        fix = "lower batch.micro_batch_rows, and raise batch.virtual_workers to keep the batch"
-        failed = MaskwrightError("out of memory", fix=fix)
+    from maskwright.engines.base import is_out_of_memory  # NumPy
+
+    if is_out_of_memory(error):
+        failed = MaskwrightError("out of memory", fix=LESS_MEMORY.get(command, MORE_MEMORY))
     elif type(error).__name__ == RUST:
         fix = "see which text it is, or take another tokenizer: it is one of its patterns most often"
         failed = MaskwrightError(f"a library gives up: {error}", fix=fix)
