@@ -82,10 +82,24 @@ GROWS, SLOW = "characters of one, over 100. Fix: ", "takes exponentially long on
         ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "ByteLevel"}] * 40}}, GROWS),
         ({"decoder": replaced({"String": "a"}, "a" * 1000, 4, "decoders")}, GROWS),
         ({"normalizer": replaced({"String": "a"}, "b", 2000)}, "has 2,002 steps, over 1,000. Fix: "),
+        ({"pre_tokenizer": splitting("a" * 20_000)}, "has a pattern of more than 10,000 characters. Fix: "),
+        ({"pre_tokenizer": splitting("((a+)+")}, "cannot be loaded: "),
         ({"pre_tokenizer": splitting("(a+)+$")}, SLOW),
         ({"pre_tokenizer": splitting(r"(\w|[a-z])*$")}, SLOW),
     ],
-    ids=["replace", "doubling", "at every place", "prepend", "bytes", "decoder", "steps", "repeats", "choices"],
+    ids=[
+        "replace",
+        "doubling",
+        "at every place",
+        "prepend",
+        "bytes",
+        "decoder",
+        "steps",
+        "length",
+        "no pattern",
+        "repeats",
+        "choices",
+    ],
 )
 def test_tokenizer(changes: dict[str, Any], words: str, tokenizer: str, tmp_path: Path) -> None:
     content = storage.read_json(os.path.join(tokenizer, "tokenizer.json"))

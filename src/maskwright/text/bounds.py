@@ -21,7 +21,7 @@ from maskwright.text.vocabulary import TRAIN_ONE, steps
 
 MOST_GROWTH = 100
 """Characters that one may become. What is in use makes 33 at most: a sign of XLM-R's table, in bytes."""
-MOST_STEPS, LONGEST_AFFIX = 1000, 100
+MOST_STEPS, LONGEST_AFFIX, LONGEST_PATTERN = 1000, 100, 10_000
 GROWTH_OF_TYPE = {"ByteLevel": 4.0, "BertNormalizer": 3.0}
 """A character has up to 4 bytes, and a Chinese one gets spaces around it."""
 MAY_BE_EMPTY = ("*", "?", "|", "^", "$", "{0", "{,", "()", "\\b", "\\B", "\\A", "\\Z", "\\z", "\\G", "\\K")
@@ -62,6 +62,9 @@ def require_quick(content: dict[str, Any], path: str) -> None:
     parts = ("normalizer", "pre_tokenizer", "decoder")
     for pattern in (step.get("pattern") for part in parts for step in steps(content.get(part))):
         written = pattern.get("Regex") if isinstance(pattern, dict) else None
+        if isinstance(written, str) and len(written) > LONGEST_PATTERN:
+            what = f"has a pattern of more than {LONGEST_PATTERN:,} characters"
+            raise TokenizerError(what, where=path, fix=TRAIN_ONE)
         if isinstance(written, str) and _may_explode(written) and not _is_quick(written):
             what = f"its pattern {written[:60]!r} takes exponentially long on some texts"
             raise TokenizerError(what, where=path, fix=f"write it without repeats inside repeats, or {TRAIN_ONE}")
@@ -145,7 +148,7 @@ def _repeats(pattern: str, place: int) -> bool:
 
 
 def _behind_class(pattern: str, place: int) -> int:
-    """Classes may hold classes, and a ] at their begin."""
+    """Classes may hold classes."""
     depth = 0
     while place < len(pattern):
         sign = pattern[place]
