@@ -13,6 +13,7 @@ from itertools import groupby
 from pathlib import Path
 
 from maskwright.core.console import human_seconds
+from maskwright.report.markdown import literal
 from maskwright.tasks.speedrun.record import RECORD, Record, Verdict, judge, read_record
 from maskwright.tasks.speedrun.tracks import TRACKS, shown
 
@@ -76,9 +77,9 @@ def table(found: Found) -> str:
             value = f"{record.metric} {shown(record.metric, verdict.value)} ± {shown(record.metric, verdict.deviation)}"
             first = verdict.seconds == best.get(machine_kind(record))
             mark = "does not hold" if not verdict.holds else "**best**" if first else ""
-            who, time = f"[{record.name}]({place}), {record.by}, {record.date}", human_seconds(verdict.seconds)
-            where = ", ".join(filter(None, (machine(record), precision(record))))
-            cells = (f"`{track}`", who, where, time, value, verdict.seeds, f"{verdict.p:.1g}", mark)
+            who = f"[{literal(record.name)}]({place}), {literal(record.by)}, {literal(record.date)}"
+            time, where = human_seconds(verdict.seconds), ", ".join(filter(None, (machine(record), precision(record))))
+            cells = (f"`{track}`", who, literal(where), time, value, verdict.seeds, f"{verdict.p:.1g}", mark)
             lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines) + "\n"
 

@@ -61,7 +61,7 @@ HEAVY = {
     "onnxruntime": {"tasks/onnx_export.py"},
     "transformers": {"tasks/export.py", "model/torch/compare.py"},
     "huggingface_hub": {"tasks/hub.py"},
-    "tokenizers": {"text/tokenizer.py", "text/sequences.py", "labels/encode.py"},
+    "tokenizers": {"text/tokenizer.py", "text/pattern_trial.py", "text/sequences.py", "labels/encode.py"},
     "gigatoken": {"text/encoder.py"},
     "rensa": {"text/cleaning/near_duplicates.py"},
     "py3langid": {"text/cleaning/language.py"},
@@ -196,6 +196,17 @@ def test_one_function_says_how_a_python_of_its_own_is_started() -> None:
         if isinstance(node, ast.List | ast.Tuple) and any(ast.unparse(part) == "sys.executable" for part in node.elts)
     ]
     assert started == ["core/child.py"]
+
+
+def test_one_room_prints() -> None:
+    """So that nothing of others reaches a terminal with control characters. The other two answer their parent."""
+    printing = {
+        name(path)
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "typer.echo", "sys.stdout.write")
+    }
+    assert printing == {"core/console.py", "engines/jax/look.py", "engines/torch/look.py"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)

@@ -13,7 +13,9 @@ import transformers
 from finetuned import finished_run, shape
 
 from maskwright.cli.main import run as command
+from maskwright.core import storage
 from maskwright.tasks import embed as module
+from maskwright.tasks.models import load_model
 
 GENERATOR = np.random.default_rng(4)
 WORDS = ["fox", "garden", "the", "rained", "Größe", "letters,", "again!", "blue"]
@@ -62,6 +64,24 @@ def test_vectors_are_those_of_sentence_transformers(kind: str, source: Path, tok
     assert command(["embed", run, *words]) == 0
     theirs = package.SentenceTransformer(folder, device="cpu", local_files_only=True).encode(TEXTS, batch_size=5)
     np.testing.assert_allclose(np.load(out), theirs, atol=2e-5)
+
+
+def test_a_folder_for_sentence_transformers_appears_whole(
+    tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last file is not written."""
+    run = str(finished_run(tmp_path / "run", shape("roberta", "masked_lm"), tokenizer))
+    write = storage.write_json
+
+    def fail(path: str, value: object) -> None:
+        if path.endswith("modules.json"):
+            raise KeyboardInterrupt
+        write(path, value)
+
+    monkeypatch.setattr(storage, "write_json", fail)
+    with pytest.raises(KeyboardInterrupt):
+        module.export_for_sentence_transformers(load_model(run), str(tmp_path / "folder"))
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_mistakes(source: Path, tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

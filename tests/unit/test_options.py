@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
 import subprocess
 import sys
+from typing import Any
+
+import pytest
+import typer.main
+
+from maskwright.cli import main
+from maskwright.core import config, finetuning
+from maskwright.core.settings import keys_of
 
 GOES_ON = """
 import sys
@@ -26,3 +36,29 @@ def test_a_reader_that_has_gone_changes_no_exit_code() -> None:
         process.stdin.write(b"go on\n")
         process.stdin.close()
         assert process.wait(60) == 75 and process.stderr.read() == b""
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch's, of a GPU."""
+
+
+@pytest.mark.parametrize("error", [MemoryError, OutOfMemoryError])
+@pytest.mark.parametrize("command", [*main.LESS_MEMORY, "export"])
+def test_what_takes_less_memory_is_there_in_the_command(
+    command: str, error: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known: Any = typer.main.get_command(main.app)
+    options = {option for parameter in known.commands[command].params for option in parameter.opts}
+    keys = {key for name in ("finetune", "compare") if command == name for key in keys_of(finetuning.FinetuneConfig)}
+    keys |= {*keys_of(config.RunConfig)} if command == "pretrain" else set()
+
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(main, "app", fail)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert main.run([command]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: out of memory. Fix: ") and told.count("\n") == 1
+    assert {*re.findall(r"--[a-z-]+", told)} <= options
+    assert {*re.findall(r"[a-z]+\.[a-z_]+", told)} <= keys

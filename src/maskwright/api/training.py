@@ -20,6 +20,7 @@ from maskwright.api.listening import Listener, OnLog, OnSave
 from maskwright.api.runs import Run
 from maskwright.core.child import python_module, signals_wait
 from maskwright.core.config import build_config, read_config, read_values
+from maskwright.core.console import answer
 from maskwright.core.errors import JobError
 from maskwright.core.finetuning import build_finetune_config, read_finetune_config
 from maskwright.core.parent import ERROR_FILE, PARENT, read_error
@@ -177,4 +178,4 @@ def _pass_on(process: subprocess.Popen[str]) -> None:
     assert process.stderr is not None
     for line in process.stderr:
         with contextlib.suppress(OSError, ValueError):  # closed: the pipe is read on, or the run would wait
-            print(line, end="", file=sys.stderr, flush=True)
+            answer(line, sys.stderr, end="")

@@ -21,6 +21,7 @@ from maskwright.cli.options import (
     require_alone,
     stdout_for_document,
 )
+from maskwright.core.console import answer
 
 if TYPE_CHECKING:
     from maskwright.cloud.environment import Environment
@@ -81,7 +82,7 @@ def schema(
     from maskwright.cloud.environment import Environment
 
     require_alone(json, {"--markdown": as_markdown})
-    print(environment_page().rstrip() if as_markdown else dumps(Environment.model_json_schema(), indent=2))
+    answer(environment_page().rstrip() if as_markdown else dumps(Environment.model_json_schema(), indent=2))
 
 
 @env.command("init")
@@ -312,7 +313,7 @@ def prices(
         if as_json:
             return print_result("", known.model_dump(mode="json", exclude_none=True), True)
         with open(prices or module.TABLE, encoding="utf-8") as file:
-            return print(file.read(), end="")
+            return answer(file.read().rstrip("\n"))
     costs = module.estimate(read_environment(environment), known)
     print_result(module.table(costs), costs.as_json(), as_json)
 
@@ -373,7 +374,7 @@ def require_yes(question: str, where: str, otherwise: str) -> None:
 
     if not sys.stdin.isatty():
         raise InputError("nobody is there to say yes", where=where, fix="--yes does not ask")
-    print(f"{question} Only 'yes' is a yes: ", end="", file=sys.stderr, flush=True)
+    answer(f"{question} Only 'yes' is a yes: ", sys.stderr, end="")
     if sys.stdin.readline().strip() != "yes":
         raise StoppedEarly(otherwise)
 

@@ -86,7 +86,7 @@ def import_(
     """Turn the older Cloud Build set-up's values.env into an environment, and say what became of each variable."""
     from maskwright.cloud.old_setup.values_env import import_values, table
     from maskwright.core import output
-    from maskwright.core.console import say, warn
+    from maskwright.core.console import answer, say, warn
     from maskwright.core.errors import InputError
     from maskwright.core.shell import Variable, read_variables
 
@@ -117,7 +117,7 @@ def import_(
         print_result("", imported.as_json(), True)
     elif out is None:
         say(table(imported.rows))
-        print(imported.text, end="")
+        answer(imported.text.rstrip("\n"))
     else:
-        print(table(imported.rows))
+        answer(table(imported.rows))
         say(f"{out} is written; look through it, then: maskwright env init {out}")

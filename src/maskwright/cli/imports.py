@@ -45,7 +45,7 @@ def import_(
 ) -> None:
     """Turn another trainer's command into a run's YAML, and say what became of each flag."""
     from maskwright.core import storage
-    from maskwright.core.console import say, warn
+    from maskwright.core.console import answer, say, warn
     from maskwright.tasks.importing import imported
     from maskwright.tasks.importing.taken import table
 
@@ -66,7 +66,7 @@ def import_(
         print_result("", taken.as_json(config, text), True)
     elif out is None:
         say(table(taken.rows))
-        print(text, end="")
+        answer(text.rstrip("\n"))
     else:
-        print(table(taken.rows))
-        print("\nNext:\n" + "\n".join(f"  {line}" for line in taken.commands(config)))
+        answer(table(taken.rows))
+        answer("\nNext:\n" + "\n".join(f"  {line}" for line in taken.commands(config)))

@@ -41,20 +41,32 @@ from maskwright.cli import (  # noqa: F401 - each puts its commands into the tab
     watch,
 )
 from maskwright.cli.options import JSON_VERSION, app
-from maskwright.core.console import say
+from maskwright.core.console import answer, escaped, print_exception, say
 from maskwright.core.errors import InputError, JobError, MaskwrightError, StoppedEarly, as_record
 from maskwright.core.extras import explain_import
 from maskwright.core.parent import PARENT, tell_error, tell_reason
-from maskwright.core.secrets import print_exception
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Base of all that is wrong with a command line; typer has no public name for it."""
+MORE_MEMORY = "end other programs, or take a machine with more memory"
+LESS_MEMORY = {
+    "pretrain": "lower batch.micro_batch_rows, and raise batch.virtual_workers to keep the batch",
+    "finetune": "raise batch.virtual_workers, so that fewer of batch.examples are computed at once",
+    "compare": "give a lower --processes-at-once, or --set batch.virtual_workers=N with a higher N, so that fewer of "
+    "batch.examples are computed at once",
+    "predict": "give a shorter --max-seq-len, or --input with fewer texts",
+    "embed": "give a shorter --max-seq-len, or --input with fewer texts",
+    "evaluate": "give a shorter --seq-len or a lower --max-rows, or --input with fewer texts",
+}
+"""What makes a command take less; others have nothing for that."""
+RUST = "PanicException"
+"""What libraries in Rust break off with, such as tokenizers in the middle of a text. It is no `Exception`."""
 
 
 @app.callback(invoke_without_command=True)
 def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     if version:
-        print(f"maskwright {__version__}")
+        answer(f"maskwright {__version__}")
         raise typer.Exit()
 
 
@@ -92,10 +104,12 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != RUST:
+            raise
         if debug:
             print_exception(error)
-        return _explain(error, beside, as_json)
+        return _explain(error, next(iter(words), ""), beside, as_json)
 
 
 def _misused(error: Any, words: list[str], as_json: bool) -> int:
@@ -144,7 +158,7 @@ def _meant(error: Any, words: list[str]) -> str:
     return f"did you mean {' or '.join(near)}?" if near else f"`{error.ctx.command_path} --help` lists them"
 
 
-def _explain(error: Exception, beside: bool, as_json: bool) -> int:
+def _explain(error: BaseException, command: str, beside: bool, as_json: bool) -> int:
     """Says what went wrong in one line, and returns the exit code. Of the ranks that share this terminal, the first
     tells what became of others; those `beside` it leave that out."""
     error = explain_import(error) or error
@@ -155,9 +169,13 @@ def _explain(error: Exception, beside: bool, as_json: bool) -> int:
         if not (beside and (isinstance(error, JobError) or reason in ("agreed", "lost"))):
             _say("error" if reason is None else "stopped", error, as_json)
         return error.exit_code
-    if isinstance(error, MemoryError):
-        fix = "lower batch.micro_batch_rows, and raise batch.virtual_workers to keep the batch"
-        failed = MaskwrightError("out of memory", fix=fix)
+    from maskwright.engines.base import is_out_of_memory  # NumPy
+
+    if is_out_of_memory(error):
+        failed = MaskwrightError("out of memory", fix=LESS_MEMORY.get(command, MORE_MEMORY))
+    elif type(error).__name__ == RUST:
+        fix = "see which text it is, or take another tokenizer: it is one of its patterns most often"
+        failed = MaskwrightError(f"a library gives up: {error}", fix=fix)
     elif isinstance(error, OSError):
         failed = MaskwrightError(str(error.strerror or error), where=str(error.filename or "the system"))
     else:
@@ -171,7 +189,7 @@ def _explain(error: Exception, beside: bool, as_json: bool) -> int:
 def _say(word: str, error: MaskwrightError, as_json: bool) -> None:
     """The last line on stderr. To a program, one document of JSON."""
     record = {"version": JSON_VERSION, "error": as_record(error)}
-    say(json.dumps(record, ensure_ascii=False) if as_json else f"{word}: {error}")
+    say(escaped(json.dumps(record, ensure_ascii=False)) if as_json else f"{word}: {error}")
 
 
 def main() -> NoReturn:

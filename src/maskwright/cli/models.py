@@ -33,7 +33,7 @@ from maskwright.cli.options import (
     require_alone,
     stdout_for_document,
 )
-from maskwright.core.console import warn
+from maskwright.core.console import answer, warn
 
 Processes = Annotated[
     int | None,
@@ -136,7 +136,7 @@ def _say_what_would_happen(ready: Prepared, phases: str, as_json: bool) -> None:
 
     known, warnings = ready.describe(), ready.warnings()
     if not as_json:
-        print(known, flush=True)
+        answer(known)
     for warning in warnings:
         warn(warning)
     more = "\n".join(filter(None, (time_before(ready), phases)))  # it may try steps
@@ -312,10 +312,10 @@ def fill(
         ]
         return print_result("", {"texts": value}, True)
     for sentence, masks in answers:
-        print(sentence)
+        answer(sentence)
         for guesses in masks:
             shown = [f"{guess.token.strip() or repr(guess.token)} {guess.probability:.0%}" for guess in guesses]
-            print(f"   {'  '.join(shown)}")
+            answer(f"   {'  '.join(shown)}")
 
 
 @app.command("quickstart")
@@ -373,8 +373,8 @@ def schema(
 
     require_alone(as_json, {"--markdown": as_markdown, "--recipe": recipe})
     if recipe is not None:
-        print(recipes.read(recipe).rstrip())
+        answer(recipes.read(recipe).rstrip())
     elif as_markdown:
-        print((finetuning_page() if finetune else run_page()).rstrip())
+        answer((finetuning_page() if finetune else run_page()).rstrip())
     else:
-        print(dumps((FinetuneConfig if finetune else RunConfig).model_json_schema(), indent=2))
+        answer(dumps((FinetuneConfig if finetune else RunConfig).model_json_schema(), indent=2))

@@ -32,7 +32,7 @@ def status(
         while True:
             found = target.status()
             if as_json and watch:
-                print(as_line(found.to_json()), flush=True)
+                console.answer(as_line(found.to_json()))
             else:
                 print_result(found.report(), found.to_json(), as_json)
             if not watch or found.over:
@@ -58,8 +58,7 @@ def logs(
     target = places.run(run, address, options=frozenset({"--lines"} if lines is not None else ()))
 
     def show(host: int | None, line: str) -> None:
-        text = as_line({"host": host, "line": redact(line)}) if as_json else console.log_line(host, line)
-        print(text, flush=True)
+        console.answer(as_line({"host": host, "line": redact(line)}) if as_json else console.log_line(host, line))
 
     if code := target.logs(follow=follow, lines=lines, show=show):
         raise typer.Exit(code)

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperArgument, TyperGroup
 
 from maskwright.core import storage
-from maskwright.core.console import lost_terminal_is_no_error, say, several, warn
+from maskwright.core.console import answer, escaped, lost_terminal_is_no_error, say, several, warn
 from maskwright.core.errors import InputError
 
 PANELS = {
@@ -145,7 +145,7 @@ removed."""
 
 def print_result(report: str, value: Mapping[str, Any], as_json: bool) -> None:
     """A command's answer: the report for people, or `value` and the version for programs."""
-    print(as_document(value) if as_json else report)
+    answer(as_document(value) if as_json else report)
 
 
 @contextmanager
@@ -184,15 +184,15 @@ def as_document(value: Mapping[str, Any]) -> str:
 def print_line(value: Mapping[str, Any], file: TextIO) -> None:
     """One document of many, on a line of its own. Should whoever reads have gone, the work goes on without it."""
     with lost_terminal_is_no_error():
-        print(as_line(value), file=file, flush=True)
+        answer(as_line(value), file)
 
 
 def as_line(value: Mapping[str, Any]) -> str:
-    return json.dumps({"version": JSON_VERSION, **value}, ensure_ascii=False)
+    return escaped(json.dumps({"version": JSON_VERSION, **value}, ensure_ascii=False))
 
 
 def in_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=2)
+    return escaped(json.dumps(value, ensure_ascii=False, indent=2))
 
 
 def open_sources(

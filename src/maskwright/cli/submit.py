@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from maskwright.cli import options as common
 from maskwright.cli.options import all_overrides, app, as_document, plain, print_line, stdout_for_document
 from maskwright.cli.places import CLUSTERS, PLACES, place
+from maskwright.core.console import answer
 from maskwright.core.errors import InputError
 from maskwright.launch import target
 from maskwright.launch.side_by_side import Cluster
@@ -77,7 +78,7 @@ def _function(name: str, kind: type[Place]) -> Any:
         stdout = sys.stdout
 
         def tell(found: Submitted) -> None:
-            print(as_document({"place": name, **asdict(found)}), file=stdout, flush=True)
+            answer(as_document({"place": name, **asdict(found)}), stdout)
 
         with redirect_stdout(sys.stderr):  # where a job that is followed shows its lines
             target.submit(where, training, dry_run=dry_run, tell=tell)

@@ -5,8 +5,10 @@ With a terminal, one bar that redraws itself (rich). Without one (a log file, CI
 
 from __future__ import annotations
 
+import re
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 LINE_EVERY_SECONDS = 15.0
 REDRAW_EVERY_SECONDS = 0.2
 
+COLOUR = re.compile(r"\x1b\[[0-9;]*m|\r")
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""What a terminal takes for an order (C0 but tab and line feed, DEL, C1), and what turns the direction of the text that
+follows."""
 
 Show = Callable[[int | None, str], object]
 """Gets the lines of a job's log: the index of the host that said it, None where one log is that of all, and the line
@@ -26,6 +32,27 @@ without its end."""
 
 _open_bars: list[Progress] = []
 _quiet = False
+
+
+def printable(text: str) -> str:
+    """`text` without anything that steers a terminal: names, logs and documents are of others. Colours and carriage
+    returns, which logs are full of, go; whatever else is no text becomes �."""
+    return CONTROL.sub("�", COLOUR.sub("", text))
+
+
+def one_line(text: str) -> str:
+    """The same for a cell of a table."""
+    return " ".join(printable(text).split())
+
+
+def escaped(document: str) -> str:
+    """A document of JSON, in which the `json` module leaves DEL, C1 and directions as they are, without them."""
+    return CONTROL.sub(lambda found: f"\\u{ord(found.group()):04x}", document)
+
+
+def answer(text: str, file: TextIO | None = None, end: str = "\n") -> None:
+    """Prints what a command was asked for, on stdout unless `file` is given. Programs are given `escaped` JSON."""
+    print(printable(text), file=file, end=end, flush=True)
 
 
 def only_warnings() -> None:
@@ -41,8 +68,8 @@ def note(message: str) -> None:
 
 
 def say(message: str = "") -> None:
-    """A line on stderr, without secrets; above the bar, when one is being drawn."""
-    message = redact(message)
+    """A line on stderr, without secrets and control characters; above the bar, when one is being drawn."""
+    message = redact(printable(message))
     if _open_bars and _open_bars[0].drawn:
         _open_bars[0].print_above(message)
     else:
@@ -65,8 +92,13 @@ def warn(message: str) -> None:
 
 
 def log_line(host: int | None, line: str) -> str:
-    """A line of a job's log as a person sees it, without secrets."""
-    return ("" if host is None else f"host {host} | ") + redact(line)
+    """A line of a job's log as a person sees it, without secrets and control characters."""
+    return ("" if host is None else f"host {host} | ") + redact(printable(line))
+
+
+def print_exception(error: BaseException) -> None:
+    """The usual traceback on stderr, in which an exception below ours may quote a URL."""
+    print(redact(printable("".join(traceback.format_exception(error)))), end="", file=sys.stderr)
 
 
 def show_line(host: int | None, line: str) -> None:
@@ -137,7 +169,7 @@ class Progress:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.label, self.total, self.unit, self.done, self.note = label, total, unit, done, ""
+        self.label, self.total, self.unit, self.done, self.note = one_line(label), total, unit, done, ""
         self._stream, self._clock = stream or sys.stderr, clock
         self._start, self._start_done, self._shown_at = clock(), done, clock()
         self._lines = 0
@@ -149,13 +181,13 @@ class Progress:
             from rich.progress import Progress as RichProgress
 
             self._bar = RichProgress(
-                TextColumn(f"{label:<10}"),
+                TextColumn("{task.description:<10}", markup=False),
                 BarColumn(bar_width=24),
-                TextColumn("{task.fields[text]}"),
+                TextColumn("{task.fields[text]}", markup=False),
                 console=Console(file=self._stream),
                 refresh_per_second=4,
             )
-            self._task = self._bar.add_task(label, total=total, text="")
+            self._task = self._bar.add_task(self.label, total=total, text="")
             self._bar.update(self._task, completed=done)
             self._bar.start()
 
@@ -170,7 +202,7 @@ class Progress:
 
     def advance(self, amount: float = 1, note: str | None = None) -> None:
         self.done += amount
-        self.note = note if note is not None else self.note
+        self.note = one_line(note) if note is not None else self.note
         now = self._clock()
         if now - self._shown_at >= (REDRAW_EVERY_SECONDS if self._bar else LINE_EVERY_SECONDS):
             self._shown_at = now

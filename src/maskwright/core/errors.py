@@ -17,7 +17,7 @@
     └── StoppedEarly            75   running the same command again continues; `reason` says why it stopped
 
 A message is one line: where (file, line, byte or key), what, and how to fix it. Several mistakes in one YAML are a line
-each. It carries no secret.
+each. It carries no secret and no control character.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import copyreg
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from maskwright.core.console import printable
 from maskwright.core.secrets import redact
 
 INTERRUPTED = 130
@@ -44,7 +45,7 @@ class MaskwrightError(Exception):
         super().__init__(what)
 
     def __str__(self) -> str:
-        where, what, fix = (redact(part or "") for part in (self.where, self.what, self.fix))
+        where, what, fix = (redact(printable(part or "")) for part in (self.where, self.what, self.fix))
         line = (f"{where}: " if where else "") + what + (f". Fix: {fix}" if fix else "")
         return " ".join(line.split())
 
@@ -67,7 +68,7 @@ class ConfigError(InputError):
         super().__init__(what, where=where, fix=fix)
 
     def __str__(self) -> str:
-        return "\n  ".join([super().__str__(), *self.lines])
+        return "\n  ".join([super().__str__(), *map(printable, self.lines)])
 
 
 class SourceError(InputError):

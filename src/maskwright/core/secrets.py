@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
-import traceback
 from typing import Any
 from urllib.parse import quote
 
@@ -62,8 +60,3 @@ def _values() -> list[str]:
         if len(value) >= SHORTEST_SECRET and SECRET_VARIABLE.search(name) and not os.path.exists(value)
     }
     return sorted(found | {quote(value, safe="") for value in found}, key=len, reverse=True)
-
-
-def print_exception(error: BaseException) -> None:
-    """The usual traceback on stderr, in which an exception below ours may quote a URL."""
-    print(redact("".join(traceback.format_exception(error))), end="", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import types
 import typing
@@ -38,10 +39,55 @@ class Refused(ValueError):
 
 
 BOOL = "tag:yaml.org,2002:bool"
+LARGEST_YAML, MOST_VALUES, DEEPEST, LONGEST_INTEGER_BITS = 1 << 20, 100_000, 100, 4096
+"""Characters of the file, values with those behind aliases, levels, bits of an integer: far beyond any real file. An
+alias is a few letters that may stand for any number of values, each of which is a look for secrets and a check."""
+MADE_TO_BREAK = "no file of a run is like that: ask where it comes from"
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2 scalars (unlike in YAML 1.1, `1e-3` is a number and `on` is a word), and no key twice."""
+    """YAML 1.2 scalars (unlike in YAML 1.1, `1e-3` is a number and `on` is a word), no key twice, and limits."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+        self._sizes: dict[yaml.Node, tuple[float, float]] = {}
+        """Of each node that is whole: its values and its levels, with what is behind aliases."""
+
+    def fetch_flow_collection_start(self, kind: type[yaml.Token]) -> None:
+        if self.flow_level >= DEEPEST:  # the scanner looks ahead to the end of them, in a time that is quadratic
+            raise _refused(f"is nested more than {DEEPEST} deep", self.get_mark())
+        super().fetch_flow_collection_start(kind)
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        mark, is_alias = event.start_mark, isinstance(event, yaml.AliasEvent)
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise _refused(f"is nested more than {DEEPEST} deep", mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if node is not None and not is_alias:
+            inside = node.value if isinstance(node, yaml.CollectionNode) else []
+            parts = [part for one in inside for part in (one if isinstance(one, tuple) else (one,))]
+            counted = [self._sizes.get(part, (math.inf, math.inf)) for part in parts]  # an alias inside what it names
+            self._sizes[node] = 1 + sum(size for size, _ in counted), 1 + max((deep for _, deep in counted), default=0)
+            if self._sizes[node][0] > MOST_VALUES or self._sizes[node][1] > DEEPEST:
+                raise _refused(f"has aliases that make more than {MOST_VALUES:,} values, or {DEEPEST} levels", mark)
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            found = super().construct_object(node, deep)
+        except ValueError:  # an integer of over 4,300 digits, or a date that is none
+            found = None if not isinstance(node, yaml.ScalarNode) else 1 << LONGEST_INTEGER_BITS
+        if isinstance(found, int) and found.bit_length() > LONGEST_INTEGER_BITS:
+            raise _refused(f"{str(node.value)[:20]} is no number or date to be read", node.start_mark)
+        return found
+
+
+def _refused(what: str, mark: yaml.Mark) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=what, problem_mark=mark, note=MADE_TO_BREAK)
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -73,6 +119,8 @@ _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_
 
 
 def parse_yaml(text: str, where: str) -> Any:
+    if len(text) > LARGEST_YAML:
+        raise ConfigError(f"has more than {LARGEST_YAML:,} characters", where=where, fix=MADE_TO_BREAK)
     try:
         return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
@@ -82,6 +130,7 @@ def parse_yaml(text: str, where: str) -> Any:
         fix = "correct it; each key stands once, behind spaces and no tabs, and before a colon and a space"
         if began and text[began.index : began.index + 1] in ("[", "{"):
             fix = f"close the {text[began.index]} of line {began.line + 1}"
+        fix = getattr(error, "note", None) or fix
         raise ConfigError(f"is not YAML: {problem}", where=place, fix=fix) from None
 
 

@@ -30,6 +30,8 @@ from maskwright.core.errors import InputError, Locked, MaskwrightError
 from maskwright.core.extras import EXTRAS, missing
 
 READ_BYTES = 1 << 20
+DEEPEST = 100
+"""Folders inside folders."""
 
 # gcsfs asks over gRPC, at the first access to a bucket, whether it is a hierarchical one: another permission, another
 # endpoint, and a minute for each bucket where that cannot be reached. Nothing here renames folders. Read when imported.
@@ -124,19 +126,28 @@ def _glob(pattern: str) -> list[str]:
     rest = parts[depth + 1 :] or ["*"]
     found = []
     for root in glob.glob(os.sep.join([*parts[:depth], ""])) if depth else [""]:
-        for folder, folders, _ in os.walk(root or os.curdir):
-            folders[:] = [name for name in folders if not name.startswith(".")]
+        for folder, _ in walk(root or os.curdir):
             inside = os.path.relpath(folder, root or os.curdir)
             base = os.path.join(root, inside) if inside != os.curdir else root
             found += _glob(os.path.join(glob.escape(base), *rest))
     return found
 
 
+def walk(root: str) -> Iterator[tuple[str, list[str]]]:
+    """Each folder from `root` on that is not hidden, and the names of its files. Raises `InputError` for folders that
+    are nested so deeply that somebody made them for a reader to break at."""
+    for folder, folders, names in os.walk(root):
+        if folder[len(root) :].count(os.sep) > DEEPEST:
+            what = f"holds folders that are nested more than {DEEPEST} deep"
+            raise InputError(what, where=root, fix="name the folder with the files")
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield folder, names
+
+
 def _files_below(root: str) -> list[str]:
     """Files of a folder and those below it; hidden ones, and links that lead nowhere or back, are passed over."""
     found = []
-    for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+    for folder, names in walk(root):
         paths = (os.path.join(folder, name) for name in names if not name.startswith("."))
         found += [path for path in paths if os.path.isfile(path)]
     return found

@@ -178,7 +178,7 @@ def open_judged(location: str, format_: str, arrow: Arrow) -> Judged:
 
 def is_arrow(folder: str) -> bool:
     """Whether `.arrow` files lie in it, or below it."""
-    return any(name.endswith(".arrow") for _, _, names in os.walk(folder) for name in names)
+    return any(name.endswith(".arrow") for _, names in storage.walk(folder) for name in names)
 
 
 def _files(location: str) -> list[str]:

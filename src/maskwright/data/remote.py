@@ -21,7 +21,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Any
+from typing import Any, Self
 
 from maskwright.core import storage
 from maskwright.core.console import human_bytes, progress, say
@@ -30,6 +30,11 @@ from maskwright.core.folder import TRIES, Folder
 from maskwright.data.manifest import checked, read_manifest
 
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer"
+MOST_SMALL_FILES, SMALL_BYTES = 10_000, 4096
+"""In an archive: each takes a block and an inode of the disk, and nearly no room in the archive."""
+NAMES = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+LONGEST_NAME_BYTES = 1 << 20
+"""With all else that a header of a header may say."""
 AT_ONCE = 4
 """Files on their way at the same time."""
 SHARE_OF_DISK = 0.9
@@ -138,7 +143,7 @@ def _manifest(there: Folder) -> dict[str, Any]:
         raise StoreError("is not a token store: it has no manifest.json", where=there.location, fix=fix)
     try:
         found = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     return checked(found, f"{there.location}/{MANIFEST}")
 
@@ -289,7 +294,7 @@ def _unpack(location: str, to: str) -> None:
     try:
         with storage.open_binary(location) as file:
             stream = file if location.lower().endswith(".tar") else gzip.GzipFile(fileobj=file)
-            with tarfile.open(fileobj=stream, mode="r|") as archive:
+            with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as archive:
                 for member in _safe(archive, location, room):
                     archive.extract(member, partial, filter="data")
             while stream.read(storage.READ_BYTES):  # tarfile stops before gzip's checksum, which shows a cut
@@ -308,15 +313,30 @@ def _unpack(location: str, to: str) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+class _Header(tarfile.TarInfo):
+    """Names are read into memory, whatever size they claim; a gigabyte of zeros is a megabyte in the archive."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        found = super().frombuf(buf, encoding, errors)
+        if found.type in NAMES and found.size > LONGEST_NAME_BYTES:
+            raise tarfile.TarError(f"a name claims {found.size:,} bytes")
+        return found
+
+
 def _safe(archive: Iterable[tarfile.TarInfo], location: str, room: int) -> Iterable[tarfile.TarInfo]:
     total = 0
-    for member in archive:
+    for number, member in enumerate(archive, 1):
         total += member.size
         what = ""
         if member.name.startswith("/") or ".." in member.name.split("/"):
             what = f"{member.name!r} would leave the folder"
         elif not (member.isfile() or member.isdir()):
             what = f"{member.name!r} is a link or a device"
+        elif member.name.count("/") > storage.DEEPEST:
+            what = f"its folders are nested more than {storage.DEEPEST} deep"
+        elif number > MOST_SMALL_FILES + total / SMALL_BYTES:
+            what = f"holds more than {MOST_SMALL_FILES:,} files of less than {human_bytes(SMALL_BYTES)}"
         elif total > room:
             what = f"unpacks to more than the {human_bytes(room)} that are free"
         if what:

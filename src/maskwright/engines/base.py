@@ -186,7 +186,7 @@ class Engine(Protocol):
 # ---- shared error messages ----------------------------------------------------------------------------------------
 
 
-def is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """In torch, CUDA's error has a type of its own; torch's CPU allocator and XLA give only a text."""
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return named or any(
@@ -207,7 +207,8 @@ def one_row_too_long(tokens: int, device: str) -> MaskwrightError:
     return MaskwrightError(
         f"out of memory with one row of {tokens} tokens at once",
         where=device,
-        fix="take a shorter data.seq_len, a smaller model, or a device with more memory",
+        fix="take a shorter data.seq_len (in fine-tuning data.max_seq_len), a smaller model, or a device with more "
+        "memory",
     )
 
 
@@ -219,6 +220,6 @@ def fewer_at_once(before: int, now: int, tokens: int) -> str:
         )
     return (
         f"out of memory with {before} rows of {tokens} tokens at once: computing {now} at a time from here on. That "
-        "changes only the last bits and, with dropout, what is dropped. Lower batch.micro_batch_rows and raise "
-        "batch.virtual_workers to have it so from the start"
+        "changes only the last bits and, with dropout, what is dropped. Raise "
+        "batch.virtual_workers and, in pretraining, lower batch.micro_batch_rows to have it so from the start"
     )

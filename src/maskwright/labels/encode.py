@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -11,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core import storage
 from maskwright.core.console import note
-from maskwright.core.errors import InputError, TokenizerError
+from maskwright.core.errors import InputError
 from maskwright.core.finetuning import Task
 from maskwright.labels.example import Example
-from maskwright.text.vocabulary import read_vocabulary, tokenizer_file
+from maskwright.text.tokenizer import parsed
+from maskwright.text.vocabulary import read_tokenizer, read_vocabulary, tokenizer_file
 
 Ints = NDArray[np.int32]
 Offsets = NDArray[np.int64]
@@ -125,21 +124,10 @@ def open_tokenizer(location: str, *, words: bool = False) -> Any:
     Unlike pretraining, a special token that is spelt out in a text counts as one: so does `transformers`, with which
     the model will be used. Raises `TokenizerError`.
     """
-    from tokenizers import Tokenizer
-
-    path = tokenizer_file(location)
-    try:
-        if words:
-            content = storage.read_json(path)
-            content["pre_tokenizer"] = _with_prefix_space(content.get("pre_tokenizer"))
-            tokenizer = Tokenizer.from_str(json.dumps(content))
-        else:
-            tokenizer = Tokenizer.from_file(path)
-    except Exception as error:  # the library raises bare Exception
-        fix = "restore the file, or train one with `maskwright tokenizer train`"
-        raise TokenizerError(f"cannot be loaded: {error}", where=path, fix=fix) from None
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
+    content = read_tokenizer(location)[0]
+    if words:
+        content = {**content, "pre_tokenizer": _with_prefix_space(content.get("pre_tokenizer"))}
+    tokenizer = parsed(content, tokenizer_file(location), as_it_is=not words)
     if tokenizer.num_special_tokens_to_add(False) < 2:
         _add_template(tokenizer, location)
     return tokenizer

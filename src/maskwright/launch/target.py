@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 from pydantic import ValidationError
 
 from maskwright.core import records
-from maskwright.core.console import Show
+from maskwright.core.console import Show, answer
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import redact
 
@@ -122,7 +122,7 @@ def commands_of(job: str) -> tuple[str, str]:
 
 def show(found: Submitted) -> None:
     if found.shown:
-        print(found.shown.removesuffix("\n"))
+        answer(found.shown.removesuffix("\n"))
 
 
 class Place(Protocol):

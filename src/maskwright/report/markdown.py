@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from maskwright.core.console import one_line
 from maskwright.report.tables import Table
 
 
@@ -16,5 +17,14 @@ def table(found: Table | None) -> str:
 
 
 def literal(words: str) -> str:
-    """On one line, every character that Markdown or HTML would take for markup escaped."""
-    return re.sub(r"([\\`*_\[\]<>|#&~$])", r"\\\1", " ".join(words.split()))
+    """What others named, in a page of ours: on one line, with every character escaped that Markdown or HTML would take
+    for markup, also the signs that make a list, a rule or a heading at the begin of a line."""
+    escaped = re.sub(r"([\\`*_\[\]<>|#&~$])", r"\\\1", one_line(words))
+    return re.sub(r"^(?:(\d{1,9})(?=[.)](?: |$))|(?=[-+](?:[- ]|$)|=+$))", r"\1\\", escaped)
+
+
+def code(words: str) -> str:
+    """The same as code, between more backticks than it has in a row."""
+    inside = one_line(words)
+    ticks = "`" * (1 + max(map(len, re.findall("`+", inside)), default=0))
+    return f"{ticks}{inside}{ticks}" if ticks == "`" else f"{ticks} {inside} {ticks}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +64,10 @@ def vectors(
 def export_for_sentence_transformers(model: TrainedModel, folder: str) -> float:
     """The exported folder with what `sentence-transformers` needs beside it. Returns what `export` does."""
     model.require_masked_lm()
-    difference = export(model, folder)
+    return export(model, folder, more=partial(_write_modules, model))
+
+
+def _write_modules(model: TrainedModel, folder: str) -> None:
     modules = [
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
         {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
@@ -74,4 +78,3 @@ def export_for_sentence_transformers(model: TrainedModel, folder: str) -> float:
     storage.write_json(os.path.join(folder, "1_Pooling", "config.json"), pooling)
     storage.write_json(os.path.join(folder, "sentence_bert_config.json"), length)
     storage.write_json(os.path.join(folder, "modules.json"), modules)
-    return difference

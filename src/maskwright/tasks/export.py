@@ -8,7 +8,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from maskwright.model.hf.families import FAMILIES
 from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.torch.compare import Reference, largest_difference, our_model, references
 from maskwright.report.background import in_short
+from maskwright.report.markdown import code, literal
 from maskwright.run.directory import RunDirectory
 from maskwright.run.lineage import ancestors
 from maskwright.tasks.models import RESULTS, TrainedModel
@@ -37,10 +38,13 @@ LARGEST_DIFFERENCE = 1e-4
 """How far fp32 logits may differ between this model and `transformers` on the exported folder."""
 
 
-def export(model: TrainedModel, folder: str, *, onnx: bool = False) -> float:
+def export(
+    model: TrainedModel, folder: str, *, onnx: bool = False, more: Callable[[str], object] = lambda folder: None
+) -> float:
     """Writes `folder` and returns the largest difference of a logit. Raises `VerificationError` above 1e-4.
 
-    `onnx`: also ONNX files, which are held to the same limit; the int8 one is measured, and the result is said.
+    `onnx`: also ONNX files, which are held to the same limit; the int8 one is measured, and the result is said. `more`
+    writes what else belongs into the folder, before it gets its name.
 
     Everything is written and verified under a temporary name beside `folder`, so a failed export leaves nothing.
     """
@@ -69,6 +73,7 @@ def export(model: TrainedModel, folder: str, *, onnx: bool = False) -> float:
             measured = onnx_export.measure(model, temporary, expected, onnx_difference)
         with open(os.path.join(temporary, "README.md"), "w", encoding="utf-8") as file:
             file.write("\n".join([model_card(model, difference), *measured]))
+        more(temporary)
         os.replace(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -206,7 +211,7 @@ def model_card(model: TrainedModel, difference: float) -> str:
         f"tags: [{shape.architecture}, {shape.task.replace('_', '-')}, maskwright]",
         "---",
         "",
-        f"# {_base_name(model.location)}",
+        f"# {literal(_base_name(model.location) or '')}",
         "",
         "> **To fill in before others see this**: the two lines at the top of this file that begin with `#`, the "
         "language of the text (`language: de`, or `language: [de, fr]`) and the licence (`license: mit`; see "
@@ -216,7 +221,7 @@ def model_card(model: TrainedModel, difference: float) -> str:
         f"A {FAMILIES[shape.architecture].title} encoder ({shape.num_hidden_layers} layers x {shape.hidden_size}, "
         f"{shape.num_attention_heads} heads, feed-forward {shape.intermediate_size:,}, "
         f"{human_count(count_parameters(shape))} parameters, vocabulary {shape.vocab_size:,}, up to "
-        f"{shape.max_seq_len} tokens), {f'continued from {base}' if base else 'trained'} with maskwright.",
+        f"{shape.max_seq_len} tokens), {f'continued from {literal(base)}' if base else 'trained'} with maskwright.",
         "",
         f"Exported from {'step ' + format(model.step, ',') if model.step is not None else 'a model folder'}. Loaded "
         f"in transformers {importlib.metadata.version('transformers')}, its fp32 logits differ by at most "
@@ -249,21 +254,22 @@ def _base_name(folder: str | None) -> str | None:
 
 def _training(model: TrainedModel, run: dict[str, Any]) -> list[str]:
     source = "labelled data" if model.task else "token store"
-    lines = [f"- {source} fingerprint `{run['store_fingerprint'][:16]}`, configuration `{run['digest'][:16]}`"]
+    store, configuration = code(run["store_fingerprint"][:16]), code(run["digest"][:16])
+    lines = [f"- {source} fingerprint {store}, configuration {configuration}"]
     if mixed := run["config"].get("data.mixture"):
         named = [f"{name}, weight {one['weight']:g}" if one["weight"] else name for name, one in mixed.items()]
-        lines.append(f"- a mixture of {'; '.join(named)}")
+        lines.append(f"- a mixture of {literal('; '.join(named))}")
     lines += _base_weights(run)
     for one in ancestors(run.get("lineage")):
         how = "without" if one["optimizer"] == "fresh" else "with"
         lines.append(
-            f"- began from step {one['step']:,} of `{os.path.basename(one['run'])}`, {how} its optimizer's state: "
-            f"{one['tokens']:,} tokens of text `{one['store_fingerprint'][:16]}`, weights sha256 "
-            f"`{one['weights_sha256']}`"
+            f"- began from step {one['step']:,} of {code(os.path.basename(one['run']))}, {how} its optimizer's state: "
+            f"{one['tokens']:,} tokens of text {code(one['store_fingerprint'][:16])}, weights sha256 "
+            f"{code(one['weights_sha256'])}"
         )
         lines += _base_weights(one)
     if (card := RunDirectory(model.folder).read_data_card()) is not None:
-        lines += [f"- {line}" for line in in_short(card)]
+        lines += [f"- {literal(line)}" for line in in_short(card)]
     lines += _scores(model) if model.task else _held_out(model)
     left_out = {"data.mixture", *LOCATIONS}
     if run["config"].get("model.init_from"):
@@ -274,10 +280,9 @@ def _training(model: TrainedModel, run: dict[str, Any]) -> list[str]:
 
 def _base_weights(record: dict[str, Any]) -> list[str]:
     base = record.get("base", {}).get("location", "")
-    named = [f"- base model `{base}`"] if hub.is_hub(base) else []
-    return named + [
-        f"- base weights {name}, sha256 `{sha256}`" for name, sha256 in record.get("base_weights", {}).items()
-    ]
+    named = [f"- base model {code(base)}"] if hub.is_hub(base) else []
+    weights = record.get("base_weights", {}).items()
+    return named + [f"- base weights {literal(name)}, sha256 {code(sha256)}" for name, sha256 in weights]
 
 
 def _held_out(model: TrainedModel) -> list[str]:
@@ -292,7 +297,7 @@ def _held_out(model: TrainedModel) -> list[str]:
     for name, key in named.items():
         loss, accuracy = ((first[f"{key}_{one}"], last[f"{key}_{one}"]) for one in ("loss", "accuracy"))
         lines.append(
-            f"- held-out loss{f' of {name}' if name else ''} {loss[0]:.4f} -> {loss[1]:.4f}, masked accuracy "
+            f"- held-out loss{f' of {literal(name)}' if name else ''} {loss[0]:.4f} -> {loss[1]:.4f}, masked accuracy "
             f"{accuracy[0]:.2%} -> {accuracy[1]:.2%} (15 % masks, step {last['step']:,})"
         )
     return lines
@@ -304,7 +309,7 @@ def _scores(model: TrainedModel) -> list[str]:
     results = storage.read_json(path) if os.path.exists(path) else {}
     return [
         f"- {split}, {several(results[split]['examples'], 'example')}: "
-        + ", ".join(f"{name} {value:.4f}" for name, value in results[split].items() if name != "examples")
+        + ", ".join(f"{literal(name)} {value:.4f}" for name, value in results[split].items() if name != "examples")
         for split in ("validation", "test")
         if split in results
     ]

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from maskwright.core import child, storage
-from maskwright.core.console import human_count, human_seconds, say
+from maskwright.core.console import answer, human_count, human_seconds, say
 from maskwright.core.errors import HealthError, InputError, MaskwrightError, StoppedEarly
 from maskwright.core.hardware import usable_cores
 from maskwright.core.secrets import redact
@@ -146,7 +146,7 @@ def _gather(path: str) -> None:
 
 def _run(*arguments: str) -> None:
     """One command, in a process of its own like a user's."""
-    print(f"\n$ maskwright {redact(shlex.join(arguments))}", flush=True)
+    answer(f"\n$ maskwright {redact(shlex.join(arguments))}")
     code = child.run(arguments)
     if code == StoppedEarly.exit_code:
         raise StoppedEarly("run the same command again: it goes on where it was")
@@ -238,7 +238,7 @@ def _write_config(path: str, config: dict[str, Any], schema: str = "schema") -> 
         file.write(
             f"# Written by `maskwright quickstart`; `maskwright {schema}` describes every key.\n{content}".encode()
         )
-    print(f"\n{path}:\n" + "\n".join(f"  {line}" for line in content.splitlines()), flush=True)
+    answer(f"\n{path}:\n" + "\n".join(f"  {line}" for line in content.splitlines()))
 
 
 def _own_sentences(place: Place) -> list[str]:
@@ -298,16 +298,16 @@ def _summary(place: Place, found: dict[str, Any], *, own: bool) -> None:
     config, architecture = read_config(place.config), found["architecture"]
     layers, width, _ = SIZES[config.model.size]
     class_begins = FAMILIES[architecture].class_begins
-    print(
+    answer(
         f"\n{'─' * 72}\n{NAMES[architecture]}, {layers} layers of {width}, trained for {config.steps:,} steps "
         f"of {config.rows_per_step} rows\n\nHeld-out text, 15 % masked{'':10}loss   masked accuracy"
     )
     for name, when in (("before training", "before"), ("unigram baseline", "unigram"), ("after training", "after")):
-        print(f"  {name:30}{found[when]['loss']:8.3f}  {found[when]['accuracy']:14.2%}")
+        answer(f"  {name:30}{found[when]['loss']:8.3f}  {found[when]['accuracy']:14.2%}")
     if band := found["expected_accuracy"]:
         kept = band[0] <= found["after"]["accuracy"] <= band[1]
-        print(f"  {'expected':30}{'':8}  {f'{band[0]:.0%} to {band[1]:.0%}':>14}{'' if kept else '   (not met)'}")
-    print(
+        answer(f"  {'expected':30}{'':8}  {f'{band[0]:.0%} to {band[1]:.0%}':>14}{'' if kept else '   (not met)'}")
+    answer(
         f"\n{human_count(found['tokens'])} tokens at {found['tokens_per_second']:,.0f} tokens/s; "
         f"{human_seconds(found['seconds'])} in all\n"
         f"\n  model      {place.model}   ({class_begins}ForMaskedLM in transformers; logits proven equal)"
@@ -319,7 +319,6 @@ def _summary(place: Place, found: dict[str, Any], *, own: bool) -> None:
         f"--set data.store={place.store if own else 'my-quickstart/store'} --set model.size=mini\n"
         "  (.venv/bin/maskwright, if the environment is not active)\n"
         f"\nThe report, for your browser: {place.report}",
-        flush=True,
     )
 
 
@@ -336,7 +335,7 @@ def _judge(place: Place) -> None:
             most_test=MOST_TEST,
         )
         learnt, judged = map(sum, zip(*sizes.values(), strict=True))
-        print(
+        answer(
             f"\nDid it help? A label that nobody had to write: which package is a string from? {len(sizes)} packages "
             f"({', '.join(sizes)}), {learnt:,} strings to learn from, {judged:,} to be judged by. Pretraining has read "
             "the first without their labels, and none of the others: they are held-out documents of the store.",

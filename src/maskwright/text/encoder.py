@@ -15,7 +15,7 @@ from maskwright.core import extras, hardware
 from maskwright.core.console import say
 from maskwright.core.errors import TokenizerError
 from maskwright.text.kept import PIECE_CHARACTERS
-from maskwright.text.tokenizer import load_tokenizer
+from maskwright.text.tokenizer import load_tokenizer, no_panic
 from maskwright.text.vocabulary import ordinary_added_tokens, prepends_space, read_tokenizer, steps
 
 EncoderName = Literal["auto", "tokenizers", "gigatoken"]
@@ -71,7 +71,7 @@ class TokenizersEncoder:
     by_sentence = True
 
     def __init__(self, location: str) -> None:
-        self.joint, self._groups = _joint(location), _groups(location)
+        self.location, self.joint, self._groups = location, _joint(location), _groups(location)
         self._tokenizer = load_tokenizer(location, special_tokens_are_text=True)
         if hasattr(self._tokenizer.model, "_resize_cache"):  # BPE and Unigram
             self._tokenizer.model._resize_cache(CACHED_WORDS)
@@ -85,7 +85,8 @@ class TokenizersEncoder:
 
     def _encode(self, texts: Texts) -> tuple[Ids, NDArray[np.int64]]:
         words = [text if isinstance(text, str) else text.decode() for text in texts]
-        ids = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(words, add_special_tokens=False)]
+        with no_panic(self.location):
+            ids = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(words, add_special_tokens=False)]
         counts = np.fromiter(map(len, ids), np.int64, len(ids))
         return np.fromiter(itertools.chain.from_iterable(ids), np.uint32, int(counts.sum())), counts
 

@@ -15,12 +15,14 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from maskwright.core import storage
 from maskwright.core.console import progress, say, warn
 from maskwright.core.errors import InputError, MaskwrightError, SourceError, TokenizerError
+from maskwright.text.bounds import require_bounded, require_quick
 from maskwright.text.sources import Sources
 from maskwright.text.vocabulary import Vocabulary, read_tokenizer, read_vocabulary, tokenizer_file
 
@@ -236,8 +238,6 @@ def load_tokenizer(location: str, *, special_tokens_are_text: bool) -> Any:
 
     Not through AutoTokenizer, which may rebuild the pipeline from the model's class and change ids.
     """
-    from tokenizers import Tokenizer
-
     path = tokenizer_file(location)
     content, vocabulary = read_tokenizer(location)
     wanted = _spelt_out(content, vocabulary) if special_tokens_are_text else content
@@ -249,18 +249,42 @@ def load_tokenizer(location: str, *, special_tokens_are_text: bool) -> Any:
     if vocabulary.mask not in {token["id"] for token in added}:
         mask = {"id": vocabulary.mask, "content": vocabulary.mask_token, "single_word": False, "lstrip": False}
         added.append({**mask, "rstrip": False, "normalized": False, "special": True})
+    as_it_is = wanted is content and added == (content.get("added_tokens") or [])
+    tokenizer = parsed(content if as_it_is else {**wanted, "added_tokens": added}, path, as_it_is=as_it_is)
+    tokenizer.encode_special_tokens = special_tokens_are_text
+    return tokenizer
+
+
+def parsed(content: dict[str, Any], path: str, *, as_it_is: bool) -> Any:
+    """The `tokenizers.Tokenizer` of `content`, which neither pads nor cuts. `as_it_is`: `content` is what the file
+    `path` holds. Raises `TokenizerError`."""
+    from tokenizers import Tokenizer
+
+    require_bounded(content, path)
+    require_quick(content, path)
+    fix = "restore the file, or train one with `maskwright tokenizer train`"
     try:
-        if wanted is content and added == (content.get("added_tokens") or []):
-            tokenizer = Tokenizer.from_file(path)
-        else:
-            tokenizer = Tokenizer.from_str(json.dumps({**wanted, "added_tokens": added}))
+        with no_panic(path):
+            tokenizer = Tokenizer.from_file(path) if as_it_is else Tokenizer.from_str(json.dumps(content))
+    except MaskwrightError:
+        raise
     except Exception as error:  # the library raises bare Exception
-        fix = "restore the file, or train one with `maskwright tokenizer train`"
         raise TokenizerError(f"cannot be loaded: {error}", where=path, fix=fix) from None
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    tokenizer.encode_special_tokens = special_tokens_are_text
     return tokenizer
+
+
+@contextmanager
+def no_panic(location: str) -> Iterator[None]:
+    """What the library's Rust side breaks off with is no `Exception`, and no other process can read it."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        fix = "see which text it is, or train another tokenizer with `maskwright tokenizer train`"
+        raise TokenizerError(f"the library gives up: {error}", where=location, fix=fix) from None
 
 
 def _spelt_out(content: dict[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
@@ -319,7 +343,8 @@ def inspect_tokenizer(location: str, sources: Sources, *, max_bytes: int = 20_00
     used: set[int] = set()
     samples: list[list[str]] = []
     for document in sources:
-        ids = tokenizer.encode(document.text, add_special_tokens=False).ids
+        with no_panic(location):
+            ids = tokenizer.encode(document.text, add_special_tokens=False).ids
         documents += 1
         words += len(document.text.split())
         size += len(document.text.encode("utf-8", "surrogatepass"))

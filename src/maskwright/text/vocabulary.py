@@ -248,13 +248,13 @@ def _are(values: Any, kind: Any) -> bool:
 
 
 def steps(step: Any, depth: int = 0) -> list[dict[str, Any]]:
-    """A pre-tokenizer or normalizer and those inside it. Raises `RecursionError` beyond `DEEPEST`: Python's own limit
-    is another one once torch's compiler has been imported."""
+    """A pre-tokenizer, normalizer or decoder and those inside it. Raises `RecursionError` beyond `DEEPEST`:
+    Python's own limit is another one once torch's compiler has been imported."""
     if depth > DEEPEST:
         raise RecursionError
     if not isinstance(step, dict):
         return []
-    parts = step.get("pretokenizers") or step.get("normalizers")
+    parts = step.get("pretokenizers") or step.get("normalizers") or step.get("decoders")
     inner = [found for part in parts for found in steps(part, depth + 1)] if isinstance(parts, list) else []
     return [step, *inner]
 

@@ -25,7 +25,7 @@ from maskwright.core.errors import InputError, Locked, MaskwrightError, StoppedE
 from maskwright.core.folder import Folder, each
 from maskwright.core.secrets import redact
 from maskwright.launch.bucket.leader import LOST_SECONDS
-from maskwright.launch.bucket.queue import is_asked, plain, put_result, read_beats, read_result, read_spec
+from maskwright.launch.bucket.queue import is_asked, put_result, read_beats, read_result, read_spec
 from maskwright.launch.bucket.slots import Pulse
 from maskwright.launch.target import JobSpec
 
@@ -193,7 +193,7 @@ class Watcher:
         self.left = self._ground.look().exists
         if going and self.left:
             return Action("nothing", f"{limit or 'the job is over'}: {self._lease.holder} takes the hosts away")
-        return Action("end", limit or plain(str(result["cause"])), code=int(result["code"]))
+        return Action("end", limit or str(result["cause"]), code=int(result["code"]))
 
     def _blind(self, error: str) -> Action:
         """Nothing can be seen, or no decision be stored. The budget goes on: hosts count as they were last seen, and go
@@ -299,7 +299,7 @@ class Watcher:
             job="none" if spec is None else "going" if result is None else "over",
             submission=spec.submission if spec else 0,
             code=int(result["code"]) if result else None,
-            cause=plain(str(result["cause"])) if result else "",
+            cause=str(result["cause"]) if result else "",
             asked=spec is not None and is_asked(self._folder, spec.submission),
         )
 
@@ -321,7 +321,7 @@ class Watcher:
         for name, health in zip(names, (one or {} for one in found), strict=True):
             # A host begins an agent that ended again, until it gives up.
             if health.get("ok") is False and (health.get("final") is True or name in machines.stopped):
-                return plain(f"{name}: {health.get('step')}: {health.get('what')}")
+                return f"{name}: {health.get('step')}: {health.get('what')}"
         return ""
 
     # ---- acting --------------------------------------------------------------------------------------------------

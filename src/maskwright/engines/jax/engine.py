@@ -246,8 +246,9 @@ class JaxEngine:
                 "out of memory in the middle of an update, which cannot be done again"
                 + ("" if gone else " in one process alone"),
                 where=self.device,
-                fix="lower batch.micro_batch_rows in a new run that begins from an export of this one; on a GPU, "
-                "XLA_PYTHON_CLIENT_MEM_FRACTION gives JAX more than three quarters of the memory",
+                fix="raise batch.virtual_workers and, in pretraining, lower batch.micro_batch_rows in a new run that "
+                "begins from an export of this one; on a GPU, XLA_PYTHON_CLIENT_MEM_FRACTION gives JAX more than three "
+                "quarters of the memory",
             ) from None
         if rows == 1:
             raise one_row_too_long(T, self.device) from None

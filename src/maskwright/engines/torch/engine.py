@@ -268,8 +268,8 @@ class TorchEngine:
             raise MaskwrightError(
                 "out of memory while the processes were summing their gradients, which cannot be done again",
                 where=self.device,
-                fix="lower batch.micro_batch_rows and raise batch.virtual_workers in a new run that begins from an "
-                "export of this one",
+                fix="raise batch.virtual_workers and, in pretraining, lower batch.micro_batch_rows in a new run that "
+                "begins from an export of this one",
             ) from None
         self.rows_at_once = rows // 2
         if self.device != "cpu":

@@ -14,7 +14,6 @@ from maskwright.launch.bucket.queue import (
     attempt_folder,
     last_attempt,
     log_pieces,
-    plain,
     read_beats,
     read_ends,
     read_piece,
@@ -129,7 +128,7 @@ def look(folder: Folder, name: str, num_hosts: int | None = None) -> JobReport:
     beats = read_beats(folder, _hosts(folder) if num_hosts is None else num_hosts)
     ends = read_ends(folder, attempt_folder(number, attempt), len(beats)) if attempt else [None] * len(beats)
     hosts = [f"host {host}: {_host(*said, number)}" for host, said in enumerate(zip(beats, ends, strict=True))]
-    return JobReport(name, number, attempt, hosts, result.get("code"), plain(str(result.get("cause", ""))))
+    return JobReport(name, number, attempt, hosts, result.get("code"), str(result.get("cause", "")))
 
 
 def _hosts(folder: Folder) -> int:

@@ -133,9 +133,9 @@ def follow(
             meanwhile()
             result = until_over(look, where, poll_seconds, meanwhile=meanwhile)
     for line in result["report"]:
-        say(plain(str(line)))
+        say(str(line))
     reason = as_reason(str(result.get("reason")))
-    conclude(int(result["code"]), plain(str(result["cause"])), folder.location, reason)
+    conclude(int(result["code"]), str(result["cause"]), folder.location, reason)
 
 
 class _Logs:
@@ -204,9 +204,4 @@ def log_pieces(folder: Folder, place: str) -> list[int]:
 def read_piece(folder: Folder, place: str, number: int) -> list[str] | None:
     """Its lines, which are whole; None when there is no such piece."""
     content = folder.get(log_piece(place, number))
-    return None if content is None else [plain(line) for line in content.decode(errors="replace").splitlines()]
-
-
-def plain(line: str) -> str:
-    """What others wrote into a bucket does not steer this terminal."""
-    return "".join(one for one in line if one.isprintable() or one == "\t")
+    return None if content is None else content.decode(errors="replace").splitlines()

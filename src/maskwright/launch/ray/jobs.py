@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
-from maskwright.core.console import Show, lost_terminal_is_no_error, show_line, warn
+from maskwright.core.console import Show, lost_terminal_is_no_error, one_line, show_line, warn
 from maskwright.core.errors import InputError, JobError, MaskwrightError, StoppedEarly
 from maskwright.core.extras import missing
 from maskwright.core.secrets import redact
@@ -336,10 +336,11 @@ def list_jobs(address: str | None = None) -> Jobs:
 
 
 def describe_jobs(jobs: Sequence[RayJob]) -> str:
-    lines = [("ID", "STATE", "EXIT", "STARTED", "RUN")]
+    lines: list[tuple[str, ...]] = [("ID", "STATE", "EXIT", "STARTED", "RUN")]
     for job in jobs:
         began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.began)) if job.began else "-"
-        lines.append((job.id, job.state, "-" if job.code is None else str(job.code), began, job.run or "-"))
+        cells = (job.id, job.state, "-" if job.code is None else str(job.code), began, job.run or "-")
+        lines.append(tuple(map(one_line, cells)))
     widths = [max(len(line[column]) for line in lines) for column in range(4)]
     return "\n".join(
         redact("  ".join([*(line[i].ljust(widths[i]) for i in range(4)), line[4]])).rstrip() for line in lines

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, TextIO
 
 from maskwright.core import extras, records, storage
-from maskwright.core.console import lost_terminal_is_no_error
+from maskwright.core.console import answer, lost_terminal_is_no_error
 from maskwright.core.errors import Locked, MaskwrightError, StoppedEarly
 from maskwright.core.secrets import redact, redact_all
 from maskwright.monitor.forward import mlflow, trackio, wandb
@@ -235,7 +235,7 @@ def forward(run: str, to: To, *, follow: bool = False) -> tuple[Sent, bool]:
 
         def tell(line: str) -> None:
             with lost_terminal_is_no_error():  # the run that listened may be over
-                print(redact(line), file=stream, flush=True)
+                answer(redact(line), stream)
 
         forwarder = Forwarder(run, to, tell=tell)
         try:

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from maskwright.core.console import answer, print_exception
 from maskwright.core.errors import InputError, MaskwrightError, as_record
 from maskwright.core.extras import missing, require
-from maskwright.core.secrets import print_exception
 from maskwright.monitor import run as target
 from maskwright.monitor.watch import details
 from maskwright.monitor.watch.guard import Guard, given_token, is_loopback, new_token
@@ -242,7 +242,7 @@ def serve(folders: Sequence[str], host: str, port: int) -> None:
     app = application(desk, token=token or new_token(), host=host)
     shown = platform.node() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     where = f"http://{shown}:{listening.getsockname()[1]}/"
-    print(where if token else f"{where}#token={app.token}", flush=True)  # not `say`, which would hide the token
+    answer(where if token else f"{where}#token={app.token}")  # not `say`, which would hide the token
     config = uvicorn.Config(
         app, log_level="critical", access_log=False, lifespan="off", server_header=False, timeout_graceful_shutdown=1
     )

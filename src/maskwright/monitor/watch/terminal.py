@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from maskwright.core.console import human_count, human_seconds
+from maskwright.core.console import human_count, human_seconds, one_line
 from maskwright.monitor.watch.runs import Runs
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _curve(width: int) -> Callable[[dict[str, Any]], str]:
 
 
 COLUMNS = (
-    Column("run", lambda row: _printable(row["name"]), 0, right=False),
+    Column("run", lambda row: row["name"], 0, right=False),
     Column("state", lambda row: row["state"], 1, right=False),
     Column("step", _steps, 2),
     Column("loss", _number("loss", "{:.3f}"), 3),
@@ -66,7 +66,7 @@ COLUMNS = (
     Column("rate", _number("learning_rate", "{:.2g}"), 9),
     Column("tokens/s", _speed, 8),
     Column("ETA", _seconds, 5),
-    Column("health", lambda row: _cut(_printable(row["health"]), WIDEST_HEALTH), 6, right=False),
+    Column("health", lambda row: _cut(row["health"], WIDEST_HEALTH), 6, right=False),
     Column("ranks", _ranks, 10, right=False),
 )
 
@@ -82,11 +82,6 @@ def spark(values: Sequence[float], width: int) -> str:
     if high - low <= 1e-9 * max(abs(high), abs(low)):
         return BARS[0] * width
     return "".join(BARS[min(int((mean - low) / (high - low) * len(BARS)), len(BARS) - 1)] for mean in means)
-
-
-def _printable(text: str) -> str:
-    """A name of a folder may hold what a terminal takes for an order."""
-    return "".join(letter if letter.isprintable() else "�" for letter in text)
 
 
 def _cut(text: str, width: int) -> str:
@@ -112,11 +107,11 @@ def table(
     from rich.console import Group
     from rich.text import Text
 
-    notes = [Text(_printable(f"not readable: {one}"), style="yellow") for one in problems[:MOST_PROBLEMS]]
+    notes = [Text(one_line(f"not readable: {one}"), style="yellow") for one in problems[:MOST_PROBLEMS]]
     if len(problems) > MOST_PROBLEMS:
         notes.append(Text(f"… and {len(problems) - MOST_PROBLEMS} more that are not readable", style="yellow"))
     if not rows:
-        where = _printable(", ".join(folders))
+        where = one_line(", ".join(folders))
         return Group(Text(f"looking below {where} …" if waits else f"no runs below {where} yet"), *notes)
     most = len(rows) if height is None else max(height - len(notes) - 3, 1)
     if len(rows) > most:
@@ -130,7 +125,7 @@ def _grid(rows: Sequence[dict[str, Any]], width: int) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    cells = {column: [column.cell(row) for row in rows] for column in COLUMNS}
+    cells = {column: [one_line(column.cell(row)) for row in rows] for column in COLUMNS}
     widths = {column: max(map(cell_len, [column.title, *cells[column]])) for column in COLUMNS}
     name, state, *_ = COLUMNS
     shown, left = [name], width - min(widths[name], NARROWEST_NAME) - 1

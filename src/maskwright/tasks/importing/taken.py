@@ -10,7 +10,7 @@ from typing import Any, Literal
 import yaml
 
 from maskwright.core.child import typed
-from maskwright.core.console import several
+from maskwright.core.console import one_line, printable, several
 from maskwright.core.errors import InputError
 from maskwright.core.settings import nested
 from maskwright.core.shell import as_written
@@ -139,7 +139,7 @@ class Taken:
     # ---- what is written -------------------------------------------------------------------------------------
 
     def yaml(self, command: str) -> str:
-        head = "\n".join(f"# {line}".rstrip() for line in command.strip().splitlines())
+        head = "\n".join(f"# {line}".rstrip() for line in printable(command).strip().splitlines())
         text: str = yaml.safe_dump(nested(self.values), sort_keys=False, allow_unicode=True)
         return f"# Imported from:\n{head}\n{text}"
 
@@ -175,6 +175,6 @@ def shown(value: Any) -> str:
 def table(rows: list[Row]) -> str:
     """Given flags first, then what the script does without a flag."""
     ordered = [row for row in rows if row.fate != "default"] + [row for row in rows if row.fate == "default"]
-    wide = max((len(f"{row.flag} {row.value}") for row in ordered), default=0)
-    wide = min(wide, 44)
-    return "\n".join(f"{f'{row.flag} {row.value}'.strip():{wide}}  {row.fate:10}  {row.became}" for row in ordered)
+    cells = [(one_line(f"{row.flag} {row.value}"), row.fate, one_line(row.became)) for row in ordered]
+    wide = min(max((len(given) for given, _, _ in cells), default=0), 44)
+    return "\n".join(f"{given:{wide}}  {fate:10}  {became}" for given, fate, became in cells)

@@ -186,7 +186,7 @@ def _keywords(taken: Taken) -> dict[str, Any]:
     text = taken.text("lr_scheduler_kwargs")
     try:
         found = json.loads(text) if text else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         fix = """write it in quotes: --lr_scheduler_kwargs '{"min_lr_rate": 0.1}'"""

@@ -1,0 +1,80 @@
+"""Names that others gave, in pages of Markdown and in a model card: text, and never markup."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from finetuned import finished_run, shape
+
+from maskwright.core import storage
+from maskwright.report.markdown import code, literal
+from maskwright.tasks.export import model_card
+from maskwright.tasks.models import load_model
+
+HOSTILE = "x\n---\n# h\n\n| a | <script>`[b](c)``\x1b]0;m\x07\n- d"
+SHOWN = r"x --- \# h \| a \| \<script\>\`\[b\](c)\`\`�\]0;m� - d"
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (HOSTILE, SHOWN),
+        ("- x", r"\- x"),
+        ("---", r"\---"),
+        ("+ x", r"\+ x"),
+        ("===", r"\==="),
+        ("1. x", r"1\. x"),
+        ("2024) x", r"2024\) x"),
+        ("-0.5", "-0.5"),
+        ("+3 %", "+3 %"),
+        ("1.5 a = b", "1.5 a = b"),
+    ],
+)
+def test_no_name_is_markup(words: str, shown: str) -> None:
+    assert literal(words) == shown
+
+
+def test_code_ends_where_it_should() -> None:
+    assert code("step-4") == "`step-4`"
+    assert code("a`b``c\n```") == "```` a`b``c ``` ````"
+
+
+def structure(card: str) -> tuple[Any, list[str]]:
+    """The front matter, and what each line behind it begins with."""
+    _, front, body = card.split("---\n", 2)
+    return yaml.safe_load(front), [re.match(r"[#>|` -]*", line)[0] for line in body.splitlines()]  # type: ignore[index]
+
+
+def test_names_change_nothing_in_a_model_card(tokenizer: str, tmp_path: Path) -> None:
+    trained = load_model(
+        str(finished_run(tmp_path / "run", shape("roberta", "single_label_classification"), tokenizer))
+    )
+
+    def card(name: str) -> str:
+        before = {"run": name, "step": 4, "tokens": 5, "optimizer": "kept", "store_fingerprint": name}
+        record = {
+            **(trained.run or {}),
+            "lineage": {**before, "weights_sha256": name, "init_from": f"base/{name}"},
+            "base": {"location": f"hf://{name}"},
+            "base_weights": {name: name},
+            "store_fingerprint": name,
+            "digest": name,
+            "config": {"schedule.steps": 7, "data.mixture": {name: {"weight": 1.0}}, "name": name},
+        }
+        splits = {side: {"documents": 1, "tokens": 2} for side in ("train", "valid")}
+        source = {"name": name, "splits": splits, "languages": {name: 1.0}}
+        storage.write_json(
+            str(tmp_path / "run" / "data.json"),
+            {"kind": "text", "sources": [source], "unigram": {name: {"loss": 1.0, "accuracy": 0.5}}},
+        )
+        storage.write_json(str(tmp_path / "run" / "results.json"), {"test": {"examples": 3, name: 0.5}})
+        return model_card(replace(trained, location=f"runs/{name}", fetched_to=str(tmp_path / "run"), run=record), 0.0)
+
+    innocent, hostile = structure(card("name")), structure(card(HOSTILE))
+    assert hostile == innocent
+    assert f"# {SHOWN}\n" in card(HOSTILE)
