@@ -430,7 +430,3 @@ def test_first_result_counts(tmp_path: Path) -> None:
     folder = Folder(f"file://{tmp_path}")
     assert queue.put_result(folder, 1, 0, "") and not queue.put_result(folder, 1, 75, "taken away")
     assert (queue.read_result(folder, 1) or {})["code"] == 0
-
-
-def test_terminal_is_not_steered_by_what_lies_in_a_bucket() -> None:
-    assert queue.plain("loss 1.5\t\x1b]0;title\x07\x1b[2J ü") == "loss 1.5\t]0;title[2J ü"
