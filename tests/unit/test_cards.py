@@ -12,10 +12,14 @@ import yaml
 from finetuned import finished_run, shape
 
 from maskwright.core import storage
+from maskwright.core.config import PLACES, build_config
+from maskwright.core.finetuning import build_finetune_config
+from maskwright.core.settings import flat
 from maskwright.report.markdown import code, literal
 from maskwright.tasks.export import model_card
 from maskwright.tasks.models import load_model
 
+STEPS = {"schedule": {"steps": 7}}
 HOSTILE = "x\n---\n# h\n\n| a | <script>`[b](c)``\x1b]0;m\x07\n- d"
 SHOWN = r"x --- \# h \| a \| \<script\>\`\[b\](c)\`\`�\]0;m� - d"
 
@@ -48,6 +52,31 @@ def structure(card: str) -> tuple[Any, list[str]]:
     """The front matter, and what each line behind it begins with."""
     _, front, body = card.split("---\n", 2)
     return yaml.safe_load(front), [re.match(r"[#>|` -]*", line)[0] for line in body.splitlines()]  # type: ignore[index]
+
+
+def test_a_card_names_no_place(tokenizer: str, tmp_path: Path) -> None:
+    pretraining = {
+        "data": {"mixture": {"a": "s3://private/a", "b": "s3://private/b"}, "validation": {"c": "s3://private/c"}},
+        "model": {"init_from": "s3://private/d"},
+        "checkpoint": {"copy_to": "s3://private/e"},
+    }
+    arrow = {"data": {"store": "s3://private/f", "format": "arrow", "arrow": {"tokenizer": "s3://private/g"}}}
+    labelled = {
+        "data": {side: f"s3://private/{side}.csv" for side in ("train", "validation", "test")},
+        "model": {"tokenizer": "s3://private/h", "size": "nano"},
+        "checkpoint": {"copy_to": "s3://private/i"},
+    }
+    configs = [
+        build_config(pretraining | STEPS, ""),
+        build_config(arrow | STEPS, ""),
+        build_finetune_config(labelled, ""),
+    ]
+    run = finished_run(tmp_path / "run", shape("roberta", "single_label_classification"), tokenizer)
+    trained = load_model(str(run))
+    for config in configs:
+        assert not [key for key in config.locations if not any(f"{key}.".startswith(f"{one}.") for one in PLACES)]
+        card = model_card(replace(trained, run={**(trained.run or {}), "config": flat(config)}), 0.0)
+        assert "schedule" in card and "private" not in card
 
 
 def test_names_change_nothing_in_a_model_card(tokenizer: str, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from maskwright.core import hub, storage
-from maskwright.core.config import Model
+from maskwright.core.config import PLACES, Model
 from maskwright.core.console import human_count, say, several, warn
 from maskwright.core.errors import InputError, VerificationError
 from maskwright.core.secrets import redact_all
@@ -193,10 +193,6 @@ def _tokenized(model: TrainedModel) -> Iterator[tuple[str, tuple[Any, ...], list
         yield text, given, own.encode(*given, is_pretokenized=words).ids
 
 
-LOCATIONS = ("data.store", "data.train", "data.validation", "data.test", "model.init_from", "model.tokenizer")
-"""Keys that the card does not repeat, since names of folders are private."""
-
-
 def model_card(model: TrainedModel, difference: float) -> str:
     """README.md from the run's own record: what was trained on which text, and how it was checked."""
     shape, base = model.config, _base_name(_base(model.run))
@@ -271,9 +267,7 @@ def _training(model: TrainedModel, run: dict[str, Any]) -> list[str]:
     if (card := RunDirectory(model.folder).read_data_card()) is not None:
         lines += [f"- {literal(line)}" for line in in_short(card)]
     lines += _scores(model) if model.task else _held_out(model)
-    left_out = {"data.mixture", *LOCATIONS}
-    if run["config"].get("model.init_from"):
-        left_out |= SHAPE_KEYS
+    left_out = PLACES | (SHAPE_KEYS if run["config"].get("model.init_from") else set())
     values = {key: value for key, value in run["config"].items() if value is not None and key not in left_out}
     return [*lines, "", "```json", json.dumps(redact_all(values), indent=1), "```"]
 
