@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from google_cloud.fake import Cloud, fake_cloud
+from google_cloud.judge import api
 from google_cloud.small_terraform import SmallTerraform
 from google_cloud.terraform_world import TerraformWorld, why_not
 
@@ -17,6 +18,7 @@ from maskwright.cloud.environment import read_environment
 from maskwright.cloud.google import queued_resource
 from maskwright.cloud.google.queued_resource import Wanted
 from maskwright.cloud.google.rest import Google
+from maskwright.cloud.inspect import host_health
 from maskwright.cloud.jobs import hosts as ground_module
 from maskwright.cloud.jobs.hosts import EnvironmentGround
 from maskwright.cloud.jobs.watcher import Refused
@@ -121,6 +123,32 @@ def test_group_is_repaired_host_by_host_and_a_slice_is_not(
     found = [place.look() for _ in range(4)][-1]
     assert found.running == 2 and found.names == before
     assert not ground(tmp_path).repair()
+
+
+def test_each_state_of_a_machine_means_the_same_to_watcher_and_status(
+    cloud: Cloud, terraform: SmallTerraform, tmp_path: Path
+) -> None:
+    """Of an on-demand group, in which Google starts hosts again; its own documents name the states."""
+    place = ground(tmp_path, "group")
+    place.up(0)
+    name = [place.look() for _ in range(4)][-1].names[1]
+    (machine,) = [body for key, body in cloud.resources.items() if key.endswith(f"/instances/{name}")]
+    environment = read_environment(f"{tmp_path}/lab.yaml")
+    compute = api("compute", "v1")
+    assert compute is not None
+    found = {}
+    for state in compute.schemas["ManagedInstance"]["properties"]["instanceStatus"]["enum"]:
+        machine["status"] = state
+        seen, health = place.look(), host_health.look(Google("lab-proj"), environment, "group", "us-east5-b")[1]
+        assert (seen.making, seen.running) == (health.verdict == "coming", 1 + (health.verdict == "starting"))
+        found.setdefault((health.verdict, name in seen.stopped), set()).add(state)
+    assert found == {
+        ("starting", False): {"RUNNING"},
+        ("coming", False): {"PENDING", "PROVISIONING", "STAGING", "REPAIRING"},
+        ("gone", False): {"DEPROVISIONING"},
+        ("gone", True): {"PENDING_STOP", "STOPPED", "STOPPING", "SUSPENDED", "SUSPENDING", "TERMINATED"},
+    }
+    assert (place.rules().repair_seconds, ground(tmp_path).rules().repair_seconds) == ((900.0,), (0.0, 0.0))
 
 
 def test_queued_slice_as_a_watcher_sees_it(cloud: Cloud, tmp_path: Path) -> None:
