@@ -144,7 +144,9 @@ class EnvironmentGround:
     # ---- acting --------------------------------------------------------------------------------------------------
 
     def up(self, placement: int) -> None:
-        self._act(commands.up, placement={self._kind: placement})
+        """With the image that its hosts ran before. A new one is for who says `env up`: hosts of the other kind would
+        have to be made anew for it."""
+        self._act(commands.up, placement={self._kind: placement}, same_image=True)
 
     def down(self) -> None:
         self._act(commands.down)
