@@ -17,7 +17,7 @@ from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder
 from maskwright.run.directory import MANIFEST, Status, step_folder, whole_steps
 from maskwright.run.heartbeat import Beat, State, read_beats, state_of, states_here
-from maskwright.run.lease import this_machine
+from maskwright.run.lease import WATCH_SECONDS, this_machine
 from maskwright.run.lineage import Lineage, describe
 from maskwright.run.liveness import Judgement, judge, missing
 
@@ -254,6 +254,12 @@ def _holder(folder: Folder) -> int | None:
     if lease.get("machine") != this_machine() or not isinstance(pid, int):
         return None
     return pid if state_of(pid, 0) != "gone" else None
+
+
+def is_held(folder: Folder, now: float) -> bool:
+    """Whether a process has the run, as far as its lease says: one of this machine, or one elsewhere that beats."""
+    beaten = folder.modified("lease.json")
+    return _holder(folder) is not None or (beaten is not None and now - beaten < WATCH_SECONDS)
 
 
 def newest_checkpoint(folder: Folder, in_a_run: bool) -> Checkpoint | None:
