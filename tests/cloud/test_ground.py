@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from google_cloud.judge import api
 from google_cloud.small_terraform import SmallTerraform
 from google_cloud.terraform_world import TerraformWorld, why_not
 
+from maskwright import __version__
 from maskwright.cloud import record
 from maskwright.cloud.environment import read_environment
 from maskwright.cloud.google import queued_resource
@@ -195,18 +197,29 @@ def test_errors_are_told_apart(cloud: Cloud, terraform: SmallTerraform, tmp_path
 def test_slice_moves_to_another_zone_with_the_real_terraform(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the slice: the group in the same YAML is not made. And what was deleted past Terraform is no trouble."""
+    """Only the slice: the group in the same YAML is not made. What was deleted past Terraform is no trouble. An image
+    that was built meanwhile is for who says `env up`."""
     del cloud.objects["lab-proj-lab1-runs", "made"], cloud.resources["storage/b/lab-proj-lab1-runs"]
     world = TerraformWorld(tmp_path / "terraform", cloud=cloud.url)
     for name, value in {**world.environment(), "XDG_CACHE_HOME": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
+    environment = read_environment(f"{tmp_path}/lab.yaml")
+
+    def build(number: int) -> None:
+        image = f"{environment.built_image}:{__version__}-{number:012}@sha256:{number:064}"
+        record.write(environment, replace(record.read(environment), image=image))
+
+    build(1)
     place = ground(tmp_path)
     place.up(0)
     assert [place.look() for _ in range(4)][-1].running == 4
+    build(2)
     place.remove()
     assert not place.look().exists
     place.down()
     place.up(1)
+    wanted = record.wanted(environment)
+    assert wanted and wanted["host"]["container"] == f"{environment.built_image}@sha256:{1:064}"
     found = [place.look() for _ in range(4)][-1]
     assert (found.running, found.placement) == (4, 1)
     groups = [key for key in cloud.resources if "/instanceGroupManagers/" in key]
