@@ -74,5 +74,5 @@ def _require_running(directory: RunDirectory, now: float) -> None:
         raise InputError(f"is not running ({found})", where=directory.location, fix="there is nothing to stop")
     silent = now - status.heartbeat
     if silent > SILENT_SECONDS and not is_held(Folder(directory.location), now):
-        what = f"is not running: its last sign of life is {silent:,.0f} seconds old, and its lease stands still"
+        what = f"is not running: its last sign of life is {silent:,.0f} seconds old, and nobody holds it"
         raise InputError(what, where=directory.location, fix="the command that started it continues it")

@@ -35,6 +35,13 @@ def this_machine() -> str:
         return platform.node()
 
 
+def this_pid_space() -> str:
+    """Names where a pid means the same process: this boot of this machine and, in a container, that container."""
+    with suppress(OSError):
+        return f"{this_machine()} {os.readlink('/proc/self/ns/pid')}"
+    return this_machine()
+
+
 class Lease:
     """The holder's heartbeat. Once `lost`, another process has taken the folder over, for example after a long
     suspension of this one; then nothing may be written."""
@@ -85,6 +92,7 @@ class Lease:
             "beat": self._beats,
             "machine": this_machine(),
             "host": platform.node(),
+            "pid_space": this_pid_space(),
             "pid": os.getpid(),
         }
 
