@@ -154,7 +154,7 @@ def test_first_failure_ends_the_build_with_its_code(
     assert (told["version"], told["environment"], told["image"]) == (
         1,
         str(path),
-        read_environment(str(path)).container,
+        read_environment(str(path)).built_image,
     )
     assert [step["exit_code"] for step in told["steps"]] == [0, 3]
     assert error["where"] == told["steps"][1]["command"] and told["steps"][1]["seconds"] >= 0

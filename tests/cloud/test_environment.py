@@ -50,7 +50,7 @@ def test_number_of_keys_is_pinned() -> None:
 def test_what_is_derived() -> None:
     env = lab()
     assert (env.region, env.state, env.prefix) == ("us-east5", "lab-proj-maskwright-state", "env/lab1")
-    assert env.container.startswith("us-east5-docker.pkg.dev/lab-proj/lab1/maskwright:")
+    assert env.built_image == "us-east5-docker.pkg.dev/lab-proj/lab1/maskwright"
     assert env.slice and (env.slice.hosts, env.slice.machine(), env.slice.queued) == (4, "ct6e-standard-4t", False)
     assert env.group and (env.group.hosts, env.group.gpus) == (2, 1)
 

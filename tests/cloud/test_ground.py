@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from google_cloud.fake import Cloud, fake_cloud
+from google_cloud.judge import api
 from google_cloud.small_terraform import SmallTerraform
 from google_cloud.terraform_world import TerraformWorld, why_not
 
+from maskwright import __version__
 from maskwright.cloud import record
 from maskwright.cloud.environment import read_environment
 from maskwright.cloud.google import queued_resource
 from maskwright.cloud.google.queued_resource import Wanted
 from maskwright.cloud.google.rest import Google
+from maskwright.cloud.inspect import host_health
 from maskwright.cloud.jobs import hosts as ground_module
 from maskwright.cloud.jobs.hosts import EnvironmentGround
 from maskwright.cloud.jobs.watcher import Refused
@@ -123,6 +127,32 @@ def test_group_is_repaired_host_by_host_and_a_slice_is_not(
     assert not ground(tmp_path).repair()
 
 
+def test_each_state_of_a_machine_means_the_same_to_watcher_and_status(
+    cloud: Cloud, terraform: SmallTerraform, tmp_path: Path
+) -> None:
+    """Of an on-demand group, in which Google starts hosts again; its own documents name the states."""
+    place = ground(tmp_path, "group")
+    place.up(0)
+    name = [place.look() for _ in range(4)][-1].names[1]
+    (machine,) = [body for key, body in cloud.resources.items() if key.endswith(f"/instances/{name}")]
+    environment = read_environment(f"{tmp_path}/lab.yaml")
+    compute = api("compute", "v1")
+    assert compute is not None
+    found = {}
+    for state in compute.schemas["ManagedInstance"]["properties"]["instanceStatus"]["enum"]:
+        machine["status"] = state
+        seen, health = place.look(), host_health.look(Google("lab-proj"), environment, "group", "us-east5-b")[1]
+        assert (seen.making, seen.running) == (health.verdict == "coming", 1 + (health.verdict == "starting"))
+        found.setdefault((health.verdict, name in seen.stopped), set()).add(state)
+    assert found == {
+        ("starting", False): {"RUNNING"},
+        ("coming", False): {"PENDING", "PROVISIONING", "STAGING", "REPAIRING"},
+        ("gone", False): {"DEPROVISIONING"},
+        ("gone", True): {"PENDING_STOP", "STOPPED", "STOPPING", "SUSPENDED", "SUSPENDING", "TERMINATED"},
+    }
+    assert (place.rules().repair_seconds, ground(tmp_path).rules().repair_seconds) == ((900.0,), (0.0, 0.0))
+
+
 def test_queued_slice_as_a_watcher_sees_it(cloud: Cloud, tmp_path: Path) -> None:
     (tmp_path / "lab.yaml").write_text(LAB.replace("v6e, topology: 4x4", "v5e, topology: 4x4"))
     place, google = ground(tmp_path), Google("lab-proj")
@@ -167,18 +197,29 @@ def test_errors_are_told_apart(cloud: Cloud, terraform: SmallTerraform, tmp_path
 def test_slice_moves_to_another_zone_with_the_real_terraform(
     cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the slice: the group in the same YAML is not made. And what was deleted past Terraform is no trouble."""
+    """Only the slice: the group in the same YAML is not made. What was deleted past Terraform is no trouble. An image
+    that was built meanwhile is for who says `env up`."""
     del cloud.objects["lab-proj-lab1-runs", "made"], cloud.resources["storage/b/lab-proj-lab1-runs"]
     world = TerraformWorld(tmp_path / "terraform", cloud=cloud.url)
     for name, value in {**world.environment(), "XDG_CACHE_HOME": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
+    environment = read_environment(f"{tmp_path}/lab.yaml")
+
+    def build(number: int) -> None:
+        image = f"{environment.built_image}:{__version__}-{number:012}@sha256:{number:064}"
+        record.write(environment, replace(record.read(environment), image=image))
+
+    build(1)
     place = ground(tmp_path)
     place.up(0)
     assert [place.look() for _ in range(4)][-1].running == 4
+    build(2)
     place.remove()
     assert not place.look().exists
     place.down()
     place.up(1)
+    wanted = record.wanted(environment)
+    assert wanted and wanted["host"]["container"] == f"{environment.built_image}@sha256:{1:064}"
     found = [place.look() for _ in range(4)][-1]
     assert (found.running, found.placement) == (4, 1)
     groups = [key for key in cloud.resources if "/instanceGroupManagers/" in key]

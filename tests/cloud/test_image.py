@@ -19,15 +19,16 @@ from google_cloud.fake import Cloud, fake_cloud
 from maskwright import __version__
 from maskwright.cli.main import run
 from maskwright.cli.options import PANELS
-from maskwright.cloud.environment import build_environment
-from maskwright.cloud.provision import image
+from maskwright.cloud import record
+from maskwright.cloud.environment import Environment, Host, build_environment, read_environment
+from maskwright.cloud.provision import image, variables
 from maskwright.core.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 LAB = {"name": "lab1", "project": "lab-proj", "zone": "us-east5-b", "slice": {"accelerator": "v6e", "topology": "4x4"}}
-TAG = f"us-east5-docker.pkg.dev/lab-proj/lab1/maskwright:{__version__}"
+NAME = "us-east5-docker.pkg.dev/lab-proj/lab1/maskwright"
+TAG = f"{NAME}:{__version__}"
 REPOSITORY = "artifactregistry/projects/lab-proj/locations/us-east5/repositories/lab1"
-DIGEST = "sha256:" + "a" * 64
 STATE = "lab-proj-maskwright-state"
 
 
@@ -88,12 +89,14 @@ def test_build_is_sent_waited_for_and_its_digest_printed(
     shown = capsys.readouterr()
     (made,) = [value for key, value in cloud.resources.items() if key.startswith("cloudbuild/")]
     digest = made["results"]["images"][0]["digest"]
-    assert digest.startswith("sha256:") and shown.out == f"{TAG} {digest}\n" and "for tpu" in shown.err
+    tag, said = shown.out.split()
+    assert digest.startswith("sha256:") and said == digest and "for tpu" in shown.err
+    assert re.fullmatch(rf"{re.escape(TAG)}-[0-9a-f]{{12}}", tag)
     (call,) = cloud.calls("cloudbuild.projects.locations.builds.create")
     body = call["body"]
-    assert body["images"] == [TAG] and body["logsBucket"] == f"gs://{STATE}/env/lab1/image"
+    assert body["images"] == [tag] and body["logsBucket"] == f"gs://{STATE}/env/lab1/image"
     words = body["steps"][0]["args"]
-    assert words[:3] == ["build", "-f", "deploy/Dockerfile"] and words[-3:] == ["-t", TAG, "."]
+    assert words[:3] == ["build", "-f", "deploy/Dockerfile"] and words[-3:] == ["-t", tag, "."]
     assert {"ACCELERATOR=tpu", "LIBTPU=no", "RUN_AS=root"} < set(words)
     place = body["source"]["storageSource"]
     content = cloud.objects[(place["bucket"], place["object"])][-1].content
@@ -121,16 +124,48 @@ def test_failed_build_shows_the_end_of_its_log(
 def test_image_that_is_there_is_not_built_again(
     cloud: Cloud, lab: Path, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    docker = f"{REPOSITORY}/dockerImages/maskwright@{DIGEST}"
-    cloud.resources[docker] = {
-        "name": docker.partition("/")[2], "uri": f"{TAG.rpartition(':')[0]}@{DIGEST}", "tags": [__version__],
-    }  # fmt: skip
-    assert build(lab, source, "--if-missing", "--json") == 0
-    assert json.loads(capsys.readouterr().out) == {"version": 1, "image": TAG, "digest": DIGEST, "built": False}
-    cloud.resources[docker]["tags"] = ["0.0.1"]
     scripted(cloud, GOOD)
-    assert build(lab, source, "--if-missing", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["built"] is True
+    built = []
+    for there in (False, True, True, False):
+        if there:
+            (source / "src" / "new.py").write_text("another source of the same version")
+            docker = f"{REPOSITORY}/dockerImages/maskwright@{built[0]['digest']}"
+            cloud.resources[docker] = {"name": docker.partition("/")[2], "uri": f"{NAME}@{built[0]['digest']}"}
+        assert build(lab, source, "--if-missing", "--json") == 0
+        built.append(json.loads(capsys.readouterr().out))
+        assert built[-1]["built"] is not there
+        cloud.resources.pop(f"{REPOSITORY}/dockerImages/maskwright@{built[0]['digest']}", None)
+    assert built[1] == built[2] == built[0] | {"built": False} and built[3]["image"] != built[0]["image"]
+
+
+def test_hosts_run_the_last_image_that_was_built_by_its_digest(
+    cloud: Cloud, lab: Path, source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So a second image of one version is another one to `env up`, and to no host before that."""
+    environment = read_environment(str(lab))
+
+    def container(of: Environment = environment) -> str:
+        return str(variables.variables(of, record.read(of), None)["host"]["container"])
+
+    assert container() == TAG
+    cloud.script("builds", [GOOD])
+    seen = []
+    for content in ("one", "two"):
+        (source / "src" / "maskwright" / "__init__.py").write_text(content)
+        assert build(lab, source) == 0
+        tag, digest = capsys.readouterr().out.split()
+        assert container() == f"{NAME}@{digest}"
+        seen.append((tag, variables.variables(environment, record.read(environment), None)))
+    (first, before), (second, after) = seen
+    assert first != second and before["host"]["container"] != after["host"]["container"]
+    assert variables.with_image_of(before, after["host"]) == before["host"]  # as a watcher makes lost hosts again
+    assert container(environment.model_copy(update={"zone": "us-east1-b"})).endswith(f"lab1/maskwright:{__version__}")
+    own = environment.model_copy(update={"host": Host(container=f"{NAME}:mine")})
+    assert container(own) == f"{NAME}:mine"
+    lab.write_text(json.dumps({**LAB, "host": {"container": f"{NAME}:mine"}}))
+    assert build(lab, source) == 0
+    tag, digest = capsys.readouterr().out.split()
+    assert (tag, container(own)) == (f"{NAME}:mine", f"{NAME}@{digest}")
 
 
 def test_refusals_name_what_is_missing(
@@ -232,7 +267,7 @@ def test_dockerfile_copies_what_is_packed_and_declares_what_is_passed() -> None:
     assert copied <= {*image.FILES, *image.FOLDERS}
     declared = {line.split()[1].partition("=")[0] for line in lines if line.startswith("ARG")}
     request = image.build_request(
-        image.order_of(build_environment(LAB, "lab.yaml")),
+        image.order_of(build_environment(LAB, "lab.yaml"), "0"),
         "s",
         image.arguments_of("tpu", libtpu=True, run_as="root"),
         service_account=None,

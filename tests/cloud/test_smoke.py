@@ -110,7 +110,7 @@ def test_its_files_are_an_environment_and_a_run_and_google_ends_the_machine(tmp_
     smoke.write(planned)
     values = yaml.safe_load(Path(planned.yaml).read_text())
     again = build_environment(values, planned.yaml)
-    assert again == planned.environment and again.name == "laboratory-nu-smoke" and again.container == "image:1"
+    assert again == planned.environment and again.name == "laboratory-nu-smoke" and again.host.container == "image:1"
     hosts = again.slice or again.group
     assert hosts is not None and hosts.max_run_hours == 0.5 and hosts.hosts == 1
     assert hosts.provisioning_model == "SPOT" and again.disk and again.disk.size_gb == smoke.DISK_GB
@@ -151,7 +151,9 @@ def test_it_says_what_it_costs_and_that_nobody_ran_it_and_asks(cli: Cli, tmp_pat
         < drawn.out.index("env audit")
     )
     told = json.loads(cli("env", "smoke", path, "--dry-run", "--json").out)
-    assert told["environment"]["name"] == "laboratory-nu-smoke" and "/laboratory-nu-smoke/maskwright:" in told["image"]
+    assert told["environment"]["name"] == "laboratory-nu-smoke" and told["image"].endswith(
+        "/laboratory-nu-smoke/maskwright"
+    )
     assert [step["exit_code"] for step in told["steps"]] == [None] * len([*WHOLE, *END]) and told["taken_away"] is None
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from maskwright.cli.env import replaced
 from maskwright.cloud.environment import build_environment
 from maskwright.cloud.provision import variables
-from maskwright.cloud.provision.terraform_cli import Terraform, _changes
+from maskwright.cloud.provision.terraform_cli import Change, Plan, Terraform, _changes
 from maskwright.cloud.record import Record
 
 ENVIRONMENT = {"name": "lab1", "project": "lab-proj", "zone": "us-east5-b"}
@@ -104,6 +105,13 @@ def test_what_was_replaced_already_loses_nothing_more() -> None:
     disk = {"address": "google_compute_disk.data[0]", "type": "google_compute_disk"}
     entries = [{**disk, "change": {"actions": ["delete"], "before": {}}, **more} for more in ({}, {"deposed": "a1b2"})]
     assert [change.loses_data for change in _changes({"resource_changes": entries})] == [True, False]
+
+
+def test_who_deletes_a_bucket_is_told_that_nothing_brings_it_back() -> None:
+    bucket = Change("google_storage_bucket.runs", "google_storage_bucket", "delete")
+    disk = Change("google_compute_disk.data[0]", "google_compute_disk", "delete")
+    told = [replaced(Plan((*changes,), "", "", True))[-1] for changes in ((disk, bucket), (disk,))]
+    assert "no soft delete" in told[0] and told[1] == f"with their data: {disk.address}"
 
 
 def test_only_leaves_hosts_what_they_live_in() -> None:

@@ -92,6 +92,27 @@ def test_what_follows_from_a_look(name: str, seen: Seen, before: History, kind: 
         assert action.code == seen.code
 
 
+def test_hosts_that_google_starts_again_have_their_time_and_no_more() -> None:
+    rules = replace(RULES, repair_seconds=(900.0, 0.0, 0.0))
+    stopped, coming = replace(WHOLE, running=3, stopped=1), replace(WHOLE, running=3, making=True)
+    for seen in (stopped, coming):
+        action, then = decide(rules, seen, history("up"), NOW)
+        assert (action.kind, then.phase, then.since) == ("nothing", "repairing", NOW)
+    for seen, later in ((stopped, 300.0), (coming, 899.0)):
+        action, then = decide(rules, seen, then, NOW + later)
+        assert (action.kind, then.phase, then.since, then.tries) == ("nothing", "repairing", NOW, 0)
+    assert decide(rules, WHOLE, then, NOW + 899)[1].phase == "up"
+    assert decide(rules, replace(stopped, trouble="stockout"), then, NOW + 899)[0].kind == "wait"
+    assert decide(rules, replace(stopped, idle=1), then, NOW + 899)[0].kind == "make"
+    action, then = decide(rules, coming, then, NOW + 900)
+    assert (action.kind, then.tries) == ("wait", 1) and "lost: 1 of 4 hosts for 15 minutes" in action.why
+    assert decide(rules, coming, then, action.until)[0].kind == "make"  # though it is coming still
+    spot = history("up", placement=1)
+    assert decide(rules, stopped, spot, NOW)[0].kind == "wait"  # nobody starts it again
+    _, late = decide(rules, replace(coming, running=0), history("making", placement=1, since=NOW - 600), NOW)
+    assert decide(rules, replace(coming, running=0), late, late.wait_until)[0].kind == "make"
+
+
 def test_budget_asks_then_takes_down_and_says_75() -> None:
     rules = replace(RULES, max_usd=10.0, save_seconds=100.0)
     action, then = decide(rules, WHOLE, history("up", usd=10.0), NOW)

@@ -32,6 +32,7 @@ from maskwright.core.finetuning import FinetuneConfig, Task
 from maskwright.labels.dataset import Dataset
 from maskwright.labels.example import Answer, Example
 from maskwright.labels.metrics import Predictions, default_metric, measure
+from maskwright.monitor.status import look
 from maskwright.run.directory import RunDirectory, Status
 from maskwright.tasks.compare import Arm, Budget, Comparison, FineTuning, LabelledTask, Start, read_starts, read_tasks
 from maskwright.tasks.compared import _protocol, outcomes, verdict_task
@@ -72,10 +73,10 @@ def stop(folder: Path, words: list[object], number: int, run: str, cwd: Path) ->
             time.sleep(0.01)
         process.send_signal(number)
         code = process.wait(60)
-    directory, deadline = RunDirectory(str(metrics.parent)), time.monotonic() + 20
-    while directory.is_locked() and time.monotonic() < deadline:  # the kernel ends it with its parent
+    folder, deadline = metrics.parent, time.monotonic() + 20
+    while look(str(folder)).held_by and time.monotonic() < deadline:  # the kernel ends it with its parent
         time.sleep(0.02)
-    assert not directory.is_locked()
+    assert not look(str(folder)).held_by
     return code
 
 

@@ -125,7 +125,9 @@ def docker(words: list[str]) -> int:
             return 1
         return 1 if state("no-image") else 0
     if command == "image":
-        print(f"{rest[-1].rpartition(':')[0]}@{state('digest') or 'sha256:' + '1' * 64}")
+        name, _, digest = rest[-1].partition("@")
+        repository = name if digest else name.rpartition(":")[0]
+        print(f"{repository}@{digest or state('digest') or 'sha256:' + '1' * 64}")
         return 0
     return {
         "info": lambda _: 0,

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import fcntl
+import json
+import os
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from maskwright.core.errors import MaskwrightError
+from maskwright.monitor.run import stop
 from maskwright.monitor.status import whole
-from maskwright.run.directory import Status
+from maskwright.run.directory import RunDirectory, Status
 from maskwright.run.heartbeat import Beat
+from maskwright.run.lease import this_pid_space
 from maskwright.run.liveness import hung, judge, missing
 
 NOW = 1_000_000.0
@@ -197,3 +206,27 @@ def test_how_the_whole_run_is(
     found = whole(status, judge(beats, NOW, states), held_by, NOW, False)
     assert found[0] == state and said in found[1]
     assert whole(None, [], None, NOW, True)[0] == "only checkpoints"
+
+
+@pytest.mark.parametrize(
+    ("pid_space", "pid", "age", "said"),
+    [
+        (this_pid_space(), os.getpid(), 1000, "did not answer within 0 seconds"),
+        ("another", 3, 0, "did not answer within 0 seconds"),
+        ("another", os.getpid(), 1000, "is not running: .* nobody holds it"),
+        (this_pid_space(), 2**22 + 1, 0, "is not running: .* nobody holds it"),
+    ],
+)
+def test_a_silent_run_is_asked_to_stop_while_its_lease_says_that_it_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pid_space: str, pid: int, age: float, said: str
+) -> None:
+    """Who would try its lock instead might be in the way of a start."""
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=AssertionError("the lock is none of stop's business")))
+    directory, lease = RunDirectory(str(tmp_path)), tmp_path / "lease.json"
+    (tmp_path / "config.resolved.json").write_text("{}")
+    (tmp_path / "status.json").write_text(json.dumps(asdict(replace(Status("training"), heartbeat=time.time() - 1000))))
+    lease.write_text(json.dumps({"pid_space": pid_space, "pid": pid}))
+    os.utime(lease, (time.time() - age,) * 2)
+    with pytest.raises(MaskwrightError, match=said):
+        stop(directory, "stop", 0.0)
+    assert not (tmp_path / "request.json").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import multiprocessing
@@ -9,11 +10,13 @@ import os
 import signal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from maskwright.core import storage
-from maskwright.core.errors import InputError
+from maskwright.core.errors import InputError, Locked
+from maskwright.core.folder import Folder
 from maskwright.run import lease
 from maskwright.run.lease import leased
 
@@ -43,6 +46,33 @@ def test_a_lease_that_stands_still_is_taken_over_aloud(tmp_path: Path, capfd: py
     assert sum(waited) == lease.WATCH_SECONDS
     assert "node-7 gives no sign of life: taking over" in capfd.readouterr().err
     assert not (tmp_path / "lease.json").exists()
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_of_two_machines_that_find_no_lease_one_gets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    """The other one comes in the last moment, when this one has seen that there is none."""
+    if not links:
+        monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError(errno.EPERM, "Operation not permitted")))
+    real, beats = Folder.create, iter(range(100))
+
+    def create(folder: Folder, name: str, content: bytes) -> bool:
+        elsewhere(tmp_path, next(beats))
+        return real(folder, name, content)
+
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(Locked, match="in use by process 3 on node-7"),
+    ):
+        patch.setattr(Folder, "create", create)
+        with leased(str(tmp_path), sleep=lambda seconds: elsewhere(tmp_path, next(beats))):
+            pass
+    assert json.loads((tmp_path / "lease.json").read_text())["machine"] == "another"
+    (tmp_path / "lease.json").unlink()
+    with leased(str(tmp_path)):
+        assert json.loads((tmp_path / "lease.json").read_text())["pid"] == os.getpid()
+    assert os.listdir(tmp_path) == ["lock"]
 
 
 def test_a_holder_that_leaves_is_not_waited_for(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from maskwright.core.errors import InputError
 from maskwright.monitor.logs import RESTART_SECONDS, Tail, follow, show
 from maskwright.monitor.status import look
 from maskwright.run.directory import Status
-from maskwright.run.heartbeat import Beat, pid_started, this_pid_space, write_beat
+from maskwright.run.heartbeat import Beat, pid_started, write_beat
+from maskwright.run.lease import this_pid_space
 
 
 def test_whole_lines_as_they_come(tmp_path: Path) -> None:

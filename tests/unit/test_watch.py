@@ -326,6 +326,39 @@ def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(tmp_path: Path, name: st
                 details.log(watched, "", 5, None) if name == "log.txt" else details.details(watched)
 
 
+def test_the_log_of_a_run_at_a_url_is_brought_as_it_grows(
+    far: str, sweep: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, name = fsspec.filesystem("memory"), "/watched/well/log.txt"
+    files.put(f"{sweep}/b/well/", "/watched/well", recursive=True)
+    runs = Runs([far])
+    runs.refresh(wait=True)
+    watched = runs.get(runs.rows()[0]["id"])
+    assert watched is not None
+    brought, real = [0], Folder.get
+
+    def get(folder: Folder, name: str, *part: int) -> bytes | None:
+        content = real(folder, name, *part)
+        brought[0] += len(content or b"")
+        return content
+
+    monkeypatch.setattr(Folder, "get", get)
+    content = b"a line\n" * 200_000  # more than is held in memory
+    for more, shown, most in (
+        (b"", [(199_999, "a line"), (200_000, "a line")], len(content)),
+        (b"next\nhal", [(200_000, "a line"), (200_001, "next")], 100),
+        (b"f\n", [(200_001, "next"), (200_002, "half")], 100),
+        (b"", [(200_001, "next"), (200_002, "half")], 0),
+    ):
+        content += more
+        files.pipe_file(name, content)
+        brought[0] = 0
+        found = details.log(watched, "", 2, None)
+        assert [(line["number"], line["text"]) for line in found["lines"]] == shown and brought[0] <= most
+    files.pipe_file(name, b"anew\n")
+    assert [line["text"] for line in details.log(watched, "", 2, None)["lines"]] == ["anew"]
+
+
 def test_a_file_is_read_as_it_grows_is_cut_and_written_anew(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     grown = Grown(Folder(str(tmp_path)), "lines")

@@ -204,7 +204,7 @@ pull() {
 }
 check_image() {
   begin version "$wanted"
-  local repository=${container%@*} record first
+  local repository=${container%@*}
   case ${repository##*/} in *:*) repository=${repository%:*} ;; esac
   digest=$(docker image inspect --format '{{range .RepoDigests}}{{println .}}{{end}}' "$container" | sed -n "s#^$repository@##p" | head -n 1)
   [ -n "$digest" ] || fail "$container has no digest" 'pull it from a registry: maskwright env image'
@@ -212,14 +212,6 @@ check_image() {
     fail "$container does not run maskwright" 'build it: maskwright env image'
   [ "$version" = "$wanted" ] ||
     fail "$container has maskwright $version, the environment wants $wanted" 'maskwright env image, then maskwright env up'
-  # All hosts run the first one's image, though somebody push another one under the same tag.
-  record=$folder/images/$(printf '%s' "$container" | sha256sum | cut -c 1-16).json
-  if put "$record" "{\"container\": $(quote "$container"), \"digest\": \"$digest\", \"instance\": \"$instance\"}" '&ifGenerationMatch=0'; then
-    return 0
-  fi
-  first=$(get "$bucket" "$record" | sed -E 's/.*"digest": "([^"]*)".*/\1/') || first=
-  [ "$first" = "$digest" ] || fail "$container is $digest here and ${first:-unknown} on the first host" \
-    "give the new image a tag of its own (host.container), or remove gs://$bucket/$record and recreate all hosts"
 }
 
 # ---- the agent -------------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ run "empty" {
       for bucket in [google_storage_bucket.dataset, google_storage_bucket.runs] :
       bucket.uniform_bucket_level_access && bucket.public_access_prevention == "enforced" &&
       bucket.versioning[0].enabled && bucket.deletion_policy == "PREVENT" && !bucket.force_destroy &&
+      bucket.soft_delete_policy[0].retention_duration_seconds == 0 &&
       bucket.labels == tomap({ maskwright-environment = "lab1", team = "nlp" })
     ])
     error_message = "buckets are private, versioned, labelled and protected"

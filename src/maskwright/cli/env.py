@@ -387,4 +387,6 @@ def replaced(drawn: Plan) -> list[str]:
             lines.append(f"{word}: {', '.join(found)}")
     if lost := [change.address for change in drawn.changes if change.loses_data]:
         lines.append(f"with their data: {', '.join(lost)}")
+    if any(change.type == "google_storage_bucket" for change in drawn.changes if change.loses_data):
+        lines.append("buckets go at once, with their old versions: they have no soft delete that would bring them back")
     return lines

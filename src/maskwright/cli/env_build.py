@@ -54,7 +54,8 @@ def build(
         warn(build_table.DISK_HAS_NO_PART)
 
     def tell(of: Sequence[Step]) -> None:
-        value = {"environment": location, "image": environment.container, "steps": [asdict(step) for step in of]}
+        image = environment.host.container or environment.built_image
+        value = {"environment": location, "image": image, "steps": [asdict(step) for step in of]}
         print_result("\n".join(step.command for step in of), value, as_json)
 
     if dry_run:

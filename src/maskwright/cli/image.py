@@ -29,7 +29,9 @@ def of_environment(
         typer.Option(help="What the hosts compute on. Default: as the YAML says."),
     ] = None,
     libtpu: Libtpu = False,
-    if_missing: Annotated[bool, typer.Option("--if-missing", help="Build nothing if the tag exists already.")] = False,
+    if_missing: Annotated[
+        bool, typer.Option("--if-missing", help="Build nothing if an image of this version exists already.")
+    ] = False,
     source: Source = ".",
     service_account: ServiceAccount = None,
     yes: Yes = False,
@@ -45,7 +47,7 @@ def of_environment(
         environment = read_environment(location)
         chosen = accelerator or module.accelerator_of(environment)
         arguments = module.arguments_of(chosen, libtpu=libtpu, run_as="root")
-        order = module.order_of(environment)
+        order = module.order_of(environment, "SOURCE")
         request = module.build_request(order, "SOURCE.tar.gz", arguments, service_account=service_account)
         return print_result(in_json(request), request, as_json)
     built = module.build_for(

@@ -13,7 +13,6 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from maskwright import __version__
 from maskwright.cloud import machines
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError
@@ -346,9 +345,9 @@ class Environment(Section):
         return f"{self.project}-{self.name}-runs"
 
     @property
-    def container(self) -> str:
-        built = f"{self.region}-docker.pkg.dev/{self.project}/{self.name}/maskwright:{__version__}"
-        return self.host.container or built
+    def built_image(self) -> str:
+        """Name of the image that `env image` builds, without its tag."""
+        return f"{self.region}-docker.pkg.dev/{self.project}/{self.name}/maskwright"
 
     @property
     def regions(self) -> list[str]:

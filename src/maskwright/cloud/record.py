@@ -1,7 +1,7 @@
 """The record of an environment beside Terraform's state, in the same bucket: `env/NAME/record.json`.
 
 Terraform's state says what exists. The record says what the configuration cannot: which disk is the current one,
-whether it was seeded, and which of the places for hosts is in use.
+whether it was seeded, which of the places for hosts is in use, and which image was built last.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from maskwright import __version__
 from maskwright.cloud.environment import Environment
 from maskwright.core.errors import MaskwrightError
 from maskwright.core.folder import Folder
@@ -35,6 +36,8 @@ class Record:
     """Places in use: by slice and group, a number in `Hosts.placements`."""
     queued_zone: str | None = None
     """Zone in which a queued resource was asked for, which Terraform does not know."""
+    image: str | None = None
+    """Image that `env image` built last, as REPOSITORY/maskwright:VERSION-SHA12@sha256:…"""
 
     def for_disk(self, environment: Environment) -> Record:
         """The same record for the same disk. A disk of another size or type is a new one, not seeded yet."""
@@ -43,6 +46,21 @@ class Record:
             return self
         generation = self.generation + (self.disk_gb is not None)
         return replace(self, generation=generation, seeded=None, disk_gb=disk.size_gb, disk_type=disk.type)
+
+    def built(self, environment: Environment) -> str | None:
+        """The image by its digest, if it is of this version and for this environment. A host that is made again then
+        runs what the others run, whatever was built since."""
+        name, _, digest = (self.image or "").partition("@")
+        given, of_version = environment.host.container, f"{environment.built_image}:{__version__}-"
+        if not digest or not (name == given if given else name.startswith(of_version)):
+            return None
+        folder, _, last = name.rpartition("/")
+        return f"{folder}/{last.partition(':')[0]}@{digest}"
+
+    def container(self, environment: Environment) -> str:
+        """What hosts run. Before `env image` there may be nothing under the name that this gives."""
+        named = environment.host.container or f"{environment.built_image}:{__version__}"
+        return self.built(environment) or named
 
     def moved(self, kind: str, number: int) -> Record:
         return replace(self, placement={**self.placement, kind: number})
@@ -63,7 +81,7 @@ def read(environment: Environment) -> Record:
         raise MaskwrightError(f"is not a record of format {FORMAT}", where=f"{place.location}/{NAME}", fix=fix)
     disk = {key: values["disk"].get(key) for key in OF_DISK}
     placement = {**Record().placement, **values["placement"]}
-    return Record(**disk, placement=placement, queued_zone=values.get("queued_zone"))
+    return Record(**disk, placement=placement, queued_zone=values.get("queued_zone"), image=values.get("image"))
 
 
 def wanted(environment: Environment) -> dict[str, Any] | None:

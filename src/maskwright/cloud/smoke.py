@@ -129,7 +129,7 @@ def as_json(smoke: Smoke, image: bool, ran: Sequence[Step] | None) -> dict[str, 
     return {
         "environment": smoke.environment.model_dump(mode="json", exclude_defaults=True),
         "files": smoke.files,
-        "image": smoke.environment.container,
+        "image": smoke.environment.host.container or smoke.environment.built_image,
         "steps": [asdict(step) for step in ([Step(typed(words)) for words in commands] if ran is None else ran)],
         "taken_away": None if ran is None else all(ended.get(typed(words)) == 0 for words in smoke.end()),
     }

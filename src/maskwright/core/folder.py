@@ -32,6 +32,8 @@ ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 FINAL = (*ABSENT, FileExistsError, PermissionError, TypeError, ValueError, ImportError)
 HOPELESS = ("NoCredentialsError", "PartialCredentialsError", "ParamValidationError")
 """botocore's own, which is not always installed."""
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
+"""Said of a link by file systems that have none: FAT, and buckets that are mounted as folders."""
 MEANT = {
     **dict.fromkeys(("read", "listed", "measured"), ABSENT),
     "removed": (FileNotFoundError,),
@@ -267,13 +269,19 @@ class _Local:
 
 def _create(path: str, content: bytes) -> None:
     """A link fails where the name is taken, also between hosts that share the folder."""
-    temporary = f"{path}.new-{secrets.token_hex(8)}"
+    temporary = f"{path}.tmp-{secrets.randbits(62)}"
     try:
         with open(temporary, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.link(temporary, path)
+        try:
+            os.link(temporary, path)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            with open(path, "xb") as file:  # as exclusive, but for a moment the file is there and empty
+                file.write(content)
     finally:
         if os.path.exists(temporary):
             os.unlink(temporary)

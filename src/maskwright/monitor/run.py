@@ -8,8 +8,9 @@ from typing import ClassVar
 
 from maskwright.core.console import Show
 from maskwright.core.errors import INTERRUPTED, InputError, MaskwrightError, StoppedEarly
+from maskwright.core.folder import Folder
 from maskwright.monitor import logs, status
-from maskwright.monitor.status import OVER, SILENT_SECONDS
+from maskwright.monitor.status import OVER, SILENT_SECONDS, is_held
 from maskwright.run.directory import Request, RunDirectory, Status
 
 
@@ -72,6 +73,6 @@ def _require_running(directory: RunDirectory, now: float) -> None:
         found = f"{status.phase} at step {status.step:,}" if status else "nothing has run there yet"
         raise InputError(f"is not running ({found})", where=directory.location, fix="there is nothing to stop")
     silent = now - status.heartbeat
-    if silent > SILENT_SECONDS and not directory.is_locked():
-        what = f"is not running: its last sign of life is {silent:,.0f} seconds old, and nothing holds its lock"
+    if silent > SILENT_SECONDS and not is_held(Folder(directory.location), now):
+        what = f"is not running: its last sign of life is {silent:,.0f} seconds old, and nobody holds it"
         raise InputError(what, where=directory.location, fix="the command that started it continues it")

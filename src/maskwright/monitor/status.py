@@ -17,7 +17,7 @@ from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder
 from maskwright.run.directory import MANIFEST, Status, step_folder, whole_steps
 from maskwright.run.heartbeat import Beat, State, read_beats, state_of, states_here
-from maskwright.run.lease import this_machine
+from maskwright.run.lease import WATCH_SECONDS, this_pid_space
 from maskwright.run.lineage import Lineage, describe
 from maskwright.run.liveness import Judgement, judge, missing
 
@@ -249,11 +249,24 @@ def _beats(folder: Folder) -> tuple[list[Beat], dict[int, State]]:
 
 def _holder(folder: Folder) -> int | None:
     """By its lease, and not by trying the lock: who looks must not be in the way of who starts."""
-    lease = folder.get_json("lease.json") or {}
-    pid = lease.get("pid")
-    if lease.get("machine") != this_machine() or not isinstance(pid, int):
+    pid = _pid_here(folder.get_json("lease.json"))
+    if pid is None:
         return None
     return pid if state_of(pid, 0) != "gone" else None
+
+
+def is_held(folder: Folder, now: float) -> bool:
+    """Whether a process has the run, as far as its lease says: one that is seen here, or one elsewhere that beats."""
+    if _pid_here(folder.get_json("lease.json")) is not None:
+        return _holder(folder) is not None
+    beaten = folder.modified("lease.json")
+    return beaten is not None and now - beaten < WATCH_SECONDS
+
+
+def _pid_here(lease: dict[str, Any] | None) -> int | None:
+    """The holder's pid, where it means the same process to us."""
+    pid = (lease or {}).get("pid")
+    return pid if isinstance(pid, int) and (lease or {}).get("pid_space") == this_pid_space() else None
 
 
 def newest_checkpoint(folder: Folder, in_a_run: bool) -> Checkpoint | None:

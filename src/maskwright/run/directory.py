@@ -207,20 +207,12 @@ class RunDirectory:
         with suppress(OSError), open(self.path(HISTORY), "a", encoding="utf-8") as file:  # as for the log
             file.write(json.dumps(record) + "\n")
 
-    # ---- log and lock ----------------------------------------------------------------------------------------
+    # ---- log -------------------------------------------------------------------------------------------------
 
     def log(self, message: str) -> None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         with suppress(OSError), open(self.path("log.txt"), "a", encoding="utf-8") as file:
             file.write(f"{stamp}  {redact(message)}\n")
-
-    def is_locked(self) -> bool:
-        """Whether a process holds the folder now, as far as this file system can tell."""
-        try:
-            with storage.locked(self.path("lock"), remove=False):
-                return False
-        except InputError:
-            return True
 
 
 def read_lines(text: str) -> list[dict[str, Any]]:

@@ -10,14 +10,13 @@ import json
 import os
 import re
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from maskwright.core import records, storage
 from maskwright.core.folder import Folder, open_regular
 from maskwright.core.secrets import redact
-from maskwright.run.lease import this_machine
+from maskwright.run.lease import this_pid_space
 
 Doing = Literal["starting", "computing", "waiting", "step", "saving", "evaluating", "ended"]
 State = Literal["alive", "stopped", "gone"]
@@ -110,13 +109,6 @@ def read_local(path: str) -> bytes | None:
 
 
 # ---- processes of this machine --------------------------------------------------------------------------------------
-
-
-def this_pid_space() -> str:
-    """Names where a pid means the same process: this boot of this machine and, in a container, that container."""
-    with suppress(OSError):
-        return f"{this_machine()} {os.readlink('/proc/self/ns/pid')}"
-    return this_machine()
 
 
 def pid_started(pid: int) -> int:

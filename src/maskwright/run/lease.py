@@ -35,6 +35,13 @@ def this_machine() -> str:
         return platform.node()
 
 
+def this_pid_space() -> str:
+    """Names where a pid means the same process: this boot of this machine and, in a container, that container."""
+    with suppress(OSError):
+        return f"{this_machine()} {os.readlink('/proc/self/ns/pid')}"
+    return this_machine()
+
+
 class Lease:
     """The holder's heartbeat. Once `lost`, another process has taken the folder over, for example after a long
     suspension of this one; then nothing may be written."""
@@ -43,9 +50,17 @@ class Lease:
         self._path, self._token = path, uuid.uuid4().hex
         self._beats, self._over = 0, threading.Event()
         self.lost = False
-        self._write()
         self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
-        self._thread.start()
+
+    @classmethod
+    def take(cls, path: str) -> Lease | None:
+        """None where there is a lease. Of machines that take it at once one gets it: the file system refuses the
+        others, where the lock may be each machine's own."""
+        lease = cls(path)
+        if not _folder(path).create_json(os.path.basename(path), lease._next()):
+            return None
+        lease._thread.start()
+        return lease
 
     def release(self) -> None:
         self._over.set()
@@ -68,20 +83,18 @@ class Lease:
                 if found is not None and found.get("token") != self._token:
                     self.lost = True
                     return
-                self._write()
+                storage.write_json(self._path, self._next())
 
-    def _write(self) -> None:
+    def _next(self) -> dict[str, Any]:
         self._beats += 1
-        storage.write_json(
-            self._path,
-            {
-                "token": self._token,
-                "beat": self._beats,
-                "machine": this_machine(),
-                "host": platform.node(),
-                "pid": os.getpid(),
-            },
-        )
+        return {
+            "token": self._token,
+            "beat": self._beats,
+            "machine": this_machine(),
+            "host": platform.node(),
+            "pid_space": this_pid_space(),
+            "pid": os.getpid(),
+        }
 
 
 @contextmanager
@@ -93,33 +106,49 @@ def leased(
     storage.make_folder(folder)
     with storage.locked(os.path.join(folder, "lock"), remove=False):
         path = os.path.join(folder, "lease.json")
-        _require_free(path, sleep, stop)
-        lease = Lease(path)
+        while (lease := Lease.take(path)) is None:
+            _remove_dead(path, sleep, stop)
         try:
             yield lease
         finally:
             lease.release()
 
 
-def _require_free(path: str, sleep: Callable[[float], None], stop: Callable[[], bool]) -> None:
+def _remove_dead(path: str, sleep: Callable[[float], None], stop: Callable[[], bool]) -> None:
+    """Raises `Locked` if its holder is alive."""
     found = _read(path)
-    if found is None or found.get("machine") == this_machine():
-        return  # the lock has said that no process of this machine holds it
-    holder = f"process {found.get('pid')} on {found.get('host')}"
+    ours = found is not None and found.get("machine") == this_machine()  # dead then: the lock would say otherwise
+    if ours or _stands_still(path, found, sleep, stop):
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def _stands_still(
+    path: str, found: dict[str, Any] | None, sleep: Callable[[float], None], stop: Callable[[], bool]
+) -> bool:
+    """False if it went away meanwhile."""
+    if not os.path.exists(path):
+        return False
+    holder = f"process {found.get('pid')} on {found.get('host')}" if found else "a process that cannot be read"
     say(f"{holder} has left a lease here: watching it for up to {WATCH_SECONDS:g} seconds")
     for _ in range(int(WATCH_SECONDS)):
         sleep(1.0)
         if stop():
             what = "stopped while it watched another process's lease; nothing was begun"
             raise StoppedEarly(what, reason="signal")
-        now = _read(path)
-        if now is None:
-            return
-        if now != found:
+        if not os.path.exists(path):
+            return False
+        if _read(path) != found:
             fix = "wait for it, or stop it with maskwright stop"
             raise Locked(f"is in use by {holder}", where=os.path.dirname(path), fix=fix)
     warn(f"{holder} gives no sign of life: taking over")
+    return True
 
 
 def _read(path: str) -> dict[str, Any] | None:
-    return Folder(os.path.dirname(path)).get_json(os.path.basename(path))
+    """None when there is none, or none that can be read."""
+    return _folder(path).get_json(os.path.basename(path))
+
+
+def _folder(path: str) -> Folder:
+    return Folder(os.path.dirname(path))

@@ -29,9 +29,9 @@ from maskwright.run.heartbeat import (
     pid_started,
     rank_of,
     read_local,
-    this_pid_space,
     write_beat,
 )
+from maskwright.run.lease import this_pid_space
 
 EVERY_SECONDS = 5.0
 WRITES_PER_SECOND = 16.0

@@ -163,8 +163,9 @@ resource "google_compute_instance_group_manager" "hosts" {
       mode = "BULK"
     }
   }
-  # Terraform replaces the group when hosts have to change, and the watcher when they fail: a slice that got back one of
-  # its hosts would still have lost its run, and a host that stopped because it was idle would not stay so.
+  # Terraform replaces the group when hosts have to change, and the watcher when they fail and do not come back by
+  # automatic_restart. The group itself does nothing: a slice that got back one of its hosts would still have lost its
+  # run, and a host that stopped because it was idle would not stay so.
   update_policy {
     type           = "OPPORTUNISTIC"
     minimal_action = "REPLACE"

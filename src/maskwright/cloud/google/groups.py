@@ -1,7 +1,8 @@
 """Managed instance groups by REST: which hosts there are, how they do, and hosts made anew.
 
-Terraform makes the group; the watcher reads and repairs it here. Google does not repair it itself, because a slice is
-whole or useless: https://docs.cloud.google.com/compute/docs/instance-groups/about-repair
+Terraform makes the group; the watcher reads and repairs it here. The group itself brings no host back, because a slice
+is whole or useless (https://docs.cloud.google.com/compute/docs/instance-groups/about-repair). Below the group, Compute
+Engine starts a host again that it has lost, unless it is a Spot or Flex-start one.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from maskwright.cloud.google.errors import NAMES, Refusal
+from maskwright.cloud.google.host_states import Life, life_of
 from maskwright.cloud.google.rest import Google, new_request_id
 
 WORKING = {"NONE", "VERIFYING", "REFRESHING"}
-"""Actions of the group that leave the host running."""
+"""Actions of the group that leave the host as it is."""
+MAKING = {"CREATING", "CREATING_WITHOUT_RETRIES", "RECREATING", "RESTARTING", "RESUMING", "STARTING"}
+"""Actions of the group after which the host runs."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,14 @@ class Member:
     """Why the last attempt to make it failed; each message is "CODE: sentence"."""
 
     @property
+    def life(self) -> Life:
+        if self.action in WORKING:
+            return life_of(self.status)
+        return "coming" if self.action in MAKING else "gone"
+
+    @property
     def running(self) -> bool:
-        return self.status == "RUNNING" and self.action in WORKING
+        return self.life == "runs"
 
 
 @dataclass(frozen=True)
@@ -46,7 +56,7 @@ class Group:
 
     @property
     def dead(self) -> tuple[Member, ...]:
-        """Hosts that were lost and that nobody brings back."""
+        """Hosts that do not run, and that the group leaves so."""
         return tuple(one for one in self.members if one.action in WORKING and not one.running)
 
 

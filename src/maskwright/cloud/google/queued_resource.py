@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from maskwright.cloud.google.host_states import STOPPED
 from maskwright.cloud.google.rest import SCOPE, Google, new_request_id
 from maskwright.core.console import note
 from maskwright.core.errors import CloudError
@@ -29,7 +30,6 @@ STATES: dict[str, Phase] = {
     "DELETING": "going",
 }
 """Lost means that its machines were taken or never came. It does not come back: it is deleted and asked for again."""
-LOST_NODES = ("PREEMPTED", "TERMINATED", "STOPPED", "STOPPING")
 OPERATION_SECONDS = 900.0
 """Longest wait for an operation. Waiting for machines is none."""
 
@@ -103,7 +103,7 @@ def describe(google: Google, zone: str, name: str) -> Slice | None:
     phase = STATES.get(state, "waiting")
     trouble = str(((told.get("failedData") or {}).get("error") or {}).get("message", ""))
     node = google.find("tpu", f"{place}/nodes/{name}") or {}
-    if phase == "ready" and node.get("state") in LOST_NODES:
+    if phase == "ready" and node.get("state") in STOPPED:
         phase, trouble = "lost", f"its node is {node['state']}"
     if phase == "lost" and not trouble:
         who = "by its user" if told.get("stateInitiator") == "USER" else "by Google, as Spot machines may be"

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from maskwright.cloud.environment import Environment
 from maskwright.cloud.google import groups, queued_resource
+from maskwright.cloud.google.host_states import Life, life_of
 from maskwright.cloud.google.rest import Google, seconds_of
 from maskwright.core.console import human_seconds
 from maskwright.core.folder import Folder
@@ -59,6 +60,7 @@ class Machine:
 
     name: str
     state: str
+    life: Life
     trouble: str = ""
     failed: bool = False
     """Whether the last attempt to make it failed."""
@@ -90,13 +92,14 @@ def _machines(google: Google, environment: Environment, kind: str, zone: str) ->
     if kind == "slice" and environment.queued:
         found = queued_resource.describe(google, zone, name)
         for host in found.hosts if found else ():
-            yield Machine(f"{name}-w-{host.number}", "RUNNING" if host.state == "READY" else host.state, host.health)
+            state = "RUNNING" if host.state == "READY" else host.state
+            yield Machine(f"{name}-w-{host.number}", state, life_of(host.state), host.health)
         return
     group = groups.describe(google, zone, name)
     for member in group.members if group else ():
         doing = "" if member.action in groups.WORKING else member.action.lower()
         trouble = "; ".join(error.message for error in member.errors) or doing
-        yield Machine(member.name, member.status, trouble, bool(member.errors))
+        yield Machine(member.name, member.status, member.life, trouble, bool(member.errors))
 
 
 def _notes(google: Google, bucket: str, kind: str) -> dict[str, dict[str, Note]]:
@@ -130,9 +133,9 @@ def _health(
 
 
 def _verdict(machine: Machine, beat: Note | None, started: Note | None, idle: Note | None) -> tuple[Verdict, str]:
-    if not machine.state or machine.state in ("PROVISIONING", "STAGING", "CREATING"):
+    if machine.life == "coming":
         return ("failed" if machine.failed else "coming"), machine.trouble
-    if machine.state != "RUNNING":
+    if machine.life != "runs":
         if idle is not None:
             return "stopped", str(idle.content.get("what", ""))
         return "gone", machine.trouble or "taken away by Google, or stopped by somebody"

@@ -11,6 +11,7 @@ from maskwright.cloud import record
 from maskwright.cloud.environment import Environment, Group, Slice, read_environment
 from maskwright.cloud.google import errors, groups, queued_resource
 from maskwright.cloud.google.errors import Refusal
+from maskwright.cloud.google.host_states import STOPPED, life_of
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.jobs.policy import Rules
 from maskwright.cloud.jobs.watcher import Machines, Refused
@@ -25,9 +26,11 @@ DELETE_SECONDS = 1800.0
 PATIENCE_SECONDS = 1800.0
 FLEX_PATIENCE_SECONDS = 7 * 86_400.0
 """Requests wait in a queue for up to seven days: docs.cloud.google.com/compute/docs/instances/about-flex-start-vms"""
-STOPPED = {"STOPPED", "STOPPING", "SUSPENDED", "SUSPENDING", "TERMINATED"}
-AT_IT = {"CREATING", "CREATING_WITHOUT_RETRIES", "RECREATING", "REFRESHING", "RESTARTING", "RESUMING", "STARTING"}
-STOPPED_NODES = {"PREEMPTED", "STOPPED", "TERMINATED"}
+REPAIR_SECONDS = 900.0
+"""Time for Google to start a lost host again, which it does for those that are not Spot or Flex-start: another machine
+takes minutes. docs.cloud.google.com/compute/docs/instances/host-maintenance-overview"""
+RESTARTED = ("STANDARD", "RESERVATION_BOUND")
+"""Models with automatic_restart in deploy/terraform/modules/hosts."""
 
 
 class EnvironmentGround:
@@ -69,7 +72,9 @@ class EnvironmentGround:
         environment, hosts = self._read()
         models = [place.model for place in hosts.placements(environment.zone)]
         patience = tuple(FLEX_PATIENCE_SECONDS if model == "FLEX_START" else PATIENCE_SECONDS for model in models)
-        return Rules(patience_seconds=patience, seed=f"{environment.project}/{environment.name}/{self._kind}")
+        repair = tuple(REPAIR_SECONDS if model in RESTARTED else 0.0 for model in models)
+        seed = f"{environment.project}/{environment.name}/{self._kind}"
+        return Rules(patience_seconds=patience, repair_seconds=repair, seed=seed)
 
     def usd_per_hour(self, placement: int) -> float:
         """Price of one host. Raises `InputError` where the table has none."""
@@ -107,7 +112,7 @@ class EnvironmentGround:
         there = {member.name: member.status for member in group.members if member.status}
         error = next((one.errors[0] for one in group.members if one.errors and not one.running), Refusal(0, ""))
         for_good = error.reason in ("permission", "missing", "disabled")
-        coming = any(member.action in AT_IT for member in group.members)
+        coming = any(member.life == "coming" for member in group.members)
         return Machines(
             wanted=wanted,
             placement=placement,
@@ -125,12 +130,12 @@ class EnvironmentGround:
         found = queued_resource.describe(self._google, zone, name)
         if found is None:
             return Machines(wanted, placement)
-        ready = found.phase == "ready" and all(host.state == "READY" for host in found.hosts)
+        ready = found.phase == "ready" and all(life_of(host.state) == "runs" for host in found.hosts)
         return Machines(
             wanted=wanted,
             placement=placement,
             exists=True,
-            names=tuple(f"{name}-w-{host.number}" for host in found.hosts if host.state not in STOPPED_NODES),
+            names=tuple(f"{name}-w-{host.number}" for host in found.hosts if host.state not in STOPPED),
             running=len(found.hosts) if ready else 0,
             making=found.phase in ("waiting", "ready"),
             trouble=found.trouble if found.phase == "lost" else "",
@@ -139,7 +144,9 @@ class EnvironmentGround:
     # ---- acting --------------------------------------------------------------------------------------------------
 
     def up(self, placement: int) -> None:
-        self._act(commands.up, placement={self._kind: placement})
+        """With the image that its hosts ran before. A new one is for who says `env up`: hosts of the other kind would
+        have to be made anew for it."""
+        self._act(commands.up, placement={self._kind: placement}, same_image=True)
 
     def down(self) -> None:
         self._act(commands.down)

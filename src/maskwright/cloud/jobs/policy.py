@@ -1,7 +1,8 @@
 """The decision about the hosts of a job, from what one look at them found. There is no clock and no network here.
 
     hosts came up, and the job goes on                  nothing
-    preempted                                           the same place again, then the next one
+    lost, and Google starts them again by itself        left alone for as long as that takes
+    preempted, or not started again                     the same place again, then the next one
     no machines to be had (stockout, quota)             the same place a second time, then the next one
     all places tried                                    from the first one, with longer waits
     a host refuses (boot error, health)                 give up: making it again gives the same
@@ -29,7 +30,7 @@ from maskwright.core.console import several
 FORMAT = 1
 EARLY = 75
 Kind = Literal["nothing", "wait", "make", "ask", "down", "conclude", "end", "give up"]
-Phase = Literal["rest", "making", "up", "broken", "stopping", "down"]
+Phase = Literal["rest", "making", "up", "repairing", "broken", "late", "stopping", "down"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Rules:
 
     patience_seconds: tuple[float, ...] = (1800.0,)
     """Time for hosts to come up, by placement. Flex-start may queue for days."""
+    repair_seconds: tuple[float, ...] = (0.0,)
+    """Time for Google to bring back hosts that were up, by placement; 0 where it brings none back."""
     boot_seconds: float = 1800.0
     """Time from running hosts to the first beats of their agents, with drivers, mounts and the container."""
     tries_each: int = 2
@@ -72,8 +75,10 @@ class Seen:
     """Machines whose agent is alive."""
     making: bool = False
     """Whether Google is still at it."""
+    stopped: int = 0
+    """Machines that exist and are stopped, whoever stopped them."""
     idle: int = 0
-    """Machines that stopped themselves."""
+    """Those of them that stopped themselves."""
     trouble: str = ""
     """Google's words for why it does not get on."""
     refused: str = ""
@@ -99,8 +104,8 @@ class History:
 
     submission: int = 0
     phase: Phase = "rest"
-    """rest: before anything; making: from just before an act on; up; broken: until the next try; stopping: the budget
-    is reached; down: the hosts may go."""
+    """rest: before anything; making: from just before an act on; up; repairing: left to Google; broken: until the next
+    try; late: the same, of hosts that have had their time; stopping: the budget is reached; down: the hosts may go."""
     placement: int = 0
     tries: int = 0
     """Failed tries in this placement."""
@@ -185,7 +190,7 @@ def _fits(key: str, value: Any, usual: Any) -> bool:
 def metered(history: History, seen: Seen, usd_per_hour: float, now: float) -> History:
     """Adds what machines have cost since the last look, at `usd_per_hour` for each. When their number changed, the
     higher one counts: a budget is rather reached a look early than exceeded."""
-    known = history.machines or history.phase == "making"  # else somebody else has just made them
+    known = history.machines or history.phase in ("making", "repairing")  # else somebody else has just made them
     machines = max(history.machines, seen.machines) if known else 0
     hours = max(0.0, now - history.looked) / 3600 if history.looked and machines else 0.0
     usd = history.usd + hours * machines * usd_per_hour
@@ -291,21 +296,38 @@ def _not_whole(rules: Rules, seen: Seen, history: History, now: float) -> tuple[
         if seen.trouble:
             return _failed(rules, history, seen.trouble, now)
         patience = rules.patience_seconds[history.placement % rules.placements]
-        if seen.making and now - history.since < patience:
+        if not seen.making:
+            return _failed(rules, history, history.why or "the last try did not end", now)
+        if now - history.since < patience:
             return Action("nothing", f"{seen.running} of {seen.wanted} hosts run"), history
-        late = f"not up after {patience / 60:,.0f} minutes"
-        return _failed(rules, history, late if seen.making else history.why or "the last try did not end", now)
-    if history.phase == "up":
-        if seen.making and not seen.trouble:  # Google repairs it by itself
-            return Action("nothing", "being made again"), replace(history, phase="making", since=now)
-        if seen.idle and seen.idle + seen.running >= seen.wanted:
-            return _make(history, "hosts stopped themselves, being idle", now)
-        return _failed(rules, history, seen.trouble or _gone(seen), now)
+        return _failed(rules, history, f"not up after {patience / 60:,.0f} minutes", now, phase="late")
+    if history.phase in ("up", "repairing"):
+        return _interrupted(rules, seen, history, now)
     if now < history.wait_until:
         return Action("wait", history.why, until=history.wait_until), history
-    if seen.making and not seen.trouble:  # Google has got on meanwhile
+    if seen.making and not seen.trouble and history.phase != "late":  # Google has got on meanwhile
         return Action("nothing", "on their way"), replace(history, phase="making", since=now, placement=seen.placement)
     return _make(history, history.why, now)
+
+
+def _interrupted(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Action, History]:
+    """Hosts were whole, and are not any more. What Google brings back by itself is not taken down: the machine that it
+    has found for it might go to somebody else."""
+    coming = seen.making and not seen.trouble
+    if not coming and seen.idle and seen.idle + seen.running >= seen.wanted:
+        return _make(history, "hosts stopped themselves, being idle", now)
+    if seen.trouble:
+        return _failed(rules, history, seen.trouble, now)
+    repair = rules.repair_seconds[history.placement % len(rules.repair_seconds)]
+    if repair and (coming or seen.stopped > seen.idle):
+        since = history.since if history.phase == "repairing" else now
+        if now - since >= repair:
+            return _failed(rules, history, f"{_gone(seen)} for {repair / 60:,.0f} minutes", now, phase="late")
+        said = f"{seen.running} of {seen.wanted} hosts run, and Google starts the others again"
+        return Action("nothing", said), replace(history, phase="repairing", since=since)
+    if coming:
+        return Action("nothing", "being made again"), replace(history, phase="making", since=now)
+    return _failed(rules, history, _gone(seen), now)
 
 
 def _gone(seen: Seen) -> str:
@@ -317,14 +339,14 @@ def _make(history: History, why: str, now: float) -> tuple[Action, History]:
     return Action("make", why, placement=history.placement), history
 
 
-def _failed(rules: Rules, history: History, why: str, now: float) -> tuple[Action, History]:
+def _failed(rules: Rules, history: History, why: str, now: float, *, phase: Phase = "broken") -> tuple[Action, History]:
     """Counts a failed try, and chooses where and when the next one is made."""
     tries, rounds, placement = history.tries + 1, history.rounds, history.placement
     if tries >= rules.tries_each:
         tries, placement = 0, (placement + 1) % rules.placements
         rounds += placement == 0
     wait = backoff(rules, rounds * rules.tries_each + max(0, tries - 1), f"{history.submission}/{rounds}/{placement}")
-    history = replace(history, phase="broken", placement=placement, tries=tries, rounds=rounds, why=why)
+    history = replace(history, phase=phase, placement=placement, tries=tries, rounds=rounds, why=why)
     return Action("wait", why, until=now + wait), replace(history, since=now, wait_until=now + wait)
 
 

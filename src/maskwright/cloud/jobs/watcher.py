@@ -292,6 +292,7 @@ class Watcher:
             running=machines.running,
             beating=self._beating(machines.wanted),
             making=machines.making,
+            stopped=len(machines.stopped),
             idle=sum(f"{name}.json" in notes for name in machines.stopped),
             trouble=machines.trouble,
             refused=self._refused(machines),

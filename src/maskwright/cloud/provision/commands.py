@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from maskwright.cloud import record
@@ -107,14 +108,17 @@ def up(
     confirm: Confirm,
     delete_data: bool = False,
     placement: Mapping[str, int] | None = None,
+    same_image: bool = False,
     lock_timeout_seconds: float = 60.0,
 ) -> Desk:
     """Makes what the YAML asks for. With `parts`, only those change. `placement` gives hosts other places than before,
-    by slice and group."""
+    by slice and group. With `same_image` they run the image that they ran before, though another one was built."""
     desk = Desk(location, lock_timeout_seconds=lock_timeout_seconds)
     for kind, number in (placement or {}).items():
         desk.record = desk.record.moved(kind, number)
     target = _target(desk, parts)
+    if same_image and desk.record.built(desk.environment) is not None:
+        target["host"] = variables.with_image_of(desk.wanted, target["host"])
     with desk.terraform.ready():
         if (setup := beside(desk.location, desk.environment.host.setup)) is not None:
             if not desk.has_runs_bucket():
@@ -293,9 +297,9 @@ def _destroy(desk: Desk, target: dict[str, Any], confirm: Confirm) -> None:
         confirm(drawn)
         desk.terraform.apply(drawn)
     desk.want({})
-    desk.remember(_without_disk(desk.record))
+    desk.remember(replace(_without_disk(desk.record), image=None))
 
 
 def _without_disk(before: Record) -> Record:
     """The next disk has another name, since Google may still know the old one for a while."""
-    return Record(before.generation + 1, placement=before.placement, queued_zone=before.queued_zone)
+    return replace(before, generation=before.generation + 1, seeded=None, disk_gb=None, disk_type=None)

@@ -9,14 +9,16 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import json
 import os
 import re
 import tarfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from maskwright import __version__
 from maskwright.cloud.environment import Environment
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.provision.commands import Confirm, Desk, apply
@@ -64,9 +66,16 @@ class Order:
         return f"projects/{self.project}/locations/{self.region}/repositories/{self.repository}"
 
 
-def order_of(environment: Environment) -> Order:
+def order_of(environment: Environment, source: str) -> Order:
+    """`source`: what the tag says of the source besides the version, unless the YAML gives the tag."""
     folder = f"gs://{environment.state}/{environment.prefix}/image"
-    return Order(environment.container, environment.region, environment.project, environment.name, folder)
+    image = environment.host.container or f"{environment.built_image}:{__version__}-{source}"
+    return Order(image, environment.region, environment.project, environment.name, folder)
+
+
+def name_of(content: bytes, arguments: Mapping[str, str]) -> str:
+    """The same for the same source, built for the same device."""
+    return hashlib.sha256(content + json.dumps(arguments, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def order(image: str, folder: str) -> Order:
@@ -164,25 +173,40 @@ def build_for(
     confirm: Confirm,
     poll_seconds: float = POLL_SECONDS,
 ) -> Image:
-    """For the hosts of an environment. Where there is no repository yet, it first makes what every environment has
-    (network, buckets, the repository)."""
+    """For the hosts of an environment, which get it with the next `env up`. Where there is no repository yet, it first
+    makes what every environment has (network, buckets, the repository). With `if_missing` an image of this version is
+    enough, whatever its source."""
     desk = Desk(location)
     environment, google = desk.environment, desk.google
+    given = environment.host.container
     registry = f"{environment.region}-docker.pkg.dev/{environment.project}/{environment.name}/"
-    if not environment.container.startswith(registry):
+    if given is not None and (not given.startswith(registry) or "@" in given):
         say(f"{location}: host.container names an image of its own, so there is nothing to build")
-        return Image(environment.container, "", False)
-    wanted = order_of(environment)
-    if if_missing and (digest := find(google, wanted)) is not None:
-        say(f"{environment.container} is there: {digest}")
-        return Image(environment.container, digest, False)
+        return Image(given, "", False)
+    if if_missing and (there := _there(desk)) is not None:
+        say(f"{there.name} is there: {there.digest}")
+        return there
     content = pack(folder)
+    arguments = arguments_of(accelerator or accelerator_of(environment), libtpu=libtpu, run_as="root")
+    wanted = order_of(environment, name_of(content, arguments))
     if google.find("artifactregistry", wanted.path) is None:
         say("first the repository, with the network and the buckets")
         with desk.terraform.ready():
             apply(desk, only(desk.wanted, desk.asked_for(disk=False), ()), confirm, delete_data=False)
-    arguments = arguments_of(accelerator or accelerator_of(environment), libtpu=libtpu, run_as="root")
-    return build(google, wanted, content, arguments, service_account=service_account, poll_seconds=poll_seconds)
+    image = build(google, wanted, content, arguments, service_account=service_account, poll_seconds=poll_seconds)
+    desk.look()  # others may have changed the record while it was built
+    desk.remember(replace(desk.record, image=f"{image.name}@{image.digest}"))
+    return image
+
+
+def _there(desk: Desk) -> Image | None:
+    """The image that was built last, if it is of this version and still in its repository."""
+    built, path = desk.record.built(desk.environment), order_of(desk.environment, "").path
+    if built is None or desk.google.find("artifactregistry", path) is None:
+        return None
+    found = desk.google.pages("artifactregistry", f"{path}/dockerImages", "dockerImages")
+    name, _, digest = str(desk.record.image).partition("@")
+    return Image(name, digest, False) if any(one.get("uri") == built for one in found) else None
 
 
 def build(
@@ -212,18 +236,6 @@ def build(
         raise _failed(order, done)
     digest = next((one["digest"] for one in (done.get("results") or {}).get("images", []) if "digest" in one), "")
     return Image(order.image, digest, True)
-
-
-def find(google: Google, order: Order) -> str | None:
-    """Digest of the image under its tag; None when it, or its repository, is not there."""
-    if google.find("artifactregistry", order.path) is None:
-        return None
-    name, _, tag = order.image.rpartition(":")
-    for image in google.pages("artifactregistry", f"{order.path}/dockerImages", "dockerImages"):
-        uri, _, digest = str(image.get("uri", "")).partition("@")
-        if uri == name and tag in image.get("tags", []):
-            return digest
-    return None
 
 
 def _wait(google: Google, path: str, poll_seconds: float) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def variables(environment: Environment, record: Record, setup: str | None) -> di
         "slice": _hosts(environment, environment.slice, record, disk is not None and seeded),
         "group": _hosts(environment, environment.group, record, disk is not None and seeded),
         "host": {
-            "container": environment.container,
+            "container": record.container(environment),
             "setup": setup,
             "idle_minutes": environment.host.idle_minutes,
             "version": __version__,
@@ -128,6 +128,14 @@ def only(before: dict[str, Any] | None, wished: dict[str, Any], parts: Collectio
     if hosts and network and old and network["id"] == old["id"]:
         network = {**network, "subnetworks": {**old["subnetworks"], **network["subnetworks"]}}
     return {**wished, **kept, "regions": list(dict.fromkeys(regions)), "nat": nat, "network": network}
+
+
+def with_image_of(before: Mapping[str, Any] | None, host: dict[str, Any]) -> dict[str, Any]:
+    """`host` with the image that was asked for `before`, where that is one that was built."""
+    known = (before or {}).get("host") or {}
+    if "@" not in known.get("container", ""):
+        return host
+    return {**host, "container": known["container"], "version": known["version"]}
 
 
 def without(before: dict[str, Any], parts: Collection[str]) -> dict[str, Any]:

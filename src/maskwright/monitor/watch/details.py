@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import os
 from collections import deque
@@ -155,7 +154,7 @@ def log(watched: Watched, search: str, lines: int, before: int | None) -> dict[s
     lines = min(max(lines, 1), MOST_LINES)
     wanted, writing = search.casefold(), watched.report.state in GOING
     kept: deque[tuple[int, str]] = deque(maxlen=lines + 1)
-    for number, raw in enumerate(_log_lines(watched.folder, watched.inside + LOG), start=1):
+    for number, raw in enumerate(_log_lines(watched), start=1):
         if (before is not None and number >= before) or (writing and not raw.endswith(b"\n")):
             break
         text = raw.decode("utf-8", "replace").rstrip("\r\n")
@@ -167,18 +166,17 @@ def log(watched: Watched, search: str, lines: int, before: int | None) -> dict[s
     return {"lines": [{"number": n, "text": redact(text)[:MOST_LETTERS]} for n, text in shown], "more": more}
 
 
-def _log_lines(folder: Folder, name: str) -> Iterator[bytes]:
-    """Each with its newline. Of this machine's file one by one: a log of weeks is not held in memory."""
-    if folder.path is None:
-        content = folder.get(name) or b""
-        yield from io.BytesIO(content)
+def _log_lines(watched: Watched) -> Iterator[bytes]:
+    """Each with its newline, and one by one: a log of weeks is not held in memory."""
+    if watched.folder.path is None:
+        yield from watched.log.lines()
         return
+    path = os.path.join(watched.folder.path, watched.inside + LOG)
     try:
-        with open_regular(os.path.join(folder.path, name)) as file:
+        with open_regular(path) as file:
             yield from file
     except FileNotFoundError:
         return
     except OSError as error:
-        raise MaskwrightError(
-            f"cannot be read: {error.strerror or error}", where=f"{folder.path}/{name}", fix="check the permissions"
-        ) from None
+        what = f"cannot be read: {error.strerror or error}"
+        raise MaskwrightError(what, where=path, fix="check the permissions") from None

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import tempfile
+import threading
+import weakref
 from collections.abc import Iterator
 
 from maskwright.core.folder import Folder
@@ -10,6 +14,8 @@ BLOCK_BYTES = 4 << 20
 KNOWN_BYTES = 64
 """Before the place where reading goes on. A restart drops the lines of steps that it computes again, and writes others:
 these bytes are others then. A line has the time in it."""
+
+MEMORY_BYTES = 1 << 20
 
 
 class Grown:
@@ -51,3 +57,28 @@ class Grown:
 
     def _goes_on(self) -> bool:
         return not self._known or self._folder.get(self._name, self.end - len(self._known), self.end) == self._known
+
+
+class Brought:
+    """The lines of such a file at a URL, brought to this machine as they come: the first megabyte in memory, more of
+    them in a temporary file. Several threads may read them."""
+
+    def __init__(self, folder: Folder, name: str) -> None:
+        self._folder, self._name = folder, name
+        self._grown = Grown(folder, name)
+        self._here = tempfile.SpooledTemporaryFile(MEMORY_BYTES)  # noqa: SIM115 - closed with this one
+        weakref.finalize(self, self._here.close)
+        self._lock = threading.Lock()
+
+    def lines(self) -> Iterator[bytes]:
+        """Each with its newline, but for the last one while it is not whole. Raises `MaskwrightError`."""
+        with self._lock:
+            for block in self._grown.news():
+                if block is None:
+                    self._here.truncate(0)
+                self._here.seek(0, io.SEEK_END)
+                self._here.write(block or b"")
+            self._here.seek(0)
+            yield from self._here
+            if self._grown.end < self._grown.size:
+                yield self._folder.get(self._name, self._grown.end, self._grown.size) or b""

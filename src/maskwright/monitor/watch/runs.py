@@ -20,9 +20,10 @@ from maskwright.core.console import several
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
+from maskwright.monitor.logs import LOG
 from maskwright.monitor.status import Report, look
 from maskwright.monitor.watch.find import Place, Search, find
-from maskwright.monitor.watch.grown import Grown
+from maskwright.monitor.watch.grown import Brought, Grown
 from maskwright.monitor.watch.numbers import METRICS, Numbers, lines_of
 from maskwright.run.directory import HISTORY, step_folder
 
@@ -55,6 +56,8 @@ class Watched:
     report: Report
     numbers: Numbers
     history: Grown
+    log: Brought
+    """Of a run at a URL."""
     inside: str
     """Where its records lie below the folder: with copies of checkpoints, beside the newest, with a slash at the
     end."""
@@ -283,7 +286,8 @@ def _seen(key: str, place: Place, report: Report, old: Watched | None) -> Watche
         old.report, old.kind, old.metric = report, kind, metric
         return old
     numbers, history = Numbers(folder, inside + METRICS), Grown(folder, inside + HISTORY)
-    return Watched(place, key, folder, report, numbers, history, inside, kind, metric, 0.0)
+    log = Brought(folder, inside + LOG)
+    return Watched(place, key, folder, report, numbers, history, log, inside, kind, metric, 0.0)
 
 
 def _read_history(watched: Watched) -> None:
