@@ -216,6 +216,7 @@ def test_how_the_whole_run_is(
         ("another", os.getpid(), 1000, "is not running: .* nobody holds it"),
         (this_pid_space(), 2**22 + 1, 0, "is not running: .* nobody holds it"),
     ],
+    ids=["a process here", "a beat elsewhere", "no beat elsewhere", "no process here"],
 )
 def test_a_silent_run_is_asked_to_stop_while_its_lease_says_that_it_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pid_space: str, pid: int, age: float, said: str
