@@ -33,8 +33,9 @@ class Sharded:
     `device`."""
 
     in_step = True
-    sending = True
-    """Each layer's forward pass already gathers its weights from the other ranks."""
+    bound = "gathering the weights of each layer from one another (engine.sharding fsdp)"
+    """Also in a dry run and in an evaluation. A rank that computed fewer rows at once would gather more often than the
+    others, which would wait for it, or take what it sends for another layer's."""
 
     def __init__(
         self,
