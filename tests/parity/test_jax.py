@@ -65,7 +65,9 @@ def test_an_update_of_a_new_familys_parameters_is_that_of_torch() -> None:
         own = [one.numpy() for key, one in ours.items() if re.sub(r"\.\d+\.", ".", key) == name]
         np.testing.assert_allclose(array, np.stack(own) if name.startswith("layers.") else own[0], rtol=1e-7)
     gone = {name: float(1.0 - array.ravel()[0]) for name, array in found.items()}
-    assert gone["layers.gain"] == gone["head.scale"] == 0.0 and gone["word.weight"] == pytest.approx(0.05 * 0.7**4, rel=1e-5)
+    assert gone["layers.gain"] == gone["head.scale"] == 0.0 and gone["word.weight"] == pytest.approx(
+        0.05 * 0.7**4, rel=1e-5
+    )
 
 
 @pytest.mark.parametrize("smallest", [64, 8])
