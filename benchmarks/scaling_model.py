@@ -307,9 +307,7 @@ def main() -> None:
     parser.add_argument("--tokens-per-second", type=float, help="that one GPU was measured at, in place of --share")
     parser.add_argument("--link-share", type=float, default=LINK_SHARE, help="of the links' rates that NCCL reaches")
     arguments = parser.parse_args()
-    print(
-        "A projection, not a measurement: several GPUs have never run this. Times of a step, and efficiency against one GPU.\n"
-    )
+    print("A projection: several GPUs have never run this. Times of a step, and efficiency against one GPU.\n")
     for size in arguments.size:
         speeds = shares(arguments.share)
         if arguments.tokens_per_second:

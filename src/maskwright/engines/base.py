@@ -193,7 +193,7 @@ OUT_OF_MEMORY = (
     "CUDA error: out of memory",  # what CUDA takes beside torch's allocator
     "CUBLAS_STATUS_ALLOC_FAILED",
     "Cuda failure 2 'out of memory'",  # NCCL, as `ncclUnhandledCudaError`
-    "Cuda failure 'out of memory'",  # NCCL before 2.19
+    "Cuda failure 'out of memory'",  # older NCCL
 )
 
 

@@ -73,8 +73,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 def _fastest_product(products: Products) -> float:
     """Seconds of one, from the fastest group; the first products only warm up."""
     products(1)
-    once = fastest = products(1)
-    spent = once
+    spent = fastest = products(1)
     while spent < SHAPE_SECONDS:
         together = max(1, min(round(GROUP_SECONDS / fastest), MOST_TOGETHER))
         seconds = products(together)
