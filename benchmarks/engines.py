@@ -13,11 +13,11 @@ import tempfile
 
 from common import alternate, medians, process, store_of, write_result
 
-#        size, seq_len, rows, steps
+#        size, seq_len, rows, steps, steps timed together
 ROWS = {
-    "cpu-mini": ("mini", 128, 32, 24),
-    "cpu-small": ("small", 512, 8, 6),
-    "gpu-base": ("base", 512, 128, 40),
+    "cpu-mini": ("mini", 128, 32, 24, 1),
+    "cpu-small": ("small", 512, 8, 6, 1),
+    "gpu-base": ("base", 512, 128, 120, 10),
 }
 
 
@@ -28,11 +28,11 @@ def main() -> None:
     parser.add_argument("--work", help="folder that keeps the token store between runs")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    size, seq_len, rows, steps = ROWS[arguments.row]
+    size, seq_len, rows, steps, together = ROWS[arguments.row]
     store = store_of(arguments.text, arguments.work or tempfile.mkdtemp(), 50265)
 
     def side(*more: str) -> dict[str, float]:
-        sizes = ("--size", size, "--seq-len", seq_len, "--rows", rows, "--steps", steps)
+        sizes = ("--size", size, "--seq-len", seq_len, "--rows", rows, "--steps", steps, "--together", together)
         return process("ours.py", store, *sizes, *more)
 
     sides = {"torch": side, "jax": lambda: side("--engine", "jax")}

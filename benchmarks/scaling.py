@@ -4,8 +4,7 @@
     python benchmarks/scaling.py --store data/store --size small --seq-len 512 --rows 2
 
 Ratios are of each side's best step over all rounds: where others use the machine too, medians would measure them.
-Those are in the result as well, and
-ratios of CPU seconds, which others disturb least.
+Medians are in the result as well, and so are ratios of CPU seconds, which others disturb least.
 
 The batch is fixed (4 virtual workers), one thread a process, gloo on the loopback interface. More processes than cores
 show only that it works. `beside` is as many runs of one process at the same time, each with a process's share of the

@@ -3,14 +3,14 @@
     python benchmarks/scaling_model.py                                  the tables of docs/scaling.md
     python benchmarks/scaling_model.py --tokens-per-second 700000 --size base     with your own, measured on one GPU
 
-A projection: no GPU has run this. What it holds:
+A projection: one H100 has trained alone, and several GPUs never have. What it holds:
 - time of a collective operation = steps x latency + bytes / bandwidth (alpha-beta), for rings and trees as in NCCL's
   own tuning model;
 - `fast` and `exact` send 32 MiB groups while the backward pass of the last micro-batch computes. The last group, which
   holds the embeddings, leaves when that has ended. `exact` gathers what it has summed only then (`gradients.py`);
 - `exact`'s all-to-all does not know nodes: each GPU sends (W - 8) / W of its gradient over its own share of the
   network, where a ring or a tree sums inside the node first and sends an eighth of that;
-- `fsdp` gathers bf16 weights forward and backward and cuts up fp32 sums in every micro-batch (`torch_fsdp.py`);
+- `fsdp` gathers bf16 weights forward and backward and cuts up fp32 sums in every micro-batch (`engines/torch/fsdp.py`);
 - all processes tell each other weights and wishes over gloo in each step, hop by hop around a ring
   (https://github.com/pytorch/gloo/blob/19f1d3ac8e3120faad559f474d0ceddec5d03ee7/gloo/allgather.cc), while the GPUs
   compute.
@@ -245,7 +245,7 @@ def memory_seconds(mode: str, job: Job, gpus: int) -> float:
 
 
 def exchange_seconds(network: Network, gpus: int) -> float:
-    """What the hosts say to each other in a step (`TorchEngine._exchange`); they run ahead of the GPUs."""
+    """What the hosts say to each other in a step (`TorchEngine.exchange`); they run ahead of the GPUs."""
     return (gpus - 1) * network.hop_seconds
 
 
@@ -307,7 +307,7 @@ def main() -> None:
     parser.add_argument("--tokens-per-second", type=float, help="that one GPU was measured at, in place of --share")
     parser.add_argument("--link-share", type=float, default=LINK_SHARE, help="of the links' rates that NCCL reaches")
     arguments = parser.parse_args()
-    print("A projection, not a measurement: no GPU has run this. Times of a step, and efficiency against one GPU.\n")
+    print("A projection: several GPUs have never run this. Times of a step, and efficiency against one GPU.\n")
     for size in arguments.size:
         speeds = shares(arguments.share)
         if arguments.tokens_per_second:

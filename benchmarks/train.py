@@ -16,15 +16,15 @@ import tempfile
 
 from common import alternate, medians, process, store_of, write_result
 
-#        size, seq_len, our rows, rows that the peer may choose from, steps
+#        size, seq_len, our rows, rows that the peer may choose from, steps, steps timed together by both sides
 ROWS = {
-    "cpu-base": ("base", 512, 8, (8, 16), 5),
-    "cpu-small": ("small", 512, 8, (8, 16), 10),
-    "cpu-mini": ("mini", 128, 32, (16, 32, 64), 40),
-    "cpu-modernbert-1024": ("base", 1024, 2, (2, 4), 4),
-    "cpu-modernbert-4096": ("base", 4096, 1, (1,), 3),
-    "gpu-base": ("base", 512, 128, (32, 64, 128), 40),
-    "gpu-large": ("large", 512, 64, (16, 32, 64), 30),
+    "cpu-base": ("base", 512, 8, (8, 16), 5, 1),
+    "cpu-small": ("small", 512, 8, (8, 16), 10, 1),
+    "cpu-mini": ("mini", 128, 32, (16, 32, 64), 40, 1),
+    "cpu-modernbert-1024": ("base", 1024, 2, (2, 4), 4, 1),
+    "cpu-modernbert-4096": ("base", 4096, 1, (1,), 3, 1),
+    "gpu-base": ("base", 512, 128, (32, 64, 128), 120, 10),
+    "gpu-large": ("large", 512, 64, (16, 32, 64), 80, 10),
 }
 
 MODERNBERT_BASE = {
@@ -44,15 +44,15 @@ def main() -> None:
     parser.add_argument("--work", help="folder that keeps the token store between runs")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    size, seq_len, rows, choices, steps = ROWS[arguments.row]
+    size, seq_len, rows, choices, steps, together = ROWS[arguments.row]
     work = arguments.work or tempfile.mkdtemp()
     store = store_of(arguments.text, work, 50265)
 
     keys = json.dumps(MODERNBERT_BASE if "modernbert" in arguments.row else {})
 
     def side(script: str, rows: int, *given: str) -> dict[str, float]:
-        more = ("--model", keys, *given)
-        return process(script, store, "--size", size, "--seq-len", seq_len, "--rows", rows, "--steps", steps, *more)
+        sizes = ("--size", size, "--seq-len", seq_len, "--rows", rows, "--steps", steps, "--together", together)
+        return process(script, store, *sizes, "--model", keys, *given)
 
     speed = {choice: side("peers/hf_trainer.py", choice)["tokens_per_second"] for choice in choices}
     best = max(speed, key=lambda choice: speed[choice])

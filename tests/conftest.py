@@ -129,6 +129,7 @@ def quick_starts() -> Iterator[None]:
     run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ceiling, "SHAPES", SMALL)
+        patch.setattr(ceiling, "SHAPE_SECONDS", 0.002)
         patch.setattr(languages, "SAMPLE_DOCUMENTS", 8)
         yield
 

@@ -161,6 +161,7 @@ def serve(control: socket.socket) -> None:
             importlib.import_module(name)
     # Nothing else of the product: a script that changes one of its modules does so before others import it.
     maskwright.engines.ceiling.SHAPES = SMALL  # type: ignore[assignment]
+    maskwright.engines.ceiling.SHAPE_SECONDS = 0.002
     with contextlib.suppress(ImportError):  # of the extra `clean`: a model of languages, read by each start of a run
         maskwright.text.cleaning.language._model()
     waking, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,10 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
 )
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from timing import Steps, peak_memory_bytes
 
 from maskwright.core import hardware
 from maskwright.core.config import Model
@@ -64,20 +68,14 @@ class Rows(torch.utils.data.Dataset):
         return {"input_ids": self.rows[index], "special_tokens_mask": self.special[index]}
 
 
-class Clock(TrainerCallback):
-    """Seconds of each step, from end to end of the one before."""
+class Clock(Steps, TrainerCallback):
+    """From the end of each group of steps to that of the next."""
 
-    def __init__(self) -> None:
-        self.ends: list[float] = []
+    def __init__(self, together: int) -> None:
+        super().__init__(together, torch.cuda.synchronize if torch.cuda.is_available() else lambda: None)
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        self.ends.append(time.perf_counter())
-
-    @property
-    def seconds(self) -> list[float]:
-        return [after - before for before, after in zip(self.ends, self.ends[1:], strict=False)]
+        self.end_step()
 
 
 def model_of(store: TokenStore, model: Model, seq_len: int, **dropout: float) -> transformers.PreTrainedModel:
@@ -111,7 +109,7 @@ def train(arguments: argparse.Namespace, steps: int, store: TokenStore, rows: np
             "adam_beta2": 0.98,
             "adam_epsilon": 1e-6,
         }
-    clock = Clock()
+    clock = Clock(arguments.together)
     with tempfile.TemporaryDirectory() as folder:
         Trainer(
             model=model,
@@ -143,6 +141,7 @@ def main() -> None:
     parser.add_argument("--seq-len", type=int, default=512)
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--together", type=int, default=1)
     parser.add_argument("--defaults", action="store_true")
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--seconds", type=float)
@@ -156,17 +155,16 @@ def main() -> None:
     if arguments.seconds:
         # Fifteen steps, so that the real run's schedule ends on time; they also fill the compiler's cache.
         trial, _ = train(arguments, 15, store, rows)
-        steps = int(arguments.seconds / statistics.median(trial.seconds[4:]))
+        steps = int(arguments.seconds / statistics.median(trial.seconds[5:]))
     begin = time.perf_counter()
     clock, model = train(arguments, steps, store, rows)
-    median = statistics.median(clock.seconds[max(1, steps // 4) - 1 :])
     result = {
         "steps": steps,
-        "step_seconds": median,
-        "tokens_per_second": arguments.rows * arguments.seq_len / median,
+        "step_seconds": clock.median,
+        "tokens_per_second": arguments.rows * arguments.seq_len / clock.median,
         # Start-up and compilation left out, as if they cost nothing.
-        "training_seconds": sum(clock.seconds) + median,
-        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "training_seconds": (sum(clock.seconds[1:]) + clock.median) * arguments.together,
+        "peak_memory_bytes": peak_memory_bytes(),
         "wall_seconds": time.perf_counter() - begin,
     }
     if arguments.to:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,8 +18,12 @@ from maskwright.core.errors import CheckpointError, MaskwrightError, StoppedEarl
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
-from maskwright.engines.base import TrainState
+from maskwright.engines.base import TrainState, is_out_of_memory
+from maskwright.engines.processes import Processes
 from maskwright.engines.torch.engine import TorchEngine
+from maskwright.engines.torch.fsdp import Sharded
+from maskwright.engines.torch.gradients import Gradients
+from maskwright.engines.torch.weights import Replicated
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks import pretrain as task
@@ -108,6 +113,58 @@ def test_a_run_that_runs_out_of_memory_goes_on_aloud_and_resumes_exactly(
     assert ends[0] and ends[1]
     for name, value in ends[0][0].parameters.items():
         assert value.tobytes() == ends[1][0].parameters[name].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("said", "ran_out"),
+    [
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", True),
+        ("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx(...)`", False),
+        ("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation'", True),
+        ("NCCL error\nncclUnhandledCudaError: Call failed.\nLast error:\nCuda failure 2 'out of memory'", True),
+        ("NCCL error\nncclUnhandledCudaError: Call failed.\nLast error:\nCuda failure 1 'invalid argument'", False),
+    ],
+    ids=["cublas", "cublas, another", "cuda", "nccl", "nccl, another"],
+)
+def test_a_full_card_is_known_by_what_its_libraries_say(said: str, ran_out: bool) -> None:
+    assert is_out_of_memory(RuntimeError(said)) is ran_out
+
+
+def test_sharded_processes_never_compute_fewer_rows_alone(
+    config: Callable[..., RunConfig], store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even before an update: each gathers as often as the others. What it says is no sum of gradients."""
+    run = config()
+    engine, loader = TorchEngine(prepare_run(run).model, run.optimizer, run.engine, 0), Loader(run, store)
+    small_memory(monkeypatch, 2, cpu_error)
+    monkeypatch.setattr(Replicated, "bound", Sharded.bound)
+    for compute in (lambda: engine.dry_run(loader.batches(0), []), lambda: engine.evaluate(loader.batches(0))):
+        with pytest.raises(MaskwrightError, match="the processes were gathering the weights of each layer") as raised:
+            compute()
+        assert str(raised.value).endswith("raise batch.virtual_workers in a new run")
+        assert engine.rows_at_once is None
+
+
+@pytest.mark.parametrize("backend", [False, True])
+def test_an_update_begins_again_until_another_process_may_have_part_of_it(
+    monkeypatch: pytest.MonkeyPatch, backend: bool
+) -> None:
+    """A backend that fails in its first sum may have given it to others."""
+    weight = torch.nn.Parameter(torch.zeros(3))
+    both = cast(Processes, SimpleNamespace(world_size=2, rank=0))
+    summing = Gradients({"w": weight}, torch.zeros(3), ["w"], exact=False, processes=both)
+
+    def full(*_: object, **options: object) -> None:
+        raise RuntimeError("Cuda failure 2 'out of memory'")
+
+    monkeypatch.setattr(*((torch.distributed, "all_reduce") if backend else (Gradients, "_packed")), full)
+    summing.begin(2)
+    summing.expect(first=True, last=True, final=True)
+    with pytest.raises(RuntimeError):
+        weight.sum().backward()
+    assert summing.sending is backend
+    summing.begin(2)
+    assert not summing.sending
 
 
 def test_when_not_even_one_row_fits_it_says_so(

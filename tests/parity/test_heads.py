@@ -213,6 +213,14 @@ def test_losses_of_jax_are_those_of_torch(task: TaskKind) -> None:
     assert float(ours.sum()) == pytest.approx(float(expected), rel=1e-6)
 
 
+def test_a_padded_vocabulary_is_never_smoothed() -> None:
+    """The padding would get a share of each label: in fp16 an infinite loss, else one of millions."""
+    logits, labels, weights = torch.tensor([[1.0, 2.0, -torch.inf]]).half(), torch.tensor([1]), torch.ones(1)
+    assert torch.isfinite(loss_sum("masked_lm", logits, labels, weights))
+    with pytest.raises(AssertionError, match="no label smoothing over a padded vocabulary"):
+        loss_sum("masked_lm", logits, labels, weights, 0.1)
+
+
 @pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="needs the extra jax")
 @pytest.mark.parametrize(
     ("kind", "task"),

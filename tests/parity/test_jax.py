@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,10 +16,17 @@ from parity.test_transformers import SHAPES, inputs, ours_forward, random_parame
 from reference import parity  # noqa: E402
 from reference.parity_rows import ROWS  # noqa: E402
 
+from maskwright.core import config as run  # noqa: E402
 from maskwright.core.config import RunConfig  # noqa: E402
 from maskwright.data.store import TokenStore  # noqa: E402
+from maskwright.engines.jax import optimizers as optimizers_jax  # noqa: E402
+from maskwright.engines.jax.optimizers import Rates  # noqa: E402
+from maskwright.engines.torch import optimizers as optimizers_torch  # noqa: E402
+from maskwright.model import blocks  # noqa: E402
 from maskwright.model.config import NEVER_PREDICTED  # noqa: E402
+from maskwright.model.jax import attention as attention_jax  # noqa: E402
 from maskwright.model.jax import networks  # noqa: E402
+from maskwright.model.torch import attention as attention_torch  # noqa: E402
 from maskwright.model.torch.heads import loss_sum  # noqa: E402
 from maskwright.model.torch.networks import build, extract  # noqa: E402
 
@@ -32,6 +41,47 @@ QUICK = ("roberta with dropout, another seed", "muon, modernbert")
 def test_torch_and_jax_give_the_same_numbers(store: TokenStore, config: Callable[..., RunConfig], row: str) -> None:
     found = parity.compare(store, config, ROWS[row])
     assert found.largest < parity.TOLERANCE, found
+
+
+def test_an_update_of_a_new_familys_parameters_is_that_of_torch() -> None:
+    """What is decayed is decided by dimensions, not by names, and each layer's rate by one rule."""
+    options = run.Optimizer(kind="adamw", learning_rate=0.1, weight_decay=0.5, layer_decay=0.7)
+    shapes = {"word.weight": (5, 4), "layers.down.weight": (3, 4, 4), "layers.gain": (3, 4), "head.scale": (4,)}
+    stacked = {name: jax.numpy.ones(shape) for name, shape in shapes.items()}
+    zeros = {name: jax.numpy.zeros(shape) for name, shape in shapes.items()}
+    rates = Rates(*map(jax.numpy.float32, Rates.of(options, 0.1, 1)))
+    moments = {"exp_avg": zeros, "exp_avg_sq": zeros}
+    found, _ = optimizers_jax.apply(options, rates, stacked, zeros, moments, SimpleNamespace(shapes=shapes))  # type: ignore[arg-type]
+    parameters = {
+        name.replace("layers.", f"layers.{layer}."): torch.nn.Parameter(torch.ones(shape[name.startswith("layers.") :]))
+        for name, shape in shapes.items()
+        for layer in range(3)
+    }
+    layout = optimizers_torch.Layout.of(parameters)
+    weights, gradients = torch.ones(optimizers_torch.numel(layout.all)), torch.zeros(optimizers_torch.numel(layout.all))
+    optimizers_torch.AdamW(layout, weights, gradients, options).step(0.1)
+    ours = optimizers_torch.views(weights, layout.all)
+    for name, array in found.items():
+        own = [one.numpy() for key, one in ours.items() if re.sub(r"\.\d+\.", ".", key) == name]
+        np.testing.assert_allclose(array, np.stack(own) if name.startswith("layers.") else own[0], rtol=1e-7)
+    gone = {name: float(1.0 - array.ravel()[0]) for name, array in found.items()}
+    assert gone["layers.gain"] == gone["head.scale"] == 0.0 and gone["word.weight"] == pytest.approx(
+        0.05 * 0.7**4, rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("smallest", [64, 8])
+def test_rows_are_cut_into_blocks_by_one_rule(monkeypatch: pytest.MonkeyPatch, smallest: int) -> None:
+    monkeypatch.setattr(blocks, "SMALLEST_BLOCK", smallest)
+    cut: list[int] = []
+    monkeypatch.setattr(attention_jax, "_banded", lambda q, k, v, ids, window, block, *_: cut.append(block))
+    for tokens, window in ((383, 5), (384, 5), (384, 64), (384, 65), (40, 5), (48, 5), (60, 11)):
+        cut.clear()
+        ids, q = np.ones((1, tokens), np.int32), np.ones((1, tokens, 1, 2), np.float32)
+        attention_jax.dense(q, q, q, ids, window=window)
+        seen = attention_torch.visible_nearby(torch.from_numpy(ids), torch.float32, window)
+        assert cut == ([seen.mask.shape[-2]] if isinstance(seen, attention_torch.Banded) else [])
+        assert bool(cut) is (tokens >= 6 * max(window, smallest))
 
 
 @pytest.mark.parametrize("kind", list(SHAPES))

@@ -2,26 +2,54 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 SHAPES = ((4096, 768, 3072), (2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192))
 """m, k and n. Encoders use the first two; the others are for devices that finish those too soon."""
-LONGEST_SECONDS = 0.1
-"""Time for one shape after its first product, so that a slow machine does not wait long for its own measurement."""
+SHAPE_SECONDS = 0.1
+"""Time for one shape after its first products, so that a slow machine does not wait long for its own measurement. It
+also wakes a GPU, whose clock is low when it has nothing to do: an H100's is 345 MHz."""
+GROUP_SECONDS = 0.01
+MOST_TOGETHER = 20
+"""Products that are timed together fill about `GROUP_SECONDS`, so that what the host takes to ask for one and to learn
+of its end does not count."""
 SHORT_SECONDS = 1e-3
 """A product that takes less does not fill the device: an H100 reached 155, 530 and 734 TFLOP/s with the last three
-shapes, in bf16 (docs/experiments.md)."""
+shapes, in bf16, each product timed alone (docs/experiments.md)."""
+
+Products = Callable[[int], float]
+"""Computes so many products one after the other, and returns the seconds they took, by the device's own clock if it has
+one."""
 
 
-def gemm_ceiling(prepare: Callable[[int, int, int], Callable[[], object]]) -> float:
-    """FLOP/s of the fastest product of two shapes that encoders use, of up to 7 each after one to warm up. While the
-    last product took less than a millisecond, larger shapes follow, as far as memory reaches.
-    `prepare(m, k, n)` gives what multiplies [m, k] by [k, n] and waits for it.
+class Ceiling:
+    """The highest of several measurements, since a busy neighbour, or a clock that is still low, can only slow a
+    product down. One that is busy for longer than a measurement is met by measuring `again` while the run goes on."""
 
-    The fastest, since a busy neighbour can only slow a product down. One that is busy for longer than this measurement
-    is met by measuring again later (`training/loop.py`).
-    """
+    def __init__(self, measure: Callable[[], float]) -> None:
+        self._measure = measure
+        self.flops_per_second = measure()
+
+    def again(self) -> None:
+        try:
+            self.flops_per_second = max(self.flops_per_second, self._measure())
+        except (RuntimeError, MemoryError) as error:
+            if not _is_out_of_memory(error):  # a run that fills the device leaves no room for the matrices
+                raise
+
+    def share(self, flops_per_second: float) -> float:
+        """Of the ceiling, at most 1: a run that was faster than plain products shows that these were measured under
+        load. They are measured again, and if even then they are slower, the run's own speed is the ceiling."""
+        if flops_per_second > self.flops_per_second:
+            self.again()
+            self.flops_per_second = max(self.flops_per_second, flops_per_second)
+        return flops_per_second / self.flops_per_second
+
+
+def gemm_ceiling(prepare: Callable[[int, int, int], Products]) -> float:
+    """FLOP/s of the fastest product of two shapes that encoders use. While the last product took less than a
+    millisecond, larger shapes follow, as far as memory reaches. `prepare(m, k, n)` gives what multiplies [m, k] by
+    [k, n]."""
     best = fastest = 0.0
     for number, (m, k, n) in enumerate(SHAPES):
         if number >= 2 and fastest >= SHORT_SECONDS:
@@ -29,19 +57,25 @@ def gemm_ceiling(prepare: Callable[[int, int, int], Callable[[], object]]) -> fl
         try:
             fastest = _fastest_product(prepare(m, k, n))
         except (RuntimeError, MemoryError) as error:
-            from maskwright.engines.base import is_out_of_memory
-
-            if number < 2 or not is_out_of_memory(error):
+            if number < 2 or not _is_out_of_memory(error):
                 raise
             break
         best = max(best, 2.0 * m * k * n / fastest)
     return best
 
 
-def _fastest_product(multiply: Callable[[], object]) -> float:
-    times: list[float] = []
-    while len(times) < 8 and (len(times) < 2 or sum(times[1:]) < LONGEST_SECONDS):
-        begin = time.perf_counter()
-        multiply()
-        times.append(time.perf_counter() - begin)
-    return min(times[1:])
+def _is_out_of_memory(error: Exception) -> bool:
+    from maskwright.engines.base import is_out_of_memory  # numpy and half of the product, for an error alone
+
+    return is_out_of_memory(error)
+
+
+def _fastest_product(products: Products) -> float:
+    """Seconds of one, from the fastest group; the first products only warm up."""
+    products(1)
+    spent = fastest = products(1)
+    while spent < SHAPE_SECONDS:
+        together = max(1, min(round(GROUP_SECONDS / fastest), MOST_TOGETHER))
+        seconds = products(together)
+        spent, fastest = spent + seconds, min(fastest, seconds / together)
+    return fastest

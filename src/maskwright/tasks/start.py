@@ -18,6 +18,7 @@ from maskwright.core.phases import reads_causally
 from maskwright.core.settings import flat
 from maskwright.core.usage import Usage
 from maskwright.engines.base import Engine
+from maskwright.engines.ceiling import Ceiling
 from maskwright.engines.choose import make_engine
 from maskwright.run.directory import RunDirectory, Status
 from maskwright.tasks.prepared import Prepared
@@ -80,7 +81,7 @@ def make_job(
         directory=directory,
         engine=engine,
         objective=objective,
-        ceiling=engine.ceiling(),
+        ceiling=Ceiling(engine.ceiling),
         record=record,
         saver=saver,
         watch=LossWatch(objective.chance, ready.config.schedule.warmup_steps or 0),

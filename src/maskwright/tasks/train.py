@@ -134,8 +134,8 @@ def _lead(
         say(ready.describe())
         for warning in ready.warnings():
             warn(warning)
-        told = time_here(ready, job.ceiling, engine.device, job.step)
-        speed = f"{job.ceiling / 1e9:,.0f} GFLOP/s measured in plain matrix multiplication"
+        told = time_here(ready, job.ceiling.flops_per_second, engine.device, job.step)
+        speed = f"{job.ceiling.flops_per_second / 1e9:,.0f} GFLOP/s measured in plain matrix multiplication"
         say(f"engine: {engine.description}; {speed}{f'; {told}' if told else ''}")
         directory.log(f"attempt {job.status.attempt}: {engine.description}")
         saver.copy_newest()

@@ -10,6 +10,7 @@ from maskwright.core.finetuning import FinetuneConfig
 from maskwright.core.phases import tokens_before
 from maskwright.core.usage import Usage
 from maskwright.engines.base import Engine
+from maskwright.engines.ceiling import Ceiling
 from maskwright.model.config import ModelConfig
 from maskwright.run.directory import RunDirectory, Status
 from maskwright.training.beats import Beats
@@ -29,8 +30,8 @@ class Job:
     directory: RunDirectory
     engine: Engine
     objective: Objective
-    ceiling: float
-    """FLOP/s of plain matrix multiplication: the best measured so far."""
+    ceiling: Ceiling
+    """Of plain matrix multiplication."""
     record: dict[str, Any]
     """What goes into each checkpoint."""
     saver: Saver | None
@@ -51,6 +52,8 @@ class Job:
     status: Status = field(default_factory=Status)
     status_written: float = 0.0
     reported: float = 0.0
+    lines: int = 0
+    """Of metrics that this start has logged."""
     measured: float = 0.0
     """Seconds of training after which `ceiling` was measured last."""
 

@@ -225,7 +225,7 @@ def _log(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -
         "tokens": job.counters.tokens,
         "tokens_per_second": round(tokens_per_second, 1),
         **({"examples_per_second": round(updates * examples, 1)} if examples else {}),
-        "matmul_share": round(flops / job.ceiling, 4),
+        "matmul_share": round(job.ceiling.share(flops), 4),
         **busy,
         "time": round(time.time(), 3),
     }
@@ -249,11 +249,13 @@ def _log(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -
 
 
 def _measure_again(job: Job) -> None:
-    """On a CPU, after 10 seconds of training, 20, 40, …: a neighbour that is busy at one moment does not decide what
-    the run's speed is compared with. Processes do so after the same line, side by side as they train."""
-    if job.engine.device == "cpu" and job.speed.total_seconds >= max(FIRST_MEASURED_SECONDS, 2.0 * job.measured):
+    """After the second line of a start, when the device is warm, and after 10 seconds of training, 20, 40, …: a
+    neighbour that is busy at one moment does not decide what the run's speed is compared with. Processes do so after
+    the same line, side by side as they train."""
+    job.lines += 1
+    if job.lines == 2 or job.speed.total_seconds >= max(FIRST_MEASURED_SECONDS, 2.0 * job.measured):
         job.measured = job.speed.total_seconds
-        job.ceiling = max(job.ceiling, job.engine.ceiling())
+        job.ceiling.again()
 
 
 def _roll_back(job: Job, bar: Progress) -> bool:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -37,7 +36,7 @@ from maskwright.engines.base import (
     not_finite,
     one_row_too_long,
 )
-from maskwright.engines.ceiling import gemm_ceiling
+from maskwright.engines.ceiling import Products, gemm_ceiling
 from maskwright.engines.jax import optimizers
 from maskwright.engines.jax.layout import AXIS, Layout
 from maskwright.engines.jax.optimizers import Rates
@@ -55,6 +54,10 @@ class Compiled:
     shapes: dict[str, tuple[int, ...]]
     seconds: float
     step: int
+
+
+_product = jax.jit(jnp.matmul, static_argnames="precision")
+"""Compiled once for all measurements of its shape."""
 
 
 def choose_dtype(wanted: str, device: str) -> str:
@@ -116,13 +119,20 @@ class JaxEngine:
         # An accelerator finishes one product before the host has asked for the next; virtual devices share cores.
         many, chips = (1, 1) if self.device == "cpu" else (32, self.dp_degree)
 
-        def multiply(m: int, k: int, n: int) -> Callable[[], object]:
-            shapes = ((many * m, k), (k, n))
-            a, b = (jax.device_put(jnp.ones(shape, self.dtype_name), here) for shape in shapes)
-            product = jax.jit(partial(jnp.matmul, precision="highest" if self.dtype_name == "float32" else None))
-            return lambda: product(a, b).block_until_ready()
+        precision = "highest" if self.dtype_name == "float32" else None
 
-        return chips * many * gemm_ceiling(multiply)
+        def products(m: int, k: int, n: int) -> Products:
+            a, b = (jax.device_put(jnp.ones(shape, self.dtype_name), here) for shape in ((many * m, k), (k, n)))
+
+            def timed(count: int) -> float:
+                begin = time.perf_counter()
+                for _ in range(count):
+                    _product(a, b, precision=precision).block_until_ready()
+                return time.perf_counter() - begin
+
+            return timed
+
+        return chips * many * gemm_ceiling(products)
 
     # ---- one update ------------------------------------------------------------------------------------------
 

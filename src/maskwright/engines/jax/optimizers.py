@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 
 from maskwright.core import config as run
+from maskwright.engines.groups import is_decayed, rate_scale
 from maskwright.engines.jax.layout import AXIS, Layout
 from maskwright.engines.muon import HIDDEN_ROLES, NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS, UPDATE_RMS
 from maskwright.model.jax.parts import LAYERS, Weights
@@ -26,11 +27,6 @@ def is_hidden(name: str) -> bool:
     return name.endswith(HIDDEN_ROLES)
 
 
-def is_vector(name: str) -> bool:
-    """Biases and norms are not decayed."""
-    return name.endswith(".bias") or "norm" in name
-
-
 def moment_names(kind: str, names: Iterable[str]) -> dict[str, list[str]]:
     """Which parameters have which moment."""
     every = list(names)
@@ -39,13 +35,12 @@ def moment_names(kind: str, names: Iterable[str]) -> dict[str, list[str]]:
     return moments if kind == "adamw" else moments | {"momentum": [name for name in every if is_hidden(name)]}
 
 
-def rate_scale(name: str, dims: int, layers: int, layer_decay: float) -> np.ndarray | float:
-    """Factor of the learning rate; for a stack of layers an array [L, 1, …] of `dims` dimensions. See
-    `torch/optimizers.py`."""
-    if name.startswith(LAYERS):
-        powers = np.arange(layers, 0, -1).reshape(-1, *[1] * (dims - 1))
-        return np.power(layer_decay, powers).astype(np.float32)
-    return 1.0 if name.startswith(("head.", "final_norm.")) else layer_decay ** (layers + 1)
+def rate_scales(name: str, dims: int, layers: int, layer_decay: float) -> np.ndarray | float:
+    """See `groups.rate_scale`; for a stack of layers an array [L, 1, …] of `dims` dimensions."""
+    if not name.startswith(LAYERS):
+        return rate_scale(name, None, layers, layer_decay)
+    stacked = [rate_scale(name, layer, layers, layer_decay) for layer in range(layers)]
+    return np.array(stacked, np.float32).reshape(-1, *[1] * (dims - 1))
 
 
 @dataclass(frozen=True)
@@ -75,11 +70,11 @@ def apply(
         gradient, v = gradients[name], moments["exp_avg_sq"][name]
         m = new["exp_avg"][name] = m + (gradient - m) * (1.0 - options.beta1)
         v = new["exp_avg_sq"][name] = v * options.beta2 + jnp.square(gradient) * (1.0 - options.beta2)
-        decay = 0.0 if is_vector(name) else options.weight_decay
+        decay = options.weight_decay if is_decayed(m.ndim - name.startswith(LAYERS)) else 0.0
         denominator = jnp.sqrt(v) / rates.correction2 + options.eps
         rate = rates.learning_rate
         if layer_decay < 1.0:
-            rate = rate * rate_scale(name, m.ndim, layers, layer_decay)
+            rate = rate * rate_scales(name, m.ndim, layers, layer_decay)
         after[name] = weights[name] * (1.0 - rate * decay) - rate / rates.correction1 * m / denominator
     if options.kind == "muon":
         ahead = {}

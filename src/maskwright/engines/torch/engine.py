@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import astuple, replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -48,6 +49,7 @@ from maskwright.engines.torch.prepare import (
     choose_layers,
     needs_any_order,
     prepare,
+    products,
     use_exact_sums,
     use_threads,
     what_dtype_costs,
@@ -140,16 +142,7 @@ class TorchEngine:
         return list(range(self.processes.rank * each, (self.processes.rank + 1) * each))
 
     def ceiling(self) -> float:
-        def multiply(m: int, k: int, n: int) -> Callable[[], object]:
-            a, b = (torch.randn(shape, device=self.device).to(self.dtype) for shape in ((m, k), (k, n)))
-
-            def once() -> None:
-                a @ b
-                getattr(torch, self.device).synchronize()
-
-            return once
-
-        return self.dp_degree * gemm_ceiling(multiply)
+        return self.dp_degree * gemm_ceiling(partial(products, self.device, self.dtype))
 
     # ---- one update ------------------------------------------------------------------------------------------
 
@@ -264,12 +257,12 @@ class TorchEngine:
         rows = M if self.rows_at_once is None else min(self.rows_at_once, M)
         if rows == 0 or (rows == 1 and self._checkpointing != "auto"):
             raise one_row_too_long(T, self.device) from None
-        if self.weights.sending:
+        if self.weights.bound:
             raise MaskwrightError(
-                "out of memory while the processes were summing their gradients, which cannot be done again",
+                f"out of memory while the processes were {self.weights.bound}, so none can compute fewer rows alone",
                 where=self.device,
-                fix="raise batch.virtual_workers and, in pretraining, lower batch.micro_batch_rows in a new run that "
-                "begins from an export of this one",
+                fix="raise batch.virtual_workers and, in pretraining, lower batch.micro_batch_rows in a new run"
+                + (" that begins from an export of this one" if self._step else ""),
             ) from None
         self.rows_at_once = rows // 2
         if self.device != "cpu":

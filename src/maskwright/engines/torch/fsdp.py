@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from maskwright.core import config as run
 from maskwright.engines.base import TrainState
+from maskwright.engines.groups import is_decayed
 from maskwright.engines.processes import Processes
 from maskwright.model.config import NEVER_PREDICTED, ModelConfig
 from maskwright.model.hf.names import Parameters
@@ -33,8 +34,9 @@ class Sharded:
     `device`."""
 
     in_step = True
-    sending = True
-    """Each layer's forward pass already gathers its weights from the other ranks."""
+    bound = "gathering the weights of each layer from one another (engine.sharding fsdp)"
+    """Also in a dry run and in an evaluation. A rank that computed fewer rows at once would gather more often than the
+    others, which would wait for it, or take what it sends for another layer's."""
 
     def __init__(
         self,
@@ -70,8 +72,8 @@ class Sharded:
             options = self.options
             self._parts = self._local()
             matrices, vectors = (
-                [part for name, part in self._parts.items() if (self._named[name].ndim < 2) is flat]
-                for flat in (False, True)
+                [part for name, part in self._parts.items() if is_decayed(self._named[name].ndim) is decayed]
+                for decayed in (True, False)
             )
             groups = [
                 {"params": matrices, "weight_decay": options.weight_decay},

@@ -61,6 +61,8 @@ class Gradients:
         self._nodes: list[Node] = []
         self._buckets: list[Bucket] = []
         self._next, self._final = 0, False
+        self.sending = False
+        """Whether other ranks may have received part of this update, so that it cannot be begun again."""
         if processes.world_size > 1:
             self._make_buckets(used)
 
@@ -77,7 +79,7 @@ class Gradients:
                 self._at(most_kept(each, virtual_workers, self._first) - 1, [])
         self._leaf, self._depth, self._started = 0, 0, False
         self._part = (True, True)
-        self._next, self._final = 0, False
+        self._next, self._final, self.sending = 0, False, False
         for parameter in self._parameters.values():
             parameter.grad = None
 
@@ -87,11 +89,6 @@ class Gradients:
         self._part, self._final = (first, last), final
         for bucket in self._buckets:
             bucket.missing = len(bucket.shapes)
-
-    @property
-    def sending(self) -> bool:
-        """Whether other ranks have received part of this update, so that it cannot be begun again."""
-        return self._next > 0
 
     def take(self) -> None:
         """After a backward pass."""
@@ -170,7 +167,7 @@ class Gradients:
         count, world_size = self._after(*self._part)[1], self.processes.world_size
         parts = [self._packed(bucket, index) for index in range(count)]
         if not self.exact:
-            bucket.found = parts[0]
+            bucket.found, self.sending = parts[0], True
             bucket.work = dist.all_reduce(bucket.found, async_op=True)
             return
         # Each rank sums one piece of the bucket. Like a ring's reduce-scatter, this moves (W-1)/W of the bytes.
@@ -178,6 +175,7 @@ class Gradients:
         nodes = [len(self._nodes_of(rank)) for rank in range(world_size)]
         piece = bucket.length // world_size
         bucket.found = bucket.sent.new_empty(sum(nodes) * piece)
+        self.sending = True  # an error of the backend may come when others have theirs already
         bucket.work = dist.all_to_all_single(
             bucket.found,
             bucket.sent.view(-1),
@@ -207,7 +205,7 @@ class Gradients:
             named = views(bucket.found[: numel(bucket.shapes)], bucket.shapes)
             torch._foreach_copy_(self._at(0, list(bucket.shapes)), list(named.values()))
             bucket.sent = bucket.found = torch.empty(0)
-        self._next, self._final = 0, False
+        self._next, self._final, self.sending = 0, False, False
 
     def _sum(self, bucket: Bucket) -> None:
         cast(dist.Work, bucket.work).wait()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -22,6 +21,7 @@ from maskwright.engines.torch.prepare import (
     has_bf16,
     has_compiler,
     has_fast_fp16,
+    products,
     what_dtype_costs,
 )
 
@@ -87,17 +87,7 @@ def measured() -> dict[str, float]:
         torch.set_num_threads(cpu_threads())
     torch.backends.cuda.matmul.allow_tf32 = False
     kinds = dict.fromkeys([torch.float32, choose_dtype("auto", device)])
-    return {_name(dtype): gemm_ceiling(partial(_multiply, device, dtype)) for dtype in kinds}
-
-
-def _multiply(device: str, dtype: torch.dtype, m: int, k: int, n: int) -> Callable[[], object]:
-    a, b = (torch.randn(shape, device=device).to(dtype) for shape in ((m, k), (k, n)))
-
-    def once() -> None:
-        a @ b
-        getattr(torch, device).synchronize()
-
-    return once
+    return {_name(dtype): gemm_ceiling(partial(products, device, dtype)) for dtype in kinds}
 
 
 def _name(dtype: torch.dtype) -> str:

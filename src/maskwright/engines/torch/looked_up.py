@@ -94,8 +94,8 @@ class LookedUp:
         self._inner.take()
 
     @property
-    def sending(self) -> bool:
-        return self._inner.sending
+    def bound(self) -> str | None:
+        return self._inner.bound
 
     def finish(self) -> Tensor:
         return self._inner.finish()

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 
 from maskwright.core import config as run
+from maskwright.engines.groups import is_decayed, rate_scale
 from maskwright.engines.muon import HIDDEN_ROLES, NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS, UPDATE_RMS
 
 Shapes = dict[str, torch.Size]
@@ -35,8 +36,8 @@ class Layout:
         rest = [name for name in shapes if name not in hidden]
         return cls(
             {name: shapes[name] for name in hidden},
-            {name: shapes[name] for name in rest if len(shapes[name]) >= 2},
-            {name: shapes[name] for name in rest if len(shapes[name]) < 2},
+            {name: shapes[name] for name in rest if is_decayed(len(shapes[name]))},
+            {name: shapes[name] for name in rest if not is_decayed(len(shapes[name]))},
         )
 
     @property
@@ -55,13 +56,10 @@ def views(flat: Tensor, shapes: Shapes) -> dict[str, Tensor]:
 
 
 def rate_scales(names: list[str], layer_decay: float) -> dict[str, float]:
-    """Factor of the learning rate by inner name: 1 for the head and the last norm, `layer_decay` for the highest layer,
-    its square for the next, and so on down; the embeddings have one power more than the lowest (Clark et al. 2020,
-    ELECTRA, as BEiT and others take it over)."""
+    """See `groups.rate_scale`."""
     depth = {name: int(name.split(".")[1]) for name in names if name.startswith("layers.")}
     layers = 1 + max(depth.values(), default=-1)
-    top = ("head.", "final_norm.")
-    return {name: 1.0 if name.startswith(top) else layer_decay ** (layers - depth.get(name, -1)) for name in names}
+    return {name: rate_scale(name, depth.get(name), layers, layer_decay) for name in names}
 
 
 class AdamW:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import time
 from collections.abc import Callable
 from functools import cache
 
@@ -16,6 +17,7 @@ from maskwright.core import config as run
 from maskwright.core import hardware
 from maskwright.core.console import warn
 from maskwright.core.errors import ConfigError
+from maskwright.engines.ceiling import Products
 from maskwright.engines.processes import Processes, launch_variables
 from maskwright.engines.torch.looked_up import LookedUp
 from maskwright.engines.torch.weights import Replicated, Weights
@@ -186,6 +188,29 @@ def needs_any_order(compute: Callable[[], object]) -> bool:
     finally:
         torch.use_deterministic_algorithms(True)
     return True
+
+
+def products(device: str, dtype: torch.dtype, m: int, k: int, n: int) -> Products:
+    """See `ceiling.gemm_ceiling`."""
+    a, b = (torch.randn(shape, device=device).to(dtype) for shape in ((m, k), (k, n)))
+
+    def by_host(count: int) -> float:
+        begin = time.perf_counter()
+        for _ in range(count):
+            a @ b
+        getattr(torch, device).synchronize()
+        return time.perf_counter() - begin
+
+    def between_events(count: int) -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(count):
+            a @ b
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) * 1e-3
+
+    return between_events if device == "cuda" else by_host
 
 
 def prepare(

@@ -43,8 +43,9 @@ class Weights(Protocol):
         ...
 
     @property
-    def sending(self) -> bool:
-        """Whether other ranks have received part of this update's gradient, so that it cannot be computed again."""
+    def bound(self) -> str | None:
+        """What the ranks are doing together, so that none can compute its micro-batch again alone; None where it
+        can."""
         ...
 
     def finish(self) -> Tensor:
@@ -120,8 +121,8 @@ class Replicated:
         self._gradients.take()
 
     @property
-    def sending(self) -> bool:
-        return self._gradients.sending
+    def bound(self) -> str | None:
+        return "summing their gradients" if self._gradients.sending else None
 
     def finish(self) -> Tensor:
         self._gradients.finish()

@@ -23,6 +23,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ke
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 from jax.typing import DTypeLike
 
+from maskwright.model.blocks import NOBODY, block_of
 from maskwright.model.jax.parts import RESIDUALS, kept
 
 LANES = 128
@@ -65,10 +66,6 @@ def attention(
     return splash(q, k, v, segment_ids, window)
 
 
-SMALLEST_BLOCK, BANDED_FROM_BLOCKS, NOBODY = 64, 6, -(2**30)
-"""As in `torch/attention.py`."""
-
-
 def dense(
     q: Array,
     k: Array,
@@ -81,8 +78,8 @@ def dense(
     """The same, spelt out, with softmax in fp32: the way everywhere but on a TPU, and the kernel's slow twin."""
     T = q.shape[1]
     place = jnp.arange(T)
-    block = max(window or T, SMALLEST_BLOCK)
-    if window is not None and BANDED_FROM_BLOCKS * block <= T:
+    block = None if window is None else block_of(T, window)
+    if window is not None and block is not None:
         return _banded(q, k, v, segment_ids, window, block, dropout, key)
     together = _together(segment_ids, segment_ids, place)
     if window is not None:

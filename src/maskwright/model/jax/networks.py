@@ -104,6 +104,7 @@ def logits(
 
 def losses(task: TaskKind, logits: Array, labels: Array, smoothing: float = 0.0) -> Array:
     """The loss of each example or position in fp32: the twin of `torch.heads.loss_sum`, before its weights."""
+    assert not (smoothing and task == "masked_lm"), "no label smoothing over a padded vocabulary"
     logits = logits.astype(jnp.float32)
     if task == "multi_label_classification":
         binary = jnp.maximum(logits, 0.0) - logits * labels + jnp.log1p(jnp.exp(-jnp.abs(logits)))

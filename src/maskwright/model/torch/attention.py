@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from maskwright.model.blocks import NOBODY, block_of
 from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.in_place import blocks_around, filled_up
 
@@ -116,22 +117,14 @@ def _as_mask(together: Tensor, dtype: torch.dtype, tokens: int) -> Tensor:
     return together.contiguous()
 
 
-SMALLEST_BLOCK = 64
-"""Tokens in a block, also where the window is narrower, so that products stay large enough."""
-NOBODY = -(2**30)
-BANDED_FROM_BLOCKS = 6
-"""Rows of fewer blocks are computed whole: three blocks of keys are then most of the row. With a window of 64 in bf16,
-forward and backward on one Zen 5 core, blocks take 1.5 times as long as the whole at 256 tokens, 0.86 at 384, 0.55 at
-512, 0.24 at 1,024 and 0.07 at 4,096."""
-
-
 def visible_nearby(segments: Tensor | CuSeqlens, dtype: torch.dtype, window: int) -> Tensor | Banded | CuSeqlens:
     """Like `visible`, for layers whose tokens see `window` tokens to either side. Segments lie together in a row, so
     that distances in the row are those in the segment."""
     if isinstance(segments, CuSeqlens):
         return segments._replace(window=window)
-    (M, T), block = segments.shape, max(window, SMALLEST_BLOCK)
-    if BANDED_FROM_BLOCKS * block > T:
+    M, T = segments.shape
+    block = block_of(T, window)
+    if block is None:
         place = torch.arange(T, device=segments.device)
         near = (place[:, None] - place).abs() <= window
         return _as_mask(_together(segments, segments, place) & near, dtype, T)

@@ -54,6 +54,8 @@ def loss_sum(task: TaskKind, logits: Tensor, labels: Tensor, weights: Tensor, sm
     regression                    [K, C]    fp32 [K, C]        [K]      mean squared error
     question_answering            [M*T, 2]  int64 [M, 2]       [M]      mean of both cross-entropies over a row
     """
+    # Smoothing would give the vocabulary's padding a share, whose logits are NEVER_PREDICTED: -1e9, and -inf in fp16.
+    assert not (smoothing and task == "masked_lm"), "no label smoothing over a padded vocabulary"
     logits = logits.float()
     if task == "multi_label_classification":
         losses = F.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(-1)
