@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import os
 import random
@@ -75,6 +76,15 @@ def test_the_ceiling_is_what_no_busy_neighbour_decides() -> None:
 
         found.append(gemm_ceiling(prepare))
     assert max(found) <= 2e12 and min(found) >= 0.97 * 2e12
+
+
+def test_one_product_that_is_held_up_does_not_end_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first that is timed takes longer than all the time there is."""
+    monkeypatch.setattr(ceiling, "SHAPE_SECONDS", 0.002)
+    monkeypatch.setattr(ceiling, "SHAPES", ((64, 64, 64),))
+    calls = itertools.count()
+    found = gemm_ceiling(lambda m, k, n: lambda count: 0.5 if next(calls) == 1 else count * 2.0 * m * k * n / 1e9)
+    assert found == pytest.approx(1e9)
 
 
 @pytest.mark.usefixtures("whole_measurement")

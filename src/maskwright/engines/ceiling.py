@@ -71,11 +71,12 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _fastest_product(products: Products) -> float:
-    """Seconds of one, from the fastest group; the first products only warm up."""
+    """Seconds of one, from the fastest group; the first products only warm up. What is spent counts by the fastest, so
+    that one product that was held up does not end the measurement."""
     products(1)
-    spent = fastest = products(1)
+    fastest, spent = products(1), 0.0
     while spent < SHAPE_SECONDS:
         together = max(1, min(round(GROUP_SECONDS / fastest), MOST_TOGETHER))
-        seconds = products(together)
-        spent, fastest = spent + seconds, min(fastest, seconds / together)
+        fastest = min(fastest, products(together) / together)
+        spent += together * fastest
     return fastest
