@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from maskwright.api.verdicts import Comparison, compare
     from maskwright.core.errors import HealthError, InputError, MaskwrightError, StoppedEarly
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = [
     "Comparison",
     "HealthError",

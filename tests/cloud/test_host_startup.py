@@ -33,7 +33,7 @@ from google_cloud.fake import Cloud, fake_cloud
 from google_cloud.sandbox import Host, wait_until
 
 JOBS = "gs://lab-runs/jobs/slice"
-IMAGE = "us-east5-docker.pkg.dev/lab-proj/lab1/maskwright:0.2.0"
+IMAGE = "us-east5-docker.pkg.dev/lab-proj/lab1/maskwright:0.3.0"
 ATTRIBUTES = {
     "maskwright-environment": "lab1",
     "maskwright-kind": "slice",

@@ -31,7 +31,7 @@ LAB: dict[str, Any] = {
 LABELS = {"maskwright-environment": "lab1"}
 P = "projects/lab-proj"
 ZONE = f"{P}/zones/us-east5-b"
-SOFTWARE = {"maskwright": "0.2.0", "image": "sha256:aaaa"}
+SOFTWARE = {"maskwright": "0.3.0", "image": "sha256:aaaa"}
 SEEDED = {"files": 12, "bytes": 3_500_000_000, "manifest_sha256": "0", "time": "2026-11-20T10:00:00Z"}
 
 

@@ -29,7 +29,7 @@ from maskwright.cloud.vertex import jobs, node, request
 from maskwright.core.errors import InputError
 from maskwright.data.store import TokenStore
 
-IMAGE = "us-central1-docker.pkg.dev/lab-proj/lab1/maskwright:0.2.0"
+IMAGE = "us-central1-docker.pkg.dev/lab-proj/lab1/maskwright:0.3.0"
 PLACE = ("--project", "lab-proj", "--region", "us-central1", "--image", IMAGE, "--staging", "gs://lab-staging/vertex")
 RUN = ("--run", "/tmp/base-1", "--set", "checkpoint.copy_to=gs://lab-runs/base-1")
 JAX = ("--set", "engine.kind=jax")
