@@ -52,7 +52,7 @@ def finished_run(folder: Path, config: ModelConfig, tokenizer: str, noise: float
     }
     texts = dict.fromkeys(["digest", "store", "store_fingerprint", "tokenizer_fingerprint"], "none")
     record: dict[str, Any] = {
-        "config": {"schedule.steps": 7},
+        "config": {"schedule.steps": 7} | ({} if config.task == "masked_lm" else {"task.kind": config.task}),
         "model": asdict(config),
         "dtype": "float32",
         "labels": list(LABELS) if config.task in LABELLED else [],

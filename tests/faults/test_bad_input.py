@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from finetuned import finished_run, foxes, shape
 from in_process import SHAPE, Cli, ConfigFile
 from safetensors.numpy import save_file
 
@@ -432,6 +433,19 @@ def test_other_store_is_refused(
     for how in ((), ("--dry-run",)):
         result = cli("pretrain", config_file(data={"store": str(tmp_path / "other")}), "--run", finished, *how)
         assert (result.code, "another token store" in result.error) == (2, True)
+
+
+def test_a_run_of_the_other_kind_of_training_is_refused(
+    cli: Cli, finished: Path, config_file: ConfigFile, tokenizer: str, tmp_path: Path
+) -> None:
+    """In place of a list of what their configurations do not share."""
+    tuned = finished_run(tmp_path / "tuned", shape("roberta", "single_label_classification"), tokenizer)
+    for how in ((), ("--dry-run",)):
+        taken = cli("finetune", foxes(tmp_path), "--run", finished, "--set", f"model.init_from={finished}", *how)
+        said = f"{finished}: is a run of pretraining, not of fine-tuning. Fix: give this run a new folder"
+        assert (taken.code, taken.error) == (2, said)
+        taken = cli("pretrain", config_file(), "--run", tuned, *how)
+        assert (taken.code, f"{tuned}: is a run of fine-tuning, not of pretraining" in taken.error) == (2, True)
 
 
 def test_a_dry_run_refuses_what_the_start_refuses(

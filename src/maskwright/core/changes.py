@@ -13,6 +13,13 @@ from maskwright.core.schedule import GROWING
 from maskwright.core.settings import keys_of, resumable_keys
 
 
+def require_kind(config: dict[str, Any], kind: type[BaseModel], where: str) -> None:
+    """Raises `ConfigError` if the flat configuration of a run's record is of the other kind of training."""
+    if (labelled := "task.kind" in config) == (kind is RunConfig):
+        found, wanted = ("fine-tuning", "pretraining") if labelled else ("pretraining", "fine-tuning")
+        raise ConfigError(f"is a run of {found}, not of {wanted}", where=where, fix="give this run a new folder")
+
+
 def refuse_changes(
     old: dict[str, Any], new: dict[str, Any], where: str, kind: type[BaseModel] = RunConfig
 ) -> list[str]:

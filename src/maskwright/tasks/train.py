@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from maskwright.core import storage
-from maskwright.core.changes import grows, refuse_changes
+from maskwright.core.changes import grows, refuse_changes, require_kind
 from maskwright.core.config import RunConfig
 from maskwright.core.console import say, warn
 from maskwright.core.errors import (
@@ -88,7 +88,7 @@ def _lead(
     """What rank 0 does."""
     directory = RunDirectory(run)
     copies = _fetched(given, directory)
-    before = directory.read_config() if directory.exists() else None
+    before = _record_before(given, directory)
     ready = prepare(before)
     config = ready.config
     if before is None:
@@ -148,7 +148,7 @@ def dry_run(given: RunConfig | FinetuneConfig, run: str, prepare: Prepare) -> Pr
     given.logging.require_packages()
     directory = RunDirectory(run)
     _copies(given, directory, reach=False)
-    before = directory.read_config() if directory.exists() else None
+    before = _record_before(given, directory)
     ready = prepare(before)
     if before is None:
         directory.require_fresh()
@@ -178,6 +178,15 @@ def _copies(config: RunConfig | FinetuneConfig, directory: RunDirectory, *, reac
     return copies
 
 
+def _record_before(given: RunConfig | FinetuneConfig, directory: RunDirectory) -> dict[str, Any] | None:
+    """The run's record; None before its first start. Raises `ConfigError` for a run of the other kind of training."""
+    if not directory.exists():
+        return None
+    before = directory.read_config()
+    require_kind(before["config"], type(given), directory.location)
+    return before
+
+
 def _fetched(config: RunConfig | FinetuneConfig, directory: RunDirectory) -> Copies | None:
     """The same, of which the newest is brought into the run directory."""
     copies = _copies(config, directory)
@@ -189,8 +198,9 @@ def _fetched(config: RunConfig | FinetuneConfig, directory: RunDirectory) -> Cop
 
 def _require_same(config: RunConfig | FinetuneConfig, directory: RunDirectory, copied: dict[str, Any]) -> None:
     """Raises `ConfigError` unless a copy belongs to this run, by the run's record here or else its configuration."""
-    own = directory.read_config() if directory.exists() else None
+    own = _record_before(config, directory)
     where = f"checkpoint.copy_to {config.checkpoint.copy_to}"
+    require_kind(copied["config"], type(config), where)
     old, new = copied["config"], own["config"] if own else flat(config)
     if own and isinstance(config, RunConfig) and grows(new, old):
         old, new = new, old  # the run got more steps on another machine
