@@ -367,3 +367,7 @@ def test_the_verdict_scores_what_the_run_scored(kind: Any, metric: str | None, t
         assert score.item() == pytest.approx(expected, abs=1e-12)
     with pytest.raises(InputError, match="predictions for other examples"):
         outcomes(replace(given, dataset=replace(dataset, test=examples[::-1])), run)
+    for content, said in (("", "is not JSON: Expecting value"), ("{}", "has no where"), ("[]", "has no where")):
+        (tmp_path / "predictions-test.json").write_text(content)
+        with pytest.raises(InputError, match=rf"{said}\. Fix: remove the run's folder and run the same command again"):
+            outcomes(given, run)

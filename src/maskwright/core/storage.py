@@ -230,21 +230,20 @@ def write_json(path: str, value: Any) -> None:
         file.write(json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n")
 
 
-def read_json(location: str) -> Any:
-    """Raises `InputError` with line and column when the file is not JSON."""
+def read_json(location: str, fix: str = "repair or restore the file") -> Any:
+    """Raises `InputError` with line and column, and that fix, when the file is not JSON."""
     with open_binary(location) as file:
         content = file.read()
     try:
         return json.loads(content)
     except json.JSONDecodeError as error:
         what = f"is not JSON: {error.msg}"
-        fix = "repair or restore the file"
         raise InputError(what, where=f"{location}:{error.lineno}:{error.colno}", fix=fix) from None
     except UnicodeDecodeError:
-        raise InputError("is not JSON: not UTF-8", where=location, fix="repair or restore the file") from None
+        raise InputError("is not JSON: not UTF-8", where=location, fix=fix) from None
     except (ValueError, RecursionError):  # ValueError: a number of more than 4,300 digits
         what = "is not JSON to be read: nested too deeply, or a number too long"
-        raise InputError(what, where=location, fix="restore the file") from None
+        raise InputError(what, where=location, fix=fix) from None
 
 
 def sha256_of(value: Any) -> str:

@@ -44,6 +44,7 @@ NOT_JUDGED = ("loss", "precision", "recall", *LOWER_IS_BETTER)
 """Metrics that choose a checkpoint but are no score of `verdict.results`."""
 OURS = ("seed", "model.init_from", "model.weights", "optimizer.learning_rate", *OF_ONE_RUN)
 """What differs between the runs of a comparison."""
+MAKE_AGAIN = "remove the run's folder and run the same command again"
 SEEN_SECONDS = 60.0
 """In which a network file system shows what another machine has written (`acdirmax` of NFS)."""
 
@@ -179,6 +180,16 @@ class FineTuning:
     @property
     def results(self) -> str:
         return self.directory.path(RESULTS)
+
+    def read(self, name: str, *keys: str) -> Any:
+        """A value of one of its files of JSON. Raises `InputError` where a disk or somebody has damaged it."""
+        path = self.directory.path(name)
+        value = storage.read_json(path, fix=MAKE_AGAIN)
+        for key in keys:
+            if not isinstance(value, dict) or key not in value:
+                raise InputError(f"has no {'.'.join(keys)}", where=path, fix=MAKE_AGAIN)
+            value = value[key]
+        return value
 
     @property
     def ended(self) -> bool:
@@ -448,8 +459,7 @@ def _require_end(run: FineTuning, code: int) -> None:
         time.sleep(0.2)
     if run.ended and code in (0, StoppedEarly.exit_code):  # which is also what is said of a job that nobody knows
         split = "validation" if run.search else "test"
-        scores = storage.read_json(run.results)[split]
-        say(f"{run.name}: {split} {run.task.metric} {scores[run.task.metric]:.4f}")
+        say(f"{run.name}: {split} {run.task.metric} {run.read(RESULTS, split, run.task.metric):.4f}")
     elif run.fault:
         warn(f"{run.name}: {run.fault}")
     elif code == StoppedEarly.exit_code:
@@ -466,7 +476,7 @@ def _require_end(run: FineTuning, code: int) -> None:
 def validation_score(run: FineTuning) -> float:
     """Of its best checkpoint; of a run that its health check stopped, the best that it came to, or else 0."""
     if run.ended:
-        return float(storage.read_json(run.results)["validation"][run.task.metric])
+        return float(run.read(RESULTS, "validation", run.task.metric))
     key = f"valid_{run.task.metric}"
     return max((line[key] for line in run.directory.read_metrics() if key in line), default=0.0)
 

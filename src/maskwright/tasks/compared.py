@@ -15,6 +15,7 @@ from maskwright.labels.metrics import KINDS, span_kinds, spans_of, truth
 from maskwright.report import words
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.compare import (
+    MAKE_AGAIN,
     RANDOM,
     Arm,
     Budget,
@@ -157,12 +158,10 @@ def verdict_task(task: LabelledTask) -> verdict.Task:
 
 def outcomes(task: LabelledTask, run: FineTuning) -> verdict.Outcomes:
     """A run's predictions for the test examples, in the form of the verdict's kind of task."""
-    path = run.directory.path("predictions-test.json")
-    found = storage.read_json(path)
-    if found["where"] != [one.where for one in task.dataset.test]:
-        fix = "remove the run's folder and run the same command again"
-        raise InputError("holds predictions for other examples", where=path, fix=fix)
-    given = tuple(tuple(one) if isinstance(one, list) else one for one in found["outcomes"])
+    name = "predictions-test.json"
+    if run.read(name, "where") != [one.where for one in task.dataset.test]:
+        raise InputError("holds predictions for other examples", where=run.directory.path(name), fix=MAKE_AGAIN)
+    given = tuple(tuple(one) if isinstance(one, list) else one for one in run.read(name, "outcomes"))
     labels = task.dataset.labels
     if task.config.task.kind == "question_answering":
         score = exact_match if task.metric == "exact_match" else overlap_f1
@@ -179,13 +178,12 @@ def _run(run: FineTuning, pretraining_run: str) -> verdict.Run:
     if not run.ended:
         fault = f"its health check stopped it, and its last finite weights are scored: {run.fault}"
         ended = with_last_finite_weights(run)
-    scores = storage.read_json(ended.directory.path(RESULTS))["test"]
     return verdict.Run(
         run.start.name,
         pretraining_run,
         run.task.name,
         run.seed,
-        float(scores[run.task.metric]),
+        float(ended.read(RESULTS, "test", run.task.metric)),
         outcomes(run.task, ended),
         final_loss=losses[-1] if losses else None,
         lowest_loss=min(losses, default=None),
