@@ -73,7 +73,7 @@ def test_the_text_of_a_release_has_no_dead_links(tmp_path: Path) -> None:
     shutil.copy(ROOT / "CHANGELOG.md", tmp_path)
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist" / "a.whl").touch()
-    tag = f"v{maskwright.__version__}"
+    tag = "v0.2.0"  # whose section has many links
     given = {"GITHUB_SERVER_URL": "https://forge", "GITHUB_REPOSITORY": "o/n", "GITHUB_REF_NAME": tag}
     command = ["bash", "-eo", "pipefail", "-c", steps["What the changelog says of it"]["run"]]
     subprocess.run(command, cwd=tmp_path, env=os.environ | given, check=True)
