@@ -11,7 +11,7 @@ from contextlib import contextmanager, redirect_stdout
 from typing import Annotated, Any, ClassVar, Literal, TextIO
 
 import typer
-from typer.core import TyperArgument, TyperGroup
+from typer.core import TyperArgument, TyperGroup, TyperOption
 
 from maskwright.core import storage
 from maskwright.core.console import answer, escaped, lost_terminal_is_no_error, say, several, warn
@@ -29,6 +29,28 @@ PANELS = {
 """The commands in the order in which a person needs them, as the main help shows them."""
 
 TyperArgument.display_type_rich = lambda self, ctx: None  # type: ignore[method-assign] # typer prints CONFIG <str>
+_process_value = TyperOption.process_value
+
+
+def _process_number(option: Any, ctx: Any, value: Any) -> Any:
+    """As typer, which asks pydantic: that takes 2.000 for 2, and where a comma is the decimal point it is two thousand.
+    Raises `InputError` for what is no number in the option's range."""
+    kind = getattr(getattr(option, "type_descriptor", None), "annotation", None)  # typer before 0.29 asked click
+    try:
+        found = _process_value(option, ctx, value)
+        return int(value) if kind is int and isinstance(value, str) else found
+    except (typer.BadParameter, ValueError):
+        if kind not in (int, float):
+            raise
+        from maskwright.core.settings import no_number, takes  # pydantic, which `--help` need not wait for
+
+        schema = {"type": "integer" if kind is int else "number", "minimum": option.min, "maximum": option.max}
+        schema = {key: limit for key, limit in schema.items() if limit is not None}
+        where, fix = f"{ctx.command_path} {option.opts[0]}", f"give {takes(schema)}{no_number(value, schema)}"
+        raise InputError(f"is {value!r}", where=where, fix=fix) from None
+
+
+TyperOption.process_value = _process_number  # type: ignore[method-assign]
 
 
 class Commands(TyperGroup):
