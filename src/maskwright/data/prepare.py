@@ -392,6 +392,17 @@ CHANGES = {
 """What cleaning did to documents that it kept."""
 
 
+MOST_FILES = 10
+"""Of a store's text, named to a person; `--json` names all."""
+
+
+def came_from(manifest: dict[str, Any]) -> str:
+    """Names the files of a store's text, which only who did not just prepare it has to be told."""
+    files = [str(one["location"]) for one in manifest["sources"]]
+    more = f" and {len(files) - MOST_FILES:,} more" if len(files) > MOST_FILES else ""
+    return f"text: {several(len(files), 'file')}, {', '.join(files[:MOST_FILES])}{more}"
+
+
 def report(location: str, manifest: dict[str, Any]) -> str:
     """Describes a store for a person."""
     counts, words = manifest["counts"], manifest["tokenizer"]
