@@ -1,9 +1,13 @@
 from pathlib import Path
 
+import pytest
+
 from maskwright.text.audit import audit, report
 
 
-def test_audit_counts_what_is_there_and_says_what_prepare_does(tmp_path: Path) -> None:
+def test_audit_counts_what_is_there_and_says_what_prepare_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "a.txt").write_bytes(
         b"Plain words.\n\nPlain words.\n\nA <mask> and </s>.\n\nbell \x07 here\n\n"
         + "Привет мир\n\n".encode()
@@ -34,5 +38,10 @@ def test_audit_counts_what_is_there_and_says_what_prepare_does(tmp_path: Path) -
     page = report(result)
     assert "exact duplicate documents: 1  -> prepare keeps the first of each" in page
     assert "documents: 6, files: 2 (a sentence a line, blank lines between documents)" in page
-    assert "so few documents may leave none held out" in page
     assert result.findings["empty files"].count == 1
+    assert "take more text, or prepare with --valid-fraction 0.5" in page
+    (tmp_path / "more.txt").write_text("One line.\nAnother line\n")
+    page = report(audit([str(tmp_path / "a.txt"), str(tmp_path / "more.txt")]))
+    assert "take more text, or --layout lines (about 9 documents), or prepare with" in page
+    assert capsys.readouterr().err.splitlines()[-1].startswith("layout: ")
+

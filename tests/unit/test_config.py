@@ -174,12 +174,16 @@ def test_too_much_of_too_little_text_is_doubted(
 ) -> None:
     """The store holds some 30 documents out of 300."""
     once, often = (config(**{"schedule.steps": steps}) for steps in (100, 100_000))
-    (held_out,) = unusual_settings(once, prepare_run(once))
+    ready = prepare_run(once)
+    (held_out,) = unusual_settings(once, ready)
     assert re.match(r"only \d\d documents are held out, .*: take more text$", held_out)
     epochs, same = unusual_settings(often, prepare_run(often))
     assert re.match(r"the run reads its text \d{3,} times", epochs.replace(",", "")) and same == held_out
     monkeypatch.setattr(preflight, "LEAST_HELD_OUT_DOCUMENTS", 80)
     assert unusual_settings(once, prepare_run(once))[0].endswith("into another folder with --valid-fraction 0.27")
+    ready.store.manifest["options"]["layout"] = "file"  # a store of few files, each with a paragraph a line
+    monkeypatch.setattr(preflight, "LEAST_HELD_OUT_DOCUMENTS", 100)
+    assert unusual_settings(once, ready)[0].endswith("--layout lines or sentences, where a file has several")
 
 
 def test_a_recipe_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
