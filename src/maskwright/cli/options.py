@@ -97,7 +97,7 @@ TextColumn = Annotated[
 ]
 OnBadInput = Annotated[
     Literal["error", "replace", "skip"],
-    typer.Option(help="Bytes that are not UTF-8, broken records and empty files: stop, replace bytes, or skip them."),
+    typer.Option(help="Bytes and files that are not UTF-8, broken records and empty files: stop, replace bytes, or skip them."),
 ]
 Letters = Annotated[
     Literal["upper", "keep", "plain"],

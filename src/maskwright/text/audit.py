@@ -95,6 +95,7 @@ class Audit:
 def new_findings() -> dict[str, Finding]:
     return {
         "encoding faults": Finding(0, "stops with file:line:column, unless --on-bad-input replace or skip"),
+        "files in another encoding": Finding(0, "stops with the command that converts it, unless --on-bad-input skip"),
         "broken records": Finding(0, "stops with file:line, unless --on-bad-input skip"),
         "empty files": Finding(0, "stops, unless --on-bad-input skip"),
         "files of another kind": Finding(0, "leaves them out"),
@@ -160,6 +161,7 @@ def begun(patterns: list[str], layout: Layout, text_column: str, letters: Letter
 
 def note_fault(findings: dict[str, Finding], fault: Fault) -> None:
     named = {"encoding": "encoding faults", "record": "broken records", "empty_file": "empty files"}
+    named["other_encoding"] = "files in another encoding"
     findings[named[fault.kind]].add(f"{fault.where}: {fault.what}")
 
 
