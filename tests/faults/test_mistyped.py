@@ -128,6 +128,8 @@ def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:
         ),
         ("pretrain CONFIG --run out --from runs/two@5", "runs/two: is not there. Fix: give the folder that"),
         ("data prepare wikitext --tokenizer t --to out", "hf download OWNER/wikitext --repo-type dataset"),
+        ("text audit wiki/train.csv", "wiki/train.csv: matches no file. Fix: check the path; quote globs in the shell\n"),
+        ("text audit -", "-: matches no file. Fix: name files: the standard input is not read\n"),
         ("data prepare wiki/*.txt --tokenizer t --to out", "matches no file. Fix: check the path; quote globs"),
         ("text audit hf://datasets/wikitext", "got 'wikitext'. Fix: write hf://datasets/OWNER/NAME/FILE"),
         ("text audit nothing://a/b", "no file system is known by nothing://. Fix: give a path, gs:// or s3://"),
@@ -168,7 +170,7 @@ def test_mistakes_are_told_with_their_cure(
     words = words.replace("RECIPES", str(recipes.FOLDER))
     result = cli(*[str(config_file()) if word == "CONFIG" else word for word in words.split()])
     assert (result.code, result.err.count("\n")) == (2, 1)
-    assert says in result.error and ".. " not in result.error
+    assert says in f"{result.error}\n" and ".. " not in result.error
     assert not (tmp_path / "out").exists()
 
 
