@@ -78,7 +78,7 @@ def text_audit(
     as_json: AsJson = False,
 ) -> None:
     """Count documents, faults, duplicates and scripts, and say what `data prepare` will do about each. With the options
-    of cleaning, also count and show what each step would leave out."""
+    of cleaning, also count and show what each step would leave out; no text is changed."""
     from maskwright.tasks.audit_page import write_page
     from maskwright.tasks.hub import local
     from maskwright.text.audit import audit, report

@@ -29,6 +29,15 @@ PANELS = {
 """The commands in the order in which a person needs them, as the main help shows them."""
 
 TyperArgument.display_type_rich = lambda self, ctx: None  # type: ignore[method-assign] # typer prints CONFIG <str>
+
+
+def _usage(argument: Any, ctx: Any) -> list[str]:
+    """As shells' manuals write it; typer puts braces around what is needed, as if it were a choice."""
+    name = argument.metavar or argument.name.upper()
+    return [(name if argument.required else f"[{name}]") + "..." * (argument.nargs != 1)]
+
+
+TyperArgument.get_usage_pieces = _usage  # type: ignore[method-assign]
 _process_value = TyperOption.process_value
 
 
@@ -71,7 +80,7 @@ class Main(Commands):
 plain: dict[str, Any] = {"rich_markup_mode": None, "no_args_is_help": True, "add_completion": False, "cls": Commands}
 app = typer.Typer(
     name="maskwright",
-    help="Train text encoders from raw text, and prove every export. --debug shows the traceback of any error.",
+    help="Train text encoders from raw text, and prove every export.",
     pretty_exceptions_enable=False,
     **plain | {"add_completion": True, "cls": Main},
 )
@@ -106,7 +115,7 @@ Letters = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-AsSchema = Annotated[bool, typer.Option("--json", help="Changes nothing: the output is JSON in any case.")]
+AsSchema = Annotated[bool, typer.Option("--json", help="Changes nothing: the schema is JSON in any case.")]
 To = Annotated[str, typer.Option("--to", metavar="PATH", help="Folder to write.", callback=storage.require_local)]
 Store = Annotated[str, typer.Argument(metavar="STORE", help="Token store folder.")]
 Model = Annotated[
@@ -133,10 +142,10 @@ FreshOptimizer = Annotated[
     typer.Option("--fresh-optimizer", help="Only with --from: take the weights, and not the optimizer's state."),
 ]
 StopAfterHours = Annotated[
-    float | None, typer.Option(metavar="N", help="Save and stop after this many hours (exit 75).", min=0.0)
+    float | None, typer.Option(metavar="N", help="Save and stop after this many hours of this start (exit 75).", min=0.0)
 ]
 StopAfterSteps = Annotated[
-    int | None, typer.Option(metavar="N", help="Save and stop after this many steps (exit 75).", min=1)
+    int | None, typer.Option(metavar="N", help="Save and stop after this many steps of this start (exit 75).", min=1)
 ]
 ProfileSteps = Annotated[int, typer.Option(metavar="N", help="Trace this many early steps into RUN/profile.", min=0)]
 SimulatedGpus = Annotated[int | None, typer.Option("--simulated-gpus", "--simulated_gpus", hidden=True, min=1)]

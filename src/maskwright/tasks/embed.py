@@ -23,7 +23,7 @@ from maskwright.tasks.models import TrainedModel
 from maskwright.tasks.predict import EXAMPLES_AT_ONCE, Given, read_texts, row_length, say_what_was_cut
 
 TEXTS = Task()
-"""How texts are read and encoded, whatever the model has learnt to say of them."""
+"""How texts are read and encoded, whatever the model has learned to say of them."""
 
 
 def embed(model: TrainedModel, source: str, output: str, *, given: Given, device: str = "auto") -> tuple[int, int]:
