@@ -366,6 +366,7 @@ def test_store_of_another_tokenizer(
 
 def test_fill_needs_a_mask_and_a_text_that_fits(cli: Cli, folder: Path) -> None:
     assert "no <mask>" in cli("fill", folder, "nothing hidden").error
+    assert "  '!' 0%" in cli("fill", folder, "a <mask>", "--top", 400).out
     assert f"{folder} takes 32" in cli("fill", folder, "word " * 60 + "<mask>").error
 
 

@@ -78,7 +78,10 @@ from maskwright.core.child import python_module
         ("pretrain nano --run y --stop-after-steps 2.000", "give an integer ≥ 1; thousands have no sign between them"),
         ("pretrain nano --run y --stop-after-hours 0,5", "give a number ≥ 0; the decimal point is a point"),
         ("pretrain nano --run y --set schedule.steps=１０", "give an integer ≥ 1, or null; the digits are 0 to 9"),
-        ("pretrain nano --run y --set optimizer.learning_rate=0,01", "give a number > 0; the default is 0.0005; the dec"),
+        (
+            "pretrain nano --run y --set optimizer.learning_rate=0,01",
+            "give a number > 0; the default is 0.0005; the dec",
+        ),
         ("evaluate a --device gpu", "give one of them: Device"),
         ("evaluate a b", "`maskwright evaluate --help` says what it takes"),
         ("dta", "did you mean 'data'?"),
@@ -128,7 +131,10 @@ def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:
         ),
         ("pretrain CONFIG --run out --from runs/two@5", "runs/two: is not there. Fix: give the folder that"),
         ("data prepare wikitext --tokenizer t --to out", "hf download OWNER/wikitext --repo-type dataset"),
-        ("text audit wiki/train.csv", "wiki/train.csv: matches no file. Fix: check the path; quote globs in the shell\n"),
+        (
+            "text audit wiki/train.csv",
+            "wiki/train.csv: matches no file. Fix: check the path; quote globs in the shell\n",
+        ),
         ("text audit -", "-: matches no file. Fix: name files: the standard input is not read\n"),
         ("data prepare wiki/*.txt --tokenizer t --to out", "matches no file. Fix: check the path; quote globs"),
         ("text audit hf://datasets/wikitext", "got 'wikitext'. Fix: write hf://datasets/OWNER/NAME/FILE"),

@@ -46,4 +46,3 @@ def test_audit_counts_what_is_there_and_says_what_prepare_does(
     page = report(audit([str(tmp_path / "a.txt"), str(tmp_path / "more.txt")]))
     assert "take more text, or --layout lines (about 9 documents), or prepare with" in page
     assert capsys.readouterr().err.splitlines()[-1].startswith("layout: ")
-

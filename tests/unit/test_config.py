@@ -116,6 +116,8 @@ def test_steps_that_grow_with_another_key_are_told_why_not() -> None:
         return flat(c.build_config({**LEAST, "schedule": schedule}, "x"))
 
     assert refuse_changes(wsd(), wsd(steps=200), "run") == ["schedule.steps: 100 -> 200"]
+    with pytest.raises(ConfigError, match="Fix: put the old value back with --set schedule.steps=200; `maskwright"):
+        refuse_changes(wsd(steps=200), wsd(), "run")
     why = "the length of the decay is fixed when a run is started. Fix: put back schedule.decay_steps to 10 and let"
     with pytest.raises(ConfigError, match=why):
         refuse_changes(wsd(), wsd(steps=200, decay_steps=40), "run")
@@ -192,6 +194,9 @@ def test_a_recipe_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert recipes.read("small") == Path(recipes.find_config("small")).read_text()
     with pytest.raises(ConfigError, match="smal: is neither a file nor a recipe.*did you mean small"):
         c.read_config("smal")
+    (tmp_path / "corpus").mkdir()
+    with pytest.raises(ConfigError, match="corpus: is a folder. Fix: give the YAML file of a run"):
+        c.read_config("corpus")
     with pytest.raises(ConfigError, match="x: is not a recipe. Fix: give one of the recipes continue, continue-m"):
         recipes.read("x")
     for typed in ("runs/small", "other.yaml", "gs://bucket/small.yaml"):

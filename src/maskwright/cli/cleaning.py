@@ -45,7 +45,9 @@ DecontaminateWords = Annotated[
 ]
 MaskPii = Annotated[
     list[str] | None,
-    typer.Option(metavar="KINDS", help="Personal data that placeholders replace: email, ip, phone, separated by commas."),
+    typer.Option(
+        metavar="KINDS", help="Personal data that placeholders replace: email, ip, phone, separated by commas."
+    ),
 ]
 Workers = Annotated[
     int | None,

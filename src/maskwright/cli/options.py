@@ -106,7 +106,9 @@ TextColumn = Annotated[
 ]
 OnBadInput = Annotated[
     Literal["error", "replace", "skip"],
-    typer.Option(help="Bytes and files that are not UTF-8, broken records and empty files: stop, replace bytes, or skip them."),
+    typer.Option(
+        help="Bytes and files that are not UTF-8, broken records and empty files: stop, replace bytes, or skip them."
+    ),
 ]
 Letters = Annotated[
     Literal["upper", "keep", "plain"],
@@ -142,7 +144,8 @@ FreshOptimizer = Annotated[
     typer.Option("--fresh-optimizer", help="Only with --from: take the weights, and not the optimizer's state."),
 ]
 StopAfterHours = Annotated[
-    float | None, typer.Option(metavar="N", help="Save and stop after this many hours of this start (exit 75).", min=0.0)
+    float | None,
+    typer.Option(metavar="N", help="Save and stop after this many hours of this start (exit 75).", min=0.0),
 ]
 StopAfterSteps = Annotated[
     int | None, typer.Option(metavar="N", help="Save and stop after this many steps of this start (exit 75).", min=1)

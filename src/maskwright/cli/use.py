@@ -90,7 +90,9 @@ def embed(
     model: Model,
     source: Annotated[
         str | None,
-        typer.Option("--input", metavar="FILE", help="Texts to read: .csv, .tsv, .jsonl or .parquet. Goes with --output."),
+        typer.Option(
+            "--input", metavar="FILE", help="Texts to read: .csv, .tsv, .jsonl or .parquet. Goes with --output."
+        ),
     ] = None,
     output: Annotated[
         str | None,

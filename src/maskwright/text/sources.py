@@ -40,7 +40,7 @@ from maskwright.text.records import (
     sequences,
     web_texts,
 )
-from maskwright.text.tables import NotJSON, are_numbers, csv_rows, json_value, other_delimiter, require_one
+from maskwright.text.tables import NotJSON, are_numbers, csv_rows, json_value, other_delimiter, ragged, require_one
 
 OnBadInput = Literal["error", "replace", "skip"]
 
@@ -348,13 +348,8 @@ class Sources:
         width = 0
         for line, row in csv_rows(name, (text for _, text in self._lines(name, stream)), delimiter):
             width = width or len(row)
-            if len(row) != width:  # a quote, tab or line end that was meant otherwise, most often
-                self._fault(
-                    "record",
-                    f"{name}:{line}",
-                    f"has {several(len(row), 'column')}, the first row has {width}",
-                    "repair the row; in .tsv a quote is an ordinary character, in .csv it is not",
-                )
+            if len(row) != width:
+                self._fault("record", f"{name}:{line}", *ragged(len(row), width, delimiter))
             elif column is not None:
                 yield from self._record(row[column], name, line)
             elif numbered and not are_numbers(row):
