@@ -29,8 +29,8 @@ NearDuplicates = Annotated[
     float | None,
     typer.Option(
         metavar="SHARE",
-        help="Share of their five-word sequences (Jaccard similarity), such as 0.8, from which on only the first of several "
-        "documents is kept. Held-out files come first.",
+        help="Only the first is kept of documents that share about so many of their five-word sequences (Jaccard "
+        "similarity), such as 0.8. Held-out files come first.",
     ),
 ]
 Decontaminate = Annotated[

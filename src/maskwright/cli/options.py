@@ -37,7 +37,7 @@ def _usage(argument: Any, ctx: Any) -> list[str]:
     return [(name if argument.required else f"[{name}]") + "..." * (argument.nargs != 1)]
 
 
-TyperArgument.get_usage_pieces = _usage  # type: ignore[method-assign]
+TyperArgument.get_usage_pieces = _usage  # type: ignore[assignment,method-assign]
 _process_value = TyperOption.process_value
 
 
@@ -59,7 +59,7 @@ def _process_number(option: Any, ctx: Any, value: Any) -> Any:
         raise InputError(f"is {value!r}", where=where, fix=fix) from None
 
 
-TyperOption.process_value = _process_number  # type: ignore[method-assign]
+TyperOption.process_value = _process_number  # type: ignore[assignment,method-assign]
 
 
 class Commands(TyperGroup):
