@@ -148,9 +148,16 @@ def torch_states(*lines: dict[str, Any], gpus: int = 0, failure: str | None = No
     return {one.name: (one.state, f"{one.detail} {one.fix}") for one in found}
 
 
-def test_torch_has_to_fit_the_hardware() -> None:
+def test_torch_has_to_fit_the_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
     rates = {"flops_per_second": {"fp32": 2e12}}
     assert {state for state, _ in torch_states(BUILD, rates).values()} == {"ok"}
+    for vendor, said in (
+        ("GenuineIntel", "AVX512-BF16 (slower than fp32 without AMX)"),
+        ("AuthenticAMD", "AVX512-BF16,"),
+    ):
+        flags = {"flags": "avx512_bf16", "vendor_id": vendor}
+        monkeypatch.setattr(hardware, "_cpuinfo", lambda name, *_, flags=flags: flags[name])
+        assert any(f"this CPU has {said}" in detail for _, detail in torch_states(BUILD, rates).values())
     state, told = torch_states(BUILD, rates, gpus=2)["torch"]
     assert state == "fail" and "the driver shows 2 NVIDIA GPUs, torch sees 0" in told and "torch==2.13.0," in told
     with_cuda = BUILD | {"cuda_build": "13.0", "version": "2.13.0"}

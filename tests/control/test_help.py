@@ -32,6 +32,7 @@ def test_help_names_what_to_type_in_words_of_ours() -> None:
     assert {"pretrain", "prepare", "ray", "up"} <= {context.info_name for context in contexts}
     for context in contexts:
         assert not TYPES.findall(context.get_help()), context.command_path
+        assert "{" not in context.command.get_usage(context), context.command_path
         for option in context.command.params:
             named = option.hidden or option.metavar or "|" in option.display_type(context)
             assert named or option.is_flag or option.name.endswith("_completion"), (context.command_path, option.opts)

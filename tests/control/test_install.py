@@ -92,8 +92,12 @@ def test_without_pytorchs_index_torch_is_that_of_the_package_index(clone: Clone)
         "Installing into .venv (core; a few minutes the first time) ...",
         "scripts/install: https://download.pytorch.org/whl/cpu cannot be reached; taking torch from your package index "
         "(PyPI's brings CUDA, 4.5 GB)",
+        "scripts/install: ready: source .venv/bin/activate",
     ]
     assert clone.run() == (0, "", [])
+    code, said, calls = clone.run("--help")
+    assert (code, calls) == (0, []) and "  scripts/install --s3  " in said and said.splitlines()[-1][0] != "#"
+    assert said.startswith("Makes .venv") and "set -euo" not in said
 
 
 @pytest.mark.parametrize("step", [CORE, "torch==", SELF])

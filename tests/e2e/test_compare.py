@@ -232,10 +232,10 @@ def test_arms_and_their_order() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"learning_rates": ()}, "() is no grid of learning rates. Fix: give positive numbers, each once"),
+        ({"learning_rates": ()}, "() is no grid of learning rates. Fix: give positive learning rates, each once"),
         ({"learning_rates": "1e-3"}, "1e-3 is no grid"),
         ({"learning_rates": 1e-3}, "0.001 is no grid"),
-        ({"learning_rates": ["1e-3", "fast"]}, "is no grid"),
+        ({"learning_rates": ["1e-3", "fast"]}, "1e-3,fast is no grid"),
         ({"learning_rates": [1e-3, 1e-3]}, "0.001,0.001 is no grid"),
         ({"learning_rates": [-1.0]}, "-1.0 is no grid"),
         ({"learning_rates": [float("nan")]}, "nan is no grid"),

@@ -367,6 +367,7 @@ def test_store_of_another_tokenizer(
 
 def test_fill_needs_a_mask_and_a_text_that_fits(cli: Cli, folder: Path) -> None:
     assert "no <mask>" in cli("fill", folder, "nothing hidden").error
+    assert "  '!' 0%" in cli("fill", folder, "a <mask>", "--top", 400).out
     assert f"{folder} takes 32" in cli("fill", folder, "word " * 60 + "<mask>").error
 
 
@@ -386,7 +387,7 @@ def test_evaluate_measures_one_thing_at_a_time(cli: Cli, folder: Path, tmp_path:
         (["--blimp", pairs, "--seq-len", 16], "leave it out; it goes with --store or --text"),
         (["--text", pairs, "--seq-len", 4096], "--seq-len 4096 is not in 8 … 32, what the model takes"),
         (["--blimp", pairs, "--to", "page.html"], "--to is not used"),
-        (["--to", "page.html"], "has learnt no task"),
+        (["--to", "page.html"], "has learned no task"),
     ):
         result = cli("evaluate", folder, *words)
         assert (result.code, said in result.error) == (2, True), result.err

@@ -74,7 +74,14 @@ from maskwright.core.child import python_module
         ("pretrain nano", "give --run PATH: Run directory"),
         ("pretrain --run y", "give CONFIG: YAML of the run"),
         ("pretrain nano --run", "`maskwright pretrain --help` says"),
-        ("pretrain nano --run y --stop-after-steps five", "give N: Save and stop"),
+        ("pretrain nano --run y --stop-after-steps five", "give an integer ≥ 1"),
+        ("pretrain nano --run y --stop-after-steps 2.000", "give an integer ≥ 1; thousands have no sign between them"),
+        ("pretrain nano --run y --stop-after-hours 0,5", "give a number ≥ 0; the decimal point is a point"),
+        ("pretrain nano --run y --set schedule.steps=１０", "give an integer ≥ 1, or null; the digits are 0 to 9"),
+        (
+            "pretrain nano --run y --set optimizer.learning_rate=0,01",
+            "give a number > 0; the default is 0.0005; the dec",
+        ),
         ("evaluate a --device gpu", "give one of them: Device"),
         ("evaluate a b", "`maskwright evaluate --help` says what it takes"),
         ("dta", "did you mean 'data'?"),
@@ -124,6 +131,11 @@ def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:
         ),
         ("pretrain CONFIG --run out --from runs/two@5", "runs/two: is not there. Fix: give the folder that"),
         ("data prepare wikitext --tokenizer t --to out", "hf download OWNER/wikitext --repo-type dataset"),
+        (
+            "text audit wiki/train.csv",
+            "wiki/train.csv: matches no file. Fix: check the path; quote globs in the shell\n",
+        ),
+        ("text audit -", "-: matches no file. Fix: name files: the standard input is not read\n"),
         ("data prepare wiki/*.txt --tokenizer t --to out", "matches no file. Fix: check the path; quote globs"),
         ("text audit hf://datasets/wikitext", "got 'wikitext'. Fix: write hf://datasets/OWNER/NAME/FILE"),
         ("text audit nothing://a/b", "no file system is known by nothing://. Fix: give a path, gs:// or s3://"),
@@ -164,7 +176,7 @@ def test_mistakes_are_told_with_their_cure(
     words = words.replace("RECIPES", str(recipes.FOLDER))
     result = cli(*[str(config_file()) if word == "CONFIG" else word for word in words.split()])
     assert (result.code, result.err.count("\n")) == (2, 1)
-    assert says in result.error and ".. " not in result.error
+    assert says in f"{result.error}\n" and ".. " not in result.error
     assert not (tmp_path / "out").exists()
 
 

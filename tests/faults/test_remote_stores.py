@@ -66,7 +66,9 @@ def test_a_store_goes_to_a_bucket_and_trains_from_there(
         patch.setattr(remote, "_fetch", lambda *words: fetched.append(words))
         assert command(["data", "inspect", "memory://bucket/store"]) == 0
     shown, own = capsys.readouterr().out, report(store.location, store.manifest)
-    assert shown.strip().partition(": ")[2] == own.partition(": ")[2] and not fetched and not cache.exists()
+    *shown, text = shown.splitlines()
+    assert "\n".join(shown).partition(": ")[2] == own.partition(": ")[2] and not fetched and not cache.exists()
+    assert text == f"text: 1 file, {store.manifest['sources'][0]['location']}"
     assert command(["data", "inspect", "memory://bucket/none"]) == 2
     assert "is not a token store: it has no manifest.json" in capsys.readouterr().err
     damaged = next(path for path in (tmp_path / "back").iterdir() if ".tokens." in path.name)

@@ -364,6 +364,7 @@ def test_the_audit_is_that_of_one_machine(
     with open(name, "ab") as file:
         file.write(b"caf\xe9\n\n<mask> and \x01\n")
     (text / "other.bin").write_bytes(b"1")
+    (text / "windows.txt").write_bytes("Plain words.\n\n".encode("utf-16") * 400)
     monkeypatch.setattr("maskwright.text.audit.SAMPLE_DOCUMENTS", 40)
     every = CleaningOptions(filters=("gopher", "c4"), near_duplicates=0.6, masked=("email", "phone"))
     near = CleaningOptions(near_duplicates=0.5)

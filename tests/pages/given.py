@@ -132,7 +132,7 @@ def sequences(shell: Shell) -> Iterator[None]:
 
 
 def no_mask(shell: Shell) -> Iterator[None]:
-    """`FOLDER` is that model without its mask token."""
+    """`FOLDER` is a model whose tokenizer has no mask token."""
     folder = shell.folder / "FOLDER"
     shutil.copytree(shell.folder / "model", folder)
     for name in ("tokenizer_config.json", "special_tokens_map.json"):

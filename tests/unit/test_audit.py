@@ -1,9 +1,13 @@
 from pathlib import Path
 
+import pytest
+
 from maskwright.text.audit import audit, report
 
 
-def test_audit_counts_what_is_there_and_says_what_prepare_does(tmp_path: Path) -> None:
+def test_audit_counts_what_is_there_and_says_what_prepare_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "a.txt").write_bytes(
         b"Plain words.\n\nPlain words.\n\nA <mask> and </s>.\n\nbell \x07 here\n\n"
         + "Привет мир\n\n".encode()
@@ -12,12 +16,14 @@ def test_audit_counts_what_is_there_and_says_what_prepare_does(tmp_path: Path) -
         + b"\n"
     )
     (tmp_path / "empty.txt").write_bytes(b"")
+    (tmp_path / "windows.txt").write_bytes("Plain words.\n".encode("utf-16"))
     (tmp_path / "b.bin").write_bytes(b"1")
     result = audit([str(tmp_path)], layout="sentences")
     counts = {name: finding.count for name, finding in result.findings.items()}
     assert result.documents == 6
     assert counts == {
         "encoding faults": 1,
+        "files in another encoding": 1,
         "broken records": 0,
         "empty files": 1,
         "files of another kind": 1,
@@ -33,6 +39,10 @@ def test_audit_counts_what_is_there_and_says_what_prepare_does(tmp_path: Path) -
     assert result.scripts["Latin"] + result.scripts["Cyrillic"] == 1
     page = report(result)
     assert "exact duplicate documents: 1  -> prepare keeps the first of each" in page
-    assert "documents: 6, files: 2 (a sentence a line, blank lines between documents)" in page
-    assert "so few documents may leave none held out" in page
+    assert "documents: 6, files: 3 (a sentence a line, blank lines between documents)" in page
     assert result.findings["empty files"].count == 1
+    assert "take more text, or prepare with --valid-fraction 0.5" in page
+    (tmp_path / "more.txt").write_text("One line.\nAnother line\n")
+    page = report(audit([str(tmp_path / "a.txt"), str(tmp_path / "more.txt")]))
+    assert "take more text, or --layout lines (about 9 documents), or prepare with" in page
+    assert capsys.readouterr().err.splitlines()[-1].startswith("layout: ")

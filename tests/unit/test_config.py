@@ -116,6 +116,8 @@ def test_steps_that_grow_with_another_key_are_told_why_not() -> None:
         return flat(c.build_config({**LEAST, "schedule": schedule}, "x"))
 
     assert refuse_changes(wsd(), wsd(steps=200), "run") == ["schedule.steps: 100 -> 200"]
+    with pytest.raises(ConfigError, match="Fix: put the old value back with --set schedule.steps=200; `maskwright"):
+        refuse_changes(wsd(steps=200), wsd(), "run")
     why = "the length of the decay is fixed when a run is started. Fix: put back schedule.decay_steps to 10 and let"
     with pytest.raises(ConfigError, match=why):
         refuse_changes(wsd(), wsd(steps=200, decay_steps=40), "run")
@@ -174,12 +176,16 @@ def test_too_much_of_too_little_text_is_doubted(
 ) -> None:
     """The store holds some 30 documents out of 300."""
     once, often = (config(**{"schedule.steps": steps}) for steps in (100, 100_000))
-    (held_out,) = unusual_settings(once, prepare_run(once))
+    ready = prepare_run(once)
+    (held_out,) = unusual_settings(once, ready)
     assert re.match(r"only \d\d documents are held out, .*: take more text$", held_out)
     epochs, same = unusual_settings(often, prepare_run(often))
     assert re.match(r"the run reads its text \d{3,} times", epochs.replace(",", "")) and same == held_out
     monkeypatch.setattr(preflight, "LEAST_HELD_OUT_DOCUMENTS", 80)
     assert unusual_settings(once, prepare_run(once))[0].endswith("into another folder with --valid-fraction 0.27")
+    ready.store.manifest["options"]["layout"] = "file"  # a store of few files, each with a paragraph a line
+    monkeypatch.setattr(preflight, "LEAST_HELD_OUT_DOCUMENTS", 100)
+    assert unusual_settings(once, ready)[0].endswith("--layout lines or sentences, where a file has several")
 
 
 def test_a_recipe_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,6 +194,9 @@ def test_a_recipe_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert recipes.read("small") == Path(recipes.find_config("small")).read_text()
     with pytest.raises(ConfigError, match="smal: is neither a file nor a recipe.*did you mean small"):
         c.read_config("smal")
+    (tmp_path / "corpus").mkdir()
+    with pytest.raises(ConfigError, match="corpus: is a folder. Fix: give the YAML file of a run"):
+        c.read_config("corpus")
     with pytest.raises(ConfigError, match="x: is not a recipe. Fix: give one of the recipes continue, continue-m"):
         recipes.read("x")
     for typed in ("runs/small", "other.yaml", "gs://bucket/small.yaml"):

@@ -84,7 +84,9 @@ def test_a_folder_for_sentence_transformers_appears_whole(
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_mistakes(source: Path, tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_mistakes(
+    source: Path, tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = str(finished_run(tmp_path / "run", shape("roberta", "regression"), tokenizer))
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("sentence1,sentence2\na,b\n")
@@ -99,3 +101,10 @@ def test_mistakes(source: Path, tokenizer: str, tmp_path: Path, capfd: pytest.Ca
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pairs.csv", "run"]
     given = ["--input", str(pairs), "--text", "sentence2", "--output", str(tmp_path / "a.npy"), "--device", "cpu"]
     assert command(["embed", run, *given]) == 0 and np.load(tmp_path / "a.npy").shape == (1, 32)
+    assert "a.npy: 1 vector of 32 numbers" in capfd.readouterr().err
+    with monkeypatch.context() as patch:
+        patch.setattr("os.access", lambda place, _: place != str(tmp_path))  # tests may run as root, who may write
+        patch.setattr(module, "vectors", None)
+        assert command(["embed", run, *given]) == 2, "before the work"
+    denied = f"error: {tmp_path}: cannot be written to: permission denied. Fix: check the permissions, or choose"
+    assert capfd.readouterr().err.startswith(denied)

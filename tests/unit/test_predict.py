@@ -190,7 +190,7 @@ def test_mistakes_are_one_line_and_write_nothing(
             "ids.jsonl:2: has the id of line 1, '7', under",
         ),
         ((asks, "--input", tmp_path / "no_ids.jsonl", "--output", answers), "no_ids.jsonl:1: has no id, under which"),
-        ((plain, "--input", good), "is a RobertaForMaskedLM, which has learnt no task. Fix: fine-tune it first"),
+        ((plain, "--input", good), "is a RobertaForMaskedLM, which has learned no task. Fix: fine-tune it first"),
         (
             (run, "--input", other),
             "no column with a usual name for the text (columns: body). Fix: name it with --text,",

@@ -19,7 +19,7 @@ import pytest
 from maskwright.core import storage
 from maskwright.core.errors import InputError, MaskwrightError, SourceError
 from maskwright.text import sources as sources_module
-from maskwright.text.compression import guarded
+from maskwright.text.compression import Span, guarded
 from maskwright.text.document import Fault
 from maskwright.text.layout import Layout, looked_at
 from maskwright.text.sources import Sources
@@ -458,3 +458,8 @@ def test_utf16_byte_order_marks_and_nul(tmp_path: Path) -> None:
             list(Sources([str(path)], layout="lines"))
         fix = caught.value.fix or ""
         assert encoding.replace("-", "") in fix.replace("-", "")
+        faults: list[Fault] = []
+        again = Sources([str(path)], layout="lines", on_bad_input="skip", on_fault=faults.append)
+        assert [*again] == [] and [one.kind for one in faults] == ["other_encoding"]
+        again.span = Span(28, 48, 2)  # a part of the file; who reads its beginning tells of it
+        assert [*again] == [] and len(faults) == 1

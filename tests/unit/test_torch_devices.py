@@ -108,6 +108,7 @@ def test_a_cpu_takes_bf16_where_it_is_faster_and_fp16_never(
     assert choose_device("auto") == "cpu"
     assert choose_dtype("auto", "cpu") is dtype
     assert what_dtype_costs(dtype, "cpu") == costs
+    assert what_dtype_costs(dtype, "cpu", asked="fp32") == ""
 
 
 def test_the_engine_says_what_auto_took(machine: Machine) -> None:

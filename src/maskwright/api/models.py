@@ -61,7 +61,7 @@ class Model:
         fine-tuned-models.md), such as `{"text": …, "label": …, "score": …}`.
 
         A text is a string, a pair (text, text) or (question, context), or the words of one that is tagged. How many
-        were cut is said on stderr. Raises `InputError` for a model that has learnt no task, a question without its
+        were cut is said on stderr. Raises `InputError` for a model that has learned no task, a question without its
         context, and for probabilities of a model that has none."""
         task = self.trained.require_task()
         kinds = {"token_classification": "words", "question_answering": "question"}

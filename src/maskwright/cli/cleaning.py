@@ -11,14 +11,15 @@ Filters = Annotated[
     typer.Option(
         "--filter",
         metavar="NAMES",
-        help="Leave out documents by rules: gopher, c4, or MODULE:FUNCTION of yours, which takes a text and returns "
-        "True to keep it, or False or a reason to leave it out. Commas separate names; the option may be repeated.",
+        help="Rules by which documents are left out: gopher, c4, or MODULE:FUNCTION of yours, which takes a text and "
+        "returns True to keep it, or False or a reason to leave it out. Commas separate names; the option may be "
+        "repeated.",
     ),
 ]
 Languages = Annotated[
     list[str] | None,
     typer.Option(
-        "--language", metavar="CODES", help="Keep documents in these languages only, such as en,de (ISO 639-1 codes)."
+        "--language", metavar="CODES", help="Languages of the documents that are kept, such as en,de (ISO 639-1 codes)."
     ),
 ]
 LanguageProbability = Annotated[
@@ -28,16 +29,15 @@ NearDuplicates = Annotated[
     float | None,
     typer.Option(
         metavar="SHARE",
-        help="Keep the first of documents that share about so many of their five-word sequences (Jaccard similarity), "
-        "such as 0.8. Held-out files come first.",
+        help="Only the first is kept of documents that share about so many of their five-word sequences (Jaccard "
+        "similarity), such as 0.8. Held-out files come first.",
     ),
 ]
 Decontaminate = Annotated[
     list[str] | None,
     typer.Option(
         metavar="FILE",
-        help="Leave out documents that hold an example of this evaluation file; the option may be repeated. `text "
-        "audit` only reports them.",
+        help="Evaluation file: documents that hold an example of it are left out. The option may be repeated.",
     ),
 ]
 DecontaminateWords = Annotated[
@@ -45,7 +45,9 @@ DecontaminateWords = Annotated[
 ]
 MaskPii = Annotated[
     list[str] | None,
-    typer.Option(metavar="KINDS", help="Replace personal data by placeholders: email, ip, phone, separated by commas."),
+    typer.Option(
+        metavar="KINDS", help="Personal data that placeholders replace: email, ip, phone, separated by commas."
+    ),
 ]
 Workers = Annotated[
     int | None,

@@ -78,7 +78,7 @@ def text_audit(
     as_json: AsJson = False,
 ) -> None:
     """Count documents, faults, duplicates and scripts, and say what `data prepare` will do about each. With the options
-    of cleaning, also count and show what each step would leave out."""
+    of cleaning, also count and show what each step would leave out; no text is changed."""
     from maskwright.tasks.audit_page import write_page
     from maskwright.tasks.hub import local
     from maskwright.text.audit import audit, report
@@ -340,12 +340,12 @@ def data_inspect(
 ) -> None:
     """Show what a token store holds and where it came from. In a bucket, only its manifest is read."""
     from maskwright.core.storage import is_url
-    from maskwright.data.prepare import report
+    from maskwright.data.prepare import came_from, report
     from maskwright.data.remote import remote_manifest
     from maskwright.data.store import TokenStore
 
     manifest = remote_manifest(store) if is_url(store) else TokenStore(store).manifest
-    print_result(report(store, manifest), manifest, as_json)
+    print_result(f"{report(store, manifest)}\n{came_from(manifest)}", manifest, as_json)
 
 
 @data_app.command("verify")

@@ -64,7 +64,12 @@ RUST = "PanicException"
 
 
 @app.callback(invoke_without_command=True)
-def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    debug: Annotated[  # `run` takes it out before, since it may stand anywhere
+        bool, typer.Option("--debug", help="Show the traceback of an error too; it may stand behind any command.")
+    ] = False,
+) -> None:
     if version:
         answer(f"maskwright {__version__}")
         raise typer.Exit()

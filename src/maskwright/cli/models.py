@@ -314,8 +314,12 @@ def fill(
     for sentence, masks in answers:
         answer(sentence)
         for guesses in masks:
-            shown = [f"{guess.token.strip() or repr(guess.token)} {guess.probability:.0%}" for guess in guesses]
-            answer(f"   {'  '.join(shown)}")
+            answer(f"   {'  '.join(f'{_legible(guess.token)} {guess.probability:.0%}' for guess in guesses)}")
+
+
+def _legible(token: str) -> str:
+    """Quotes what has no letter or digit: white space and marks are hard to tell from what stands around them."""
+    return token.strip() if any(map(str.isalnum, token)) else repr(token)
 
 
 @app.command("quickstart")

@@ -74,7 +74,7 @@ def stop(
     address: Address = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask a run to save and stop, from any machine that sees it. The same command continues the run."""
+    """Ask a run to save and stop, from any machine that sees it. The command that started it continues it."""
     target = places.run(run, address, options=frozenset({"--checkpoint"} if checkpoint else ()))
     said = target.stop(checkpoint=checkpoint, wait_seconds=wait_seconds)
     if said or as_json:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, redirect_stdout
 from typing import Annotated, Any, ClassVar, Literal, TextIO
 
 import typer
-from typer.core import TyperArgument, TyperGroup
+from typer.core import TyperArgument, TyperGroup, TyperOption
 
 from maskwright.core import storage
 from maskwright.core.console import answer, escaped, lost_terminal_is_no_error, say, several, warn
@@ -29,6 +29,37 @@ PANELS = {
 """The commands in the order in which a person needs them, as the main help shows them."""
 
 TyperArgument.display_type_rich = lambda self, ctx: None  # type: ignore[method-assign] # typer prints CONFIG <str>
+
+
+def _usage(argument: Any, ctx: Any) -> list[str]:
+    """As shells' manuals write it; typer puts braces around what is needed, as if it were a choice."""
+    name = argument.metavar or argument.name.upper()
+    return [(name if argument.required else f"[{name}]") + "..." * (argument.nargs != 1)]
+
+
+TyperArgument.get_usage_pieces = _usage  # type: ignore[assignment,method-assign]
+_process_value = TyperOption.process_value
+
+
+def _process_number(option: Any, ctx: Any, value: Any) -> Any:
+    """As typer, which asks pydantic: that takes 2.000 for 2, and where a comma is the decimal point it is two thousand.
+    Raises `InputError` for what is no number in the option's range."""
+    kind = getattr(getattr(option, "type_descriptor", None), "annotation", None)  # typer before 0.29 asked click
+    try:
+        found = _process_value(option, ctx, value)
+        return int(value) if kind is int and isinstance(value, str) else found
+    except (typer.BadParameter, ValueError):
+        if kind not in (int, float):
+            raise
+        from maskwright.core.settings import no_number, takes  # pydantic, which `--help` need not wait for
+
+        schema = {"type": "integer" if kind is int else "number", "minimum": option.min, "maximum": option.max}
+        schema = {key: limit for key, limit in schema.items() if limit is not None}
+        where, fix = f"{ctx.command_path} {option.opts[0]}", f"give {takes(schema)}{no_number(value, schema)}"
+        raise InputError(f"is {value!r}", where=where, fix=fix) from None
+
+
+TyperOption.process_value = _process_number  # type: ignore[assignment,method-assign]
 
 
 class Commands(TyperGroup):
@@ -49,7 +80,7 @@ class Main(Commands):
 plain: dict[str, Any] = {"rich_markup_mode": None, "no_args_is_help": True, "add_completion": False, "cls": Commands}
 app = typer.Typer(
     name="maskwright",
-    help="Train text encoders from raw text, and prove every export. --debug shows the traceback of any error.",
+    help="Train text encoders from raw text, and prove every export.",
     pretty_exceptions_enable=False,
     **plain | {"add_completion": True, "cls": Main},
 )
@@ -75,7 +106,9 @@ TextColumn = Annotated[
 ]
 OnBadInput = Annotated[
     Literal["error", "replace", "skip"],
-    typer.Option(help="Bytes that are not UTF-8, broken records and empty files: stop, replace bytes, or skip them."),
+    typer.Option(
+        help="Bytes and files that are not UTF-8, broken records and empty files: stop, replace bytes, or skip them."
+    ),
 ]
 Letters = Annotated[
     Literal["upper", "keep", "plain"],
@@ -84,7 +117,7 @@ Letters = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-AsSchema = Annotated[bool, typer.Option("--json", help="Changes nothing: the output is JSON in any case.")]
+AsSchema = Annotated[bool, typer.Option("--json", help="Changes nothing: the schema is JSON in any case.")]
 To = Annotated[str, typer.Option("--to", metavar="PATH", help="Folder to write.", callback=storage.require_local)]
 Store = Annotated[str, typer.Argument(metavar="STORE", help="Token store folder.")]
 Model = Annotated[
@@ -111,10 +144,11 @@ FreshOptimizer = Annotated[
     typer.Option("--fresh-optimizer", help="Only with --from: take the weights, and not the optimizer's state."),
 ]
 StopAfterHours = Annotated[
-    float | None, typer.Option(metavar="N", help="Save and stop after this many hours (exit 75).", min=0.0)
+    float | None,
+    typer.Option(metavar="N", help="Save and stop after this many hours of this start (exit 75).", min=0.0),
 ]
 StopAfterSteps = Annotated[
-    int | None, typer.Option(metavar="N", help="Save and stop after this many steps (exit 75).", min=1)
+    int | None, typer.Option(metavar="N", help="Save and stop after this many steps of this start (exit 75).", min=1)
 ]
 ProfileSteps = Annotated[int, typer.Option(metavar="N", help="Trace this many early steps into RUN/profile.", min=0)]
 SimulatedGpus = Annotated[int | None, typer.Option("--simulated-gpus", "--simulated_gpus", hidden=True, min=1)]

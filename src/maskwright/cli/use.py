@@ -90,12 +90,16 @@ def embed(
     model: Model,
     source: Annotated[
         str | None,
-        typer.Option("--input", metavar="FILE", help="Texts to read: .csv, .tsv, .jsonl or .parquet."),
+        typer.Option(
+            "--input", metavar="FILE", help="Texts to read: .csv, .tsv, .jsonl or .parquet. Goes with --output."
+        ),
     ] = None,
     output: Annotated[
         str | None,
         typer.Option(
-            "--output", metavar="FILE", help="File to write: .npy for the vectors alone, .parquet beside the texts."
+            "--output",
+            metavar="FILE",
+            help="File to write: .npy for the vectors alone, .parquet beside the texts. Goes with --input.",
         ),
     ] = None,
     text: Text = None,

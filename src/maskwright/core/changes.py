@@ -48,8 +48,8 @@ def refuse_changes(
         )
     elif kind is RunConfig and refused and not others:
         fix = (
-            f"put the old value back; `maskwright pretrain CONFIG --run NEW --from {where}` trains on from its newest "
-            "checkpoint in a new run"
+            f"put the old value back with --set schedule.steps={old['schedule.steps']}; `maskwright pretrain CONFIG "
+            f"--run NEW --from {where}` trains on from its newest checkpoint in a new run"
         )
     if refused:
         what = f"the run was started with another configuration ({', '.join(listed[number] for number in refused)})"

@@ -11,7 +11,7 @@ from typing import BinaryIO
 from maskwright.core import storage
 from maskwright.core.errors import InputError, MaskwrightError
 
-OTHER = "check the permissions, or name another folder"
+OTHER = "check the permissions, or choose another folder"
 
 
 def require_place(path: str) -> None:
@@ -20,10 +20,10 @@ def require_place(path: str) -> None:
     if os.path.isdir(path):
         raise InputError("is a folder", where=path, fix="name a file in it")
     if not os.path.exists(folder):
-        fix = f"make it with mkdir -p {shlex.quote(folder)}, or name another folder"
+        fix = f"make it with mkdir -p {shlex.quote(folder)}, or choose another folder"
         raise InputError("there is no such folder", where=folder, fix=fix)
     if not os.path.isdir(folder):
-        raise InputError("is a file, but a folder is needed", where=folder, fix="name another folder")
+        raise InputError("is a file, but a folder is needed", where=folder, fix="choose another folder")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError("cannot be written to: permission denied", where=folder, fix=OTHER)
 

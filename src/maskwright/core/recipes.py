@@ -58,6 +58,8 @@ def find_config(location: str, kind: Kind = "pretrain") -> str:
     other: Kind = "pretrain" if kind == "finetune" else "finetune"
     if location in names(other):
         raise ConfigError(f"is a recipe of `{other}`, not of `{kind}`", where=location, fix=TAKEN_BY[other])
+    if os.path.isdir(location):
+        raise ConfigError("is a folder", where=location, fix="give the YAML file of a run, or the name of a recipe")
     raise _unknown(location, "is neither a file nor a recipe", "give a YAML file, or", names(kind))
 
 

@@ -204,7 +204,7 @@ class Key(NamedTuple):
     def allowed(self) -> str:
         """What it takes, as in "a number > 0 and < 1; the default is 0.15"."""
         field = self.field
-        text = _takes(self.schema)
+        text = takes(self.schema)
         text += f", each entry {entry}" if (entry := self.allowed_entry()) else ""
         text += ", or null" if len(self._choices()) > 1 else ""
         known = not field.is_required() and field.default not in (None, ...) and field.default_factory is None
@@ -215,7 +215,7 @@ class Key(NamedTuple):
     def allowed_entry(self) -> str:
         """What each entry of its list takes; empty where that is no list of one kind of value."""
         entry = self.schema.get("items", {})
-        return _takes(entry) if "type" in entry else ""
+        return takes(entry) if "type" in entry else ""
 
     def _choices(self) -> list[dict[str, Any]]:
         schema: dict[str, Any] = self.section.model_json_schema()["properties"][self.name]
@@ -233,12 +233,24 @@ NAMES = {
 LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 
-def _takes(schema: dict[str, Any]) -> str:
+def takes(schema: dict[str, Any]) -> str:
     words = choices(schema)
     kind = NAMES.get(schema.get("type", ""), "a value")
     text = f"one of {', '.join(words)}" if words else f"{kind} {' and '.join(bounds(schema))}".rstrip()
     text += f" such as {schema['examples'][0]}" if "examples" in schema else ""
     return text + (f", by the pattern {schema['pattern']}" if "pattern" in schema else "")
+
+
+def no_number(given: object, schema: dict[str, Any]) -> str:
+    """How a number is written of which `given` is another country's spelling, as the end of a fix; else empty."""
+    match = re.fullmatch(r"[-+]?\d+([.,]\d+)*([eE][-+]?\d+)?", given.strip()) if isinstance(given, str) else None
+    if match is None or schema.get("type") not in ("integer", "number"):
+        return ""
+    if not match[0].isascii():
+        return "; the digits are 0 to 9"
+    if schema["type"] == "integer":
+        return "; thousands have no sign between them" if match[1] else ""
+    return "; the decimal point is a point" if "," in match[0] else ""
 
 
 def choices(schema: dict[str, Any]) -> list[str]:
@@ -380,7 +392,8 @@ class Guide(NamedTuple):
             return [_Mistake(f"{dotted or self.whole}: {error['msg']}, not {given!r:.80}", self.known, where)]
         if key.inner is None:
             allowed = key.allowed_entry() if isinstance(loc[-1], int) else ""
-            return [_Mistake(f"{dotted} is {given!r:.80}", f"give {allowed or key.allowed()}", where)]
+            fix = f"give {allowed or key.allowed()}{no_number(given, key.schema)}"
+            return [_Mistake(f"{dotted} is {given!r:.80}", fix, where)]
         keys = f"give it keys: {', '.join(key.inner.model_fields)}"
         if given is None:
             first = f"give it {', '.join(needed)}" if needed else "take it out"

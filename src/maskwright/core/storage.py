@@ -109,9 +109,11 @@ def expand(patterns: list[str]) -> list[str]:
 
 
 def _how_to_get(pattern: str) -> str:
-    """A data set's name on the Hugging Face Hub is taken for a path."""
+    """A data set's name on the Hugging Face Hub is taken for a path; a file's name, with its ending, is none."""
+    if pattern == "-":
+        return "name files: the standard input is not read"
     fix = "check the path; quote globs in the shell"
-    if re.fullmatch(r"[\w-]+(/[\w.-]+)?", pattern) is None:
+    if re.fullmatch(r"\w[\w-]*(/\w[\w-]*)?", pattern) is None:
         return fix
     name = pattern if "/" in pattern else f"OWNER/{pattern}"
     return f"{fix}. For a data set of the Hugging Face Hub: hf download {name} --repo-type dataset --local-dir DIR"

@@ -33,6 +33,7 @@ from maskwright.text.document import Document
 from maskwright.text.encoder import EncoderName, open_encoder, proven, require_equal
 from maskwright.text.fingerprint import fingerprint
 from maskwright.text.kept import EVERYTHING, Kept, kept_by
+from maskwright.text.layout import share_held_out, smaller
 from maskwright.text.sources import Sources
 from maskwright.text.vocabulary import read_vocabulary
 
@@ -189,13 +190,9 @@ class Request:
             what = f"none of its documents is held out: all {counts.duplicates:,} are repeats"
             return InputError(what, where=self.held_out.files[0], fix="name other text as --valid-files")
         fix = "give more documents, name held-out text as --valid-files, take a --valid-fraction such as "
-        fix += f"{min(0.5, 10 / kept):.2g}, "
-        more = (
-            {name: count for name, count in guess.documents.items() if count > kept and name != self.sources.layout}
-            if guess
-            else {}
-        )
-        fix += "".join(f"or --layout {name} (about {count:,} documents), " for name, count in more.items())
+        fix += f"{share_held_out(kept):.2g}, "
+        more = smaller(self.sources.layout, guess.documents, kept) if guess else []
+        fix += "".join(f"or {layout}, " for layout in more)
         what = f"none of {kept:,} documents fell into the held-out share of {self.options.valid_fraction:g}"
         return InputError(what, where=self.sources.files[0], fix=fix + "or --valid-fraction 0 to hold none out")
 
@@ -390,6 +387,17 @@ CHANGES = {
     C4_LINES: ("left out", "line by C4's rules", "lines by C4's rules"),
 }
 """What cleaning did to documents that it kept."""
+
+
+MOST_FILES = 10
+"""Of a store's text, named to a person; `--json` names all."""
+
+
+def came_from(manifest: dict[str, Any]) -> str:
+    """Names the files of a store's text, which only who did not just prepare it has to be told."""
+    files = [str(one["location"]) for one in manifest["sources"]]
+    more = f" and {len(files) - MOST_FILES:,} more" if len(files) > MOST_FILES else ""
+    return f"text: {several(len(files), 'file')}, {', '.join(files[:MOST_FILES])}{more}"
 
 
 def report(location: str, manifest: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from maskwright.labels.example import Reading
 from maskwright.text.compression import COMPRESSIONS, guarded, open_text, refuse_utf16
 from maskwright.text.records import parquet_columns, parquet_rows
 from maskwright.text.sources import BYTE_ORDER_MARK
-from maskwright.text.tables import NotJSON, are_numbers, csv_rows, first_json_value, json_value, require_one
+from maskwright.text.tables import NotJSON, are_numbers, csv_rows, first_json_value, json_value, ragged, require_one
 
 Record = dict[int | str, Any]
 Rows = Iterator[tuple[int, Record]]
@@ -109,9 +109,8 @@ def _csv(name: str, delimiter: str, reading: Reading) -> Table:
         for line, row in rows:
             if len(row) == len(columns):
                 yield line, dict(zip(columns, row, strict=True))
-            else:  # a quote, tab or line end that was meant otherwise, most often
-                what = f"has {len(row)} columns, the first row has {len(columns)}"
-                reading.fault(f"{name}:{line}", what, "repair the row; in .tsv a quote is an ordinary character")
+            else:
+                reading.fault(f"{name}:{line}", *ragged(len(row), len(columns), delimiter))
 
     return Table(columns, f"{name}:{first_line}", records)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core import storage
+from maskwright.core import output, storage
 from maskwright.core.errors import InputError
 from maskwright.labels.tables import ending
 
@@ -27,16 +27,15 @@ def require_writable(location: str, endings: Sequence[str]) -> None:
     if os.path.splitext(location)[1].lower() not in endings:
         fix = f"let it end in {' '.join(endings)}"
         raise InputError("is of a kind that cannot be written", where=location, fix=fix)
-    if os.path.isdir(location):
-        raise InputError("is a folder", where=location, fix="name a file")
     storage.make_folder(os.path.dirname(os.path.abspath(location)))
+    output.require_place(location)
 
 
 def write_records(location: str, records: Sequence[dict[str, Any]], separator: str = ",") -> None:
     """One record at least; all have the keys of the first. In CSV and TSV, a list is one cell with `separator`, and an
     object one column for each key; TSV, which has no quotes, gets spaces for tabs and line ends."""
     kind = ending(location)
-    with storage.atomic_writer(location) as file:
+    with output.writer(location) as file:
         if kind == ".parquet":
             import pyarrow
             import pyarrow.parquet
@@ -72,13 +71,13 @@ def _table(rows: Sequence[dict[str, Any]], *, tabs: bool) -> str:
 def write_conll(location: str, sentences: Sequence[Sequence[tuple[str, str]]]) -> None:
     """(word, tag) of each sentence, with a tab between them."""
     lines = ("".join(f"{word}\t{tag}\n" for word, tag in sentence) for sentence in sentences)
-    with storage.atomic_writer(location) as file:
+    with output.writer(location) as file:
         file.write("\n".join(lines).encode())
 
 
 def write_vectors(location: str, vectors: NDArray[np.float32], records: Sequence[dict[str, Any]]) -> None:
     """`vectors`: [records, D]. `.npy` gets them alone, `.parquet` as a column `embedding` beside `records`."""
-    with storage.atomic_writer(location) as file:
+    with output.writer(location) as file:
         if ending(location) == ".npy":
             np.save(file, vectors, allow_pickle=False)
             return

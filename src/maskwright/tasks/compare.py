@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, cast
@@ -123,15 +123,15 @@ class Budget:
 
 
 def _grid(given: Any) -> tuple[float, ...]:
-    try:
+    listed: list[Any] = []
+    rates: tuple[float, ...] = ()
+    with suppress(TypeError, ValueError):
         listed = [] if isinstance(given, str) else list(given)
         rates = tuple(float(one) for one in listed if not isinstance(one, bool))
-    except (TypeError, ValueError):
-        listed, rates = [], ()
     positive = all(0.0 < rate < float("inf") for rate in rates)
     if not rates or not positive or len(set(rates)) < len(listed):
         shown = given if isinstance(given, str) else ",".join(map(str, listed)) or given
-        fix = "give positive numbers, each once, as in 1e-4,3e-4,1e-3"
+        fix = "give positive learning rates, each once, as in 1e-4,3e-4,1e-3"
         raise InputError(f"{shown!s:.60} is no grid of learning rates", fix=fix)
     return rates
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core import storage
-from maskwright.core.console import progress, say
+from maskwright.core.console import progress, say, several
 from maskwright.core.errors import InputError
 from maskwright.core.finetuning import Task
 from maskwright.labels.encode import encode
@@ -23,7 +23,7 @@ from maskwright.tasks.models import TrainedModel
 from maskwright.tasks.predict import EXAMPLES_AT_ONCE, Given, read_texts, row_length, say_what_was_cut
 
 TEXTS = Task()
-"""How texts are read and encoded, whatever the model has learnt to say of them."""
+"""How texts are read and encoded, whatever the model has learned to say of them."""
 
 
 def embed(model: TrainedModel, source: str, output: str, *, given: Given, device: str = "auto") -> tuple[int, int]:
@@ -35,7 +35,7 @@ def embed(model: TrainedModel, source: str, output: str, *, given: Given, device
     length = row_length(model, TEXTS, data)
     found = vectors(model, examples, length, device)
     write_vectors(output, found, [{"line": one.line, "text": one.text} for one in examples])
-    say(f"{output}: {found.shape[0]:,} vectors of {found.shape[1]} numbers")
+    say(f"{output}: {several(found.shape[0], 'vector')} of {found.shape[1]} numbers")
     return found.shape[0], found.shape[1]
 
 

@@ -63,7 +63,7 @@ class TrainedModel:
     def require_task(self) -> Task:
         if self.task is None:
             fix = "fine-tune it first: maskwright finetune"
-            raise InputError(f"is a {class_name(self.config)}, which has learnt no task", where=self.location, fix=fix)
+            raise InputError(f"is a {class_name(self.config)}, which has learned no task", where=self.location, fix=fix)
         return self.task
 
 

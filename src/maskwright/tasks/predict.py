@@ -188,7 +188,7 @@ def predict(
         storage.write_json(output, {one.key: answer for one, answer in zip(examples, said.outcomes, strict=True)})
     else:
         write_records(output, records(model, examples, said, probabilities=probabilities), task.separator)
-    say(f"{output}: {len(examples):,} predictions of {model.location} ({engine.description})")
+    say(f"{output}: {several(len(examples), 'prediction')} of {model.location} ({engine.description})")
     return len(examples)
 
 

@@ -39,6 +39,7 @@ from maskwright.tasks.models import special_ids, with_ids
 from maskwright.tasks.phases import reading
 from maskwright.tasks.prepared import Prepared
 from maskwright.tasks.room import takes
+from maskwright.text.sources import TEXT_ENDINGS, file_kind
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import has_tokenizer, none_is_text, read_vocabulary
 from maskwright.training.job import Job
@@ -371,7 +372,9 @@ def _more_held_out(store: Judged, held_out: int) -> str:
     """The default share does not grow for a small text: what it holds out stays held out when the text has grown."""
     share = LEAST_HELD_OUT_DOCUMENTS / (held_out + int(store.manifest["splits"]["train"]["documents"]))
     if share > MOST_HELD_OUT:
-        return "take more text"
+        plain = any(file_kind(one["location"]) in TEXT_ENDINGS for one in store.manifest.get("sources", []))
+        whole = plain and store.manifest["options"].get("layout") == "file"
+        return "take more text" + ", or prepare with --layout lines or sentences, where a file has several" * whole
     return f"prepare into another folder with --valid-fraction {math.ceil(100 * share) / 100:g}"
 
 

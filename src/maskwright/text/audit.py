@@ -11,14 +11,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from maskwright.core import extras
-from maskwright.core.console import human_bytes, human_count, progress
+from maskwright.core.console import human_bytes, human_count, progress, say
 from maskwright.core.secrets import redact
 from maskwright.text.cleaning.language import STEP, together
 from maskwright.text.compression import changed_while_read
 from maskwright.text.dedup import Duplicates
 from maskwright.text.document import Document, Fault
 from maskwright.text.kept import Kept, kept_by
-from maskwright.text.layout import LAYOUTS, Layout
+from maskwright.text.layout import LAYOUTS, Layout, share_held_out, smaller
 from maskwright.text.records import SEQUENCE_ENDINGS, Letters
 from maskwright.text.sources import Sources, file_kind
 
@@ -75,6 +75,8 @@ class Audit:
     """Documents by language, of the first `SAMPLE_DOCUMENTS`; empty where py3langid is not installed."""
     tokens_per_word: dict[float, int] = field(default_factory=dict)
     """Documents by tokens per word, rounded to tenths, of the same; empty without a tokenizer."""
+    layouts: dict[Layout, int] = field(default_factory=dict)
+    """Documents that each layout would give in what was looked at to choose one; empty where none was chosen."""
     left_out: dict[str, Finding] = field(default_factory=dict)
     """What cleaning leaves out, by rule; each document under the first one that it breaks."""
     changed: dict[str, Finding] = field(default_factory=dict)
@@ -93,6 +95,7 @@ class Audit:
 def new_findings() -> dict[str, Finding]:
     return {
         "encoding faults": Finding(0, "stops with file:line:column, unless --on-bad-input replace or skip"),
+        "files in another encoding": Finding(0, "stops with the command that converts it, unless --on-bad-input skip"),
         "broken records": Finding(0, "stops with file:line, unless --on-bad-input skip"),
         "empty files": Finding(0, "stops, unless --on-bad-input skip"),
         "files of another kind": Finding(0, "leaves them out"),
@@ -146,15 +149,19 @@ def begun(patterns: list[str], layout: Layout, text_column: str, letters: Letter
         on_fault=partial(note_fault, findings),
         letters=letters,
     )
+    if sources.guess is not None:
+        say(str(sources.guess))
     for name in sources.ignored_files:
         findings["files of another kind"].add(name)
+    layout_used = sources.layout if sources.has_plain_text else "records"
     return sources, Audit(
-        len(sources.files), sources.layout if sources.has_plain_text else "records", findings=findings
+        len(sources.files), layout_used, findings=findings, layouts=sources.guess.documents if sources.guess else {}
     )
 
 
 def note_fault(findings: dict[str, Finding], fault: Fault) -> None:
     named = {"encoding": "encoding faults", "record": "broken records", "empty_file": "empty files"}
+    named["other_encoding"] = "files in another encoding"
     findings[named[fault.kind]].add(f"{fault.where}: {fault.what}")
 
 
@@ -307,7 +314,11 @@ def report(result: Audit) -> str:
         f"{human_bytes(result.bytes)} of text, {human_count(result.characters)} characters"
     ]
     if result.documents < 300:  # one corpus in twenty then has none in prepare's 1 %: 0.99^300 is 0.05
-        lines.append("warning: so few documents may leave none held out, and `data prepare` then stops")
+        fixes = ["take more text", *smaller(result.layout, result.layouts, result.documents)]
+        fixes.append(f"prepare with --valid-fraction {share_held_out(result.documents):.2g}")
+        lines.append(
+            "warning: so few documents may leave none held out, and `data prepare` then stops: " + ", or ".join(fixes)
+        )
     if result.documents:
         lines.append(
             f"document length: {result.shortest_document_characters:,} to {result.longest_document_characters:,} "

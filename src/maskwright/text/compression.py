@@ -21,6 +21,8 @@ PIECE_BYTES = 1024
 MOST_WINDOW = 1 << 27
 """How far back zstd looks unless it is told otherwise. `--long=31`, as of some public corpora, is 16 times that."""
 ZSTD_FRAME = b"\x28\xb5\x2f\xfd"
+HEAD_BYTES = 1000
+"""Of a file: what tells UTF-16 from UTF-8."""
 Part = TypeVar("Part")
 
 
@@ -156,15 +158,20 @@ def stamp_of(name: str) -> tuple[int, int] | None:
     return found.st_size, found.st_mtime_ns
 
 
+class OtherEncoding(SourceError):
+    """Of a file that is not UTF-8 from its first byte on: no line of it can be read."""
+
+
 def refuse_utf16(name: str, raw: bytes) -> None:
+    """Raises `OtherEncoding`. `raw`: how the file begins."""
     if raw.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
-        raise SourceError("is UTF-32", where=f"{name}:1:1", fix="convert it: iconv -f utf32 -t utf8")
+        raise OtherEncoding("is UTF-32", where=f"{name}:1:1", fix="convert it: iconv -f utf32 -t utf8")
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise SourceError("is UTF-16", where=f"{name}:1:1", fix="convert it: iconv -f utf16 -t utf8")
-    head = raw[:1000]
+        raise OtherEncoding("is UTF-16", where=f"{name}:1:1", fix="convert it: iconv -f utf16 -t utf8")
+    head = raw[:HEAD_BYTES]
     if head.count(0) > 0.7 * len(head):
-        raise SourceError("is binary, not text", where=name, fix="leave the file out")
+        raise OtherEncoding("is binary, not text", where=name, fix="leave the file out")
     for parity, order in ((1, "le"), (0, "be")):  # without its mark: every other byte of most letters is 0
         if len(head) > 9 and head[parity::2].count(0) > 0.4 * len(head):
             fix = f"convert it: iconv -f utf-16{order} -t utf8"
-            raise SourceError("is UTF-16 without its mark", where=f"{name}:1:1", fix=fix)
+            raise OtherEncoding("is UTF-16 without its mark", where=f"{name}:1:1", fix=fix)

@@ -41,7 +41,7 @@ class Document:
 class Fault:
     """Something wrong in a source: `kind` for counting, `where` as file:line:column."""
 
-    kind: Literal["encoding", "empty_file", "record"]
+    kind: Literal["encoding", "other_encoding", "empty_file", "record"]
     where: str
     what: str
     fix: str

@@ -4,7 +4,7 @@ line."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,6 +33,17 @@ class Guess:
             f"{self.documents[self.layout]:,} documents in the {'file' if self.files == 1 else f'{self.files} files'}"
         )
         return f"layout: {self.layout} ({LAYOUTS[self.layout]}): {here} looked at; {', '.join(others)}"
+
+
+def smaller(layout: str, documents: Mapping[Layout, int], count: int) -> list[str]:
+    """Other layouts that give more than `count` documents, and about how many, as a fix has them."""
+    more = {name: found for name, found in documents.items() if found > count and name != layout}
+    return [f"--layout {name} (about {found:,} documents)" for name, found in more.items()]
+
+
+def share_held_out(documents: int) -> float:
+    """That holds ten of so few documents out, or half of them."""
+    return min(0.5, 10 / max(documents, 1))
 
 
 def looked_at(sizes: Sequence[int]) -> list[int]:

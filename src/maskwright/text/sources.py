@@ -16,6 +16,8 @@ from maskwright.core.console import several
 from maskwright.core.errors import SourceError
 from maskwright.text.compression import (
     COMPRESSIONS,
+    HEAD_BYTES,
+    OtherEncoding,
     Span,
     blocks,
     changed_while_read,
@@ -38,7 +40,7 @@ from maskwright.text.records import (
     sequences,
     web_texts,
 )
-from maskwright.text.tables import NotJSON, are_numbers, csv_rows, json_value, other_delimiter, require_one
+from maskwright.text.tables import NotJSON, are_numbers, csv_rows, json_value, other_delimiter, ragged, require_one
 
 OnBadInput = Literal["error", "replace", "skip"]
 
@@ -143,9 +145,15 @@ class Sources:
             if size == 0 and self._fault("empty_file", name, "is empty", "remove it, or --on-bad-input skip"):
                 continue
             self._position = lambda: 0
-            for document in self._read(name):
-                self.bytes_read = done + min(self._position(), size)
-                yield document
+            try:
+                for document in self._read(name):
+                    self.bytes_read = done + min(self._position(), size)
+                    yield document
+            except OtherEncoding as error:  # comes before the first document
+                if self.on_bad_input != "skip":
+                    raise
+                if not (self.span and self.span.begin):  # who reads the file's first part tells of it
+                    self.tell(Fault("other_encoding", error.where or name, error.what, error.fix or ""))
             done += size
             self.bytes_read = done
 
@@ -166,6 +174,9 @@ class Sources:
         if kind == ".parquet":
             yield from self._parquet(name)
             return
+        if self.span and self.span.begin:  # UTF-16 from its middle on may pass for UTF-8
+            with open_text(name) as stream:
+                refuse_utf16(name, stream.read(HEAD_BYTES))
         with open_text(name, self._watch, self.span) as stream:
             if kind in (".jsonl", ".ndjson"):
                 yield from self._json_lines(name, stream)
@@ -337,13 +348,8 @@ class Sources:
         width = 0
         for line, row in csv_rows(name, (text for _, text in self._lines(name, stream)), delimiter):
             width = width or len(row)
-            if len(row) != width:  # a quote, tab or line end that was meant otherwise, most often
-                self._fault(
-                    "record",
-                    f"{name}:{line}",
-                    f"has {several(len(row), 'column')}, the first row has {width}",
-                    "repair the row; in .tsv a quote is an ordinary character, in .csv it is not",
-                )
+            if len(row) != width:
+                self._fault("record", f"{name}:{line}", *ragged(len(row), width, delimiter))
             elif column is not None:
                 yield from self._record(row[column], name, line)
             elif numbered and not are_numbers(row):

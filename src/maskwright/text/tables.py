@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from maskwright.core.console import several
 from maskwright.core.errors import SourceError
 
 LARGEST_CELL = 1 << 30
@@ -52,6 +53,15 @@ def are_numbers(header: Sequence[str]) -> bool:
     """Whether it is the header that pandas writes for columns without names: 0, 1 … and an empty name for the index."""
     names = header[1:] if header[0] == "" else header
     return [*names] == [str(number) for number in range(len(names))] and bool(names)
+
+
+def ragged(width: int, first: int, delimiter: str) -> tuple[str, str]:
+    """What is wrong with a row that has not as many columns as the first, and the fix. Most often a quote, a delimiter
+    or a line end in it was meant otherwise."""
+    what = f"has {several(width, 'column')}, the first row has {first}"
+    if delimiter == "\t":
+        return what, "repair the row: no cell holds a tab, and a quote is an ordinary character"
+    return what, "repair the row: a cell with a comma, a quote or a line end stands in quotes"
 
 
 def other_delimiter(header: Sequence[object]) -> str | None:

@@ -77,11 +77,12 @@ def has_fast_fp16(device: str) -> bool:
     return device == "mps" or (device == "cuda" and torch.cuda.get_device_capability() >= (7, 0))
 
 
-def what_dtype_costs(dtype: torch.dtype, device: str) -> str:
-    """What to say of the precision beside its name."""
+def what_dtype_costs(dtype: torch.dtype, device: str, *, asked: str = "auto") -> str:
+    """What to say of the precision beside its name. One that was `asked` for needs no reason."""
+    reasoned = asked == "auto" and not has_bf16(device)
     if dtype is torch.float16:
-        return " with loss scaling" + ("" if has_bf16(device) else " (no bf16 here)")
-    if dtype is torch.float32 and not has_bf16(device):
+        return " with loss scaling" + " (no bf16 here)" * reasoned
+    if dtype is torch.float32 and reasoned:
         return " (this CPU has no fast bf16 products)" if device == "cpu" else " (no bf16 and no fast fp16 here)"
     return ""
 

@@ -197,6 +197,8 @@ def _kernels(found: dict[str, Any]) -> Finding:
     if device == "cpu":
         units = [word for flag, word in UNITS.items() if flag in hardware.cpu_flags()]
         values["units"] = units
+        if "AVX512-BF16" in units and not hardware.cpu_multiplies_bf16_faster():
+            units = [word.replace("AVX512-BF16", "AVX512-BF16 (slower than fp32 without AMX)") for word in units]
         detail += f"; this CPU has {', '.join(units) or 'none of AVX2, AVX-512, AMX'}, and torch computes by its "
         kernels = f"{found['cpu_kernels']} kernels{' and AMX' if found['amx'] else ''}"
         detail += f"{kernels} with {several(found['threads'], 'thread')}"
