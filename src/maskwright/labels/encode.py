@@ -126,24 +126,27 @@ def open_tokenizer(location: str, *, words: bool = False) -> Any:
     """
     content = read_tokenizer(location)[0]
     if words:
-        content = {**content, "pre_tokenizer": _with_prefix_space(content.get("pre_tokenizer"))}
+        # The post-processor has to know of the space as well, or it takes the first letter for it in the offsets.
+        steps = ("pre_tokenizer", "post_processor")
+        content = {**content, **{step: _with_prefix_space(content.get(step)) for step in steps}}
     tokenizer = parsed(content, tokenizer_file(location), as_it_is=not words)
     if tokenizer.num_special_tokens_to_add(False) < 2:
-        _add_template(tokenizer, location)
+        _add_template(tokenizer, location, prefix_space=words)
     return tokenizer
 
 
 def _with_prefix_space(step: Any) -> Any:
-    """The pre-tokenizer with `add_prefix_space` in its byte-level part: words are then split as in running text."""
+    """A step of the tokenizer with `add_prefix_space` in its byte-level part: words are then split as in running
+    text."""
     if isinstance(step, list):
         return [_with_prefix_space(part) for part in step]
     if not isinstance(step, dict):
         return step
     changed = {key: _with_prefix_space(value) for key, value in step.items()}
-    return changed | ({"add_prefix_space": True} if step.get("type") == "ByteLevel" else {})
+    return changed | ({"add_prefix_space": True} if step.get("type") in ("ByteLevel", "RobertaProcessing") else {})
 
 
-def _add_template(tokenizer: Any, location: str) -> None:
+def _add_template(tokenizer: Any, location: str, *, prefix_space: bool) -> None:
     """`<s> a </s></s> b </s>` where a row ends in `</s>`, as RoBERTa, XLM-R and CamemBERT have it; else BERT's
     `[CLS] a [SEP] b [SEP]`."""
     from tokenizers import processors
@@ -153,7 +156,7 @@ def _add_template(tokenizer: Any, location: str) -> None:
     if end == "</s>" and vocabulary.kind == "byte_level_bpe":
         # Offsets matter for questions, and these are RoBERTa's: an answer begins behind the space.
         tokenizer.post_processor = processors.RobertaProcessing(
-            (end, last), (begin, first), trim_offsets=True, add_prefix_space=False
+            (end, last), (begin, first), trim_offsets=True, add_prefix_space=prefix_space
         )
     else:
         pair = [begin, "$A", end, end, "$B", end] if end == "</s>" else [begin, "$A", end, "$B:1", f"{end}:1"]
