@@ -64,41 +64,42 @@ def _roles(table: Table, reading: Reading) -> Roles:
     texts, labels = KNOWN.get(kind, (PAIRS, LABELS))
     text, pair, label = data.text_columns, data.text_pair, data.label_columns if reading.labelled else []
     if not text:
-        found = next(((a, b) for a, b in texts if a in table.columns and (b is None or b in table.columns)), None)
+        free = {*table.columns} - {*label}
+        found = next(((a, b) for a, b in texts if a in free and (b is None or b in free)), None)
         if found is None:
-            raise _no_column("text", reading.by("text"), table)
+            raise _no_column("text", reading.spelt.text, table)
         text, pair = [found[0]], found[1]
         reading.note(f"the text is column '{text[0]}'" + (f", its pair '{pair}'" if pair else ""))
     if reading.labelled and not label:
-        one = next((column for column in labels if column in table.columns), None)
+        one = next((column for column in labels if column in table.columns and column not in [*text, pair]), None)
         if one is None:
-            raise _no_column("labels", reading.by("label"), table)
+            raise _no_column("labels", reading.spelt.label, table)
         label = [one]
         reading.note(f"the label is column '{one}'")
     if kind == "question_answering" and pair is None:
-        raise _no_column("context", reading.by("text_pair"), table)
+        raise _no_column("context", reading.spelt.text_pair, table)
     key: list[Column] = ["id"] if kind == "question_answering" and "id" in table.columns else []
     roles = Roles(text, pair, label, key)
-    for column in roles.all:
-        if column not in table.columns:
-            raise SourceError(
-                f"has no column {column!r} (columns: {_listed(table.columns)})",
-                where=table.header,
-                fix=other_delimiter(table.columns)
-                or f"name another {'under data:' if reading.labelled else 'with --text'}, or give numbers from 0 "
-                "where the files have no header line",
-            )
+    pairs = [] if pair is None else [pair]
+    for by, columns in ((reading.spelt.text, text), (reading.spelt.text_pair, pairs), (reading.spelt.label, label)):
+        if missing := [column for column in columns if column not in table.columns]:
+            what = f"has no column {missing[0]!r} (columns: {_listed(table.columns)})"
+            raise SourceError(what, where=table.header, fix=_name_it("another", by, table))
+    if not data.has_header and not reading.labelled:  # a header line in a file that was to have none is no fault
+        given = " and ".join(map(str, [*text, *pairs]))
+        reading.note(f"the text is column {given}, and the first line is a text as well: no header line is expected")
     return roles
 
 
 def _no_column(what: str, by: str, table: Table) -> SourceError:
     columns = _listed(table.columns)
-    return SourceError(
-        f"has no column with a usual name for the {what} (columns: {columns})",
-        where=table.header,
-        fix=other_delimiter(table.columns)
-        or f"name it {by}, or give its number from 0 where the files have no header line",
-    )
+    what = f"has no column with a usual name for the {what} (columns: {columns})"
+    return SourceError(what, where=table.header, fix=_name_it("it", by, table))
+
+
+def _name_it(which: str, by: str, table: Table) -> str:
+    numbers = ", or give its number from 0 where the files have no header line" if table.numbered else ""
+    return other_delimiter(table.columns) or f"name {which} {by}{numbers}"
 
 
 def _listed(columns: Any) -> str:
@@ -117,7 +118,7 @@ def _text(example: Example, record: Record, roles: Roles, reading: Reading) -> E
     labels: tuple[str, ...] = ()
     value = 0.0
     if roles.label and reading.task.kind == "regression":
-        value = _number(record[roles.label[0]], roles.label[0])
+        value = _number(record[roles.label[0]], roles.label[0], reading)
     elif roles.label and reading.task.kind == "multi_label_classification":
         labels = _several(record, roles.label, reading)
     elif roles.label:
@@ -140,7 +141,7 @@ def _string(cell: Any, column: Column) -> str:
     return cell
 
 
-def _number(cell: Any, column: Column) -> float:
+def _number(cell: Any, column: Column, reading: Reading) -> float:
     try:
         value = float(cell) if isinstance(cell, str | int | float) and not isinstance(cell, bool) else math.nan
     except (ValueError, OverflowError):
@@ -148,7 +149,7 @@ def _number(cell: Any, column: Column) -> float:
     if not math.isfinite(value):
         raise Unusable(
             f"label {cell!r:.40} in column {column!r} is not a number",
-            "repair it, or name the label's column under data.label",
+            f"repair it, or name the label's column {reading.spelt.label}",
         )
     return value
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from maskwright.core.console import note
 from maskwright.core.errors import InputError
 from maskwright.core.finetuning import Task
-from maskwright.labels.example import Example
+from maskwright.labels.example import IN_CONFIGURATION, Example, Spelt
 from maskwright.text.tokenizer import parsed
 from maskwright.text.vocabulary import read_tokenizer, read_vocabulary, tokenizer_file
 
@@ -89,9 +89,12 @@ def encode(
     *,
     labelled: bool = True,
     token_type_stride: int = 0,
+    longest: int = 0,
+    spelt: Spelt = IN_CONFIGURATION,
 ) -> Encoded:
     """`tokenizer_folder`: a folder with tokenizer.json, or the file. `labels`: in the order of their ids.
-    `token_type_stride`: the model's (`ModelConfig`).
+    `token_type_stride`: the model's (`ModelConfig`), and `longest` its `max_seq_len`, from which the fix of a question
+    that is too long follows.
 
     Ids equal those of `transformers`: its template, longest-first truncation of pairs, special tokens in a text
     recognised; words as with `is_split_into_words` and `add_prefix_space`. Raises `TokenizerError`, `InputError`.
@@ -100,7 +103,9 @@ def encode(
     if task.kind == "token_classification":
         return _words(tokenizer, examples, {name: id for id, name in enumerate(labels)}, max_seq_len)
     if task.kind == "question_answering":
-        return _windows(tokenizer, examples, task.doc_stride, max_seq_len, token_type_stride)
+        questions = [one.text.lstrip() for one in examples]  # SQuAD has some that would fill a window with white space
+        _refuse_long(tokenizer, examples, questions, task.doc_stride, max_seq_len, longest, spelt)
+        return _windows(tokenizer, examples, questions, task.doc_stride, max_seq_len, token_type_stride)
     tokenizer.enable_truncation(max_seq_len, strategy="longest_first")
     rows: list[NDArray[np.int32]] = []
     types: list[NDArray[np.int32]] = []
@@ -219,11 +224,14 @@ def _words(tokenizer: Any, examples: Sequence[Example], id_of: dict[str, int], m
 
 
 def _windows(
-    tokenizer: Any, examples: Sequence[Example], doc_stride: int, max_seq_len: int, token_type_stride: int
+    tokenizer: Any,
+    examples: Sequence[Example],
+    questions: list[str],
+    doc_stride: int,
+    max_seq_len: int,
+    token_type_stride: int,
 ) -> Encoded:
     """The question stands first in each window. An answer that is not wholly inside a window is no answer there."""
-    questions = [one.text.lstrip() for one in examples]  # SQuAD has some that would fill a window with white space
-    _refuse_long(tokenizer, examples, questions, doc_stride, max_seq_len)
     tokenizer.enable_truncation(max_seq_len, stride=doc_stride, strategy="only_second")
     rows, types, of_example, starts, ends, characters = [], [], [], [], [], []
     for first in range(0, len(examples), AT_ONCE):
@@ -262,7 +270,13 @@ def _span(spans: Ints, one: Example) -> tuple[int, int]:
 
 
 def _refuse_long(
-    tokenizer: Any, examples: Sequence[Example], questions: list[str], doc_stride: int, max_seq_len: int
+    tokenizer: Any,
+    examples: Sequence[Example],
+    questions: list[str],
+    doc_stride: int,
+    max_seq_len: int,
+    longest: int,
+    spelt: Spelt,
 ) -> None:
     """Each window needs room for more of the context than it shares with the next one."""
     specials = tokenizer.num_special_tokens_to_add(True)
@@ -271,9 +285,14 @@ def _refuse_long(
         for one, encoding in zip(examples[first:], batch, strict=False):
             room = max_seq_len - specials - len(encoding.ids)
             if room <= doc_stride:
+                enough, fixes = max_seq_len - room + doc_stride + 1, []
+                if spelt.max_seq_len and enough <= longest:
+                    fixes.append(f"set {spelt.max_seq_len} to {enough} or more")
+                if spelt.doc_stride and room > 0:
+                    fixes.append(f"set {spelt.doc_stride} below {room}")
                 raise InputError(
-                    f"the question's {len(encoding.ids)} tokens leave {max(room, 0)} for the context, and windows "
-                    f"share {doc_stride}",
+                    f"the question's {len(encoding.ids)} tokens leave {max(room, 0)} of a row's {max_seq_len} for the "
+                    f"context, and windows share {doc_stride}",
                     where=one.where,
-                    fix="raise data.max_seq_len, or lower task.doc_stride",
+                    fix=", or ".join(fixes) or "shorten the question, or take a model of longer rows",
                 )

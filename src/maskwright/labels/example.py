@@ -60,6 +60,22 @@ class Skipped(NamedTuple):
     what: str
 
 
+@dataclass(frozen=True)
+class Spelt:
+    """How whoever asks says where a column is and how long a row is, so that a fix can be typed: in a run's
+    configuration, if nothing else is given. None for what there is no way to say."""
+
+    text: str = "under data.text"
+    text_pair: str = "under data.text_pair"
+    label: str = "under data.label"
+    skip: str | None = "data.on_bad_input: skip"
+    max_seq_len: str | None = "data.max_seq_len"
+    doc_stride: str | None = "task.doc_stride"
+
+
+IN_CONFIGURATION = Spelt()
+
+
 @dataclass
 class Reading:
     """How files are read, and what is noticed on the way."""
@@ -68,13 +84,10 @@ class Reading:
     task: Task
     labelled: bool = True
     """False for texts that are to be predicted: no label is looked for."""
+    spelt: Spelt = IN_CONFIGURATION
     notes: dict[str, None] = field(default_factory=dict)
     """What was decided for the user, in sentences; each is said once."""
     skipped: list[Skipped] = field(default_factory=list)
-
-    def by(self, name: str) -> str:
-        """Where a user names a column: in the configuration, or in an option of a command that predicts."""
-        return f"under data.{name}" if self.labelled else f"with --{name.replace('_', '-')}"
 
     def note(self, sentence: str) -> None:
         self.notes.setdefault(sentence)
@@ -82,6 +95,5 @@ class Reading:
     def fault(self, where: str, what: str, fix: str) -> None:
         """A record that cannot be used: raises `SourceError`, or remembers it (`data.on_bad_input: skip`)."""
         if self.data.on_bad_input == "error":
-            skip = "data.on_bad_input: skip" if self.labelled else "--on-bad-input skip"
-            raise SourceError(what, where=where, fix=f"{fix}, or {skip}")
+            raise SourceError(what, where=where, fix=fix + (f", or {self.spelt.skip}" if self.spelt.skip else ""))
         self.skipped.append(Skipped(where, what))

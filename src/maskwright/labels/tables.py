@@ -31,6 +31,8 @@ class Table:
     """Where the columns are named, for errors: file, or file and line."""
     rows: Callable[[list[int | str]], Rows]
     """Takes the columns that are wanted; a record may hold more, and one of JSON lines may hold fewer."""
+    numbered: bool = False
+    """Whether columns have numbers where a file of this kind has no header line."""
 
 
 def ending(name: str) -> str:
@@ -113,7 +115,7 @@ def _csv(name: str, delimiter: str, reading: Reading) -> Table:
                 what = f"has {len(row)} columns, the first row has {len(columns)}"
                 reading.fault(f"{name}:{line}", what, "repair the row; in .tsv a quote is an ordinary character")
 
-    return Table(columns, f"{name}:{first_line}", records)
+    return Table(columns, f"{name}:{first_line}", records, numbered=True)
 
 
 def _column(name: str, reading: Reading) -> int | str:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core import storage
-from maskwright.core.console import progress, say
+from maskwright.core.console import progress, say, several
 from maskwright.core.errors import InputError
 from maskwright.core.finetuning import Task
 from maskwright.labels.encode import encode
@@ -32,10 +32,10 @@ def embed(model: TrainedModel, source: str, output: str, *, given: Given, device
     examples, data = read_texts(model, TEXTS, source, given)
     if examples[0].text_pair is not None:
         raise InputError("has two texts", where=source, fix="name the column of one with --text")
-    length = row_length(model, TEXTS, data)
+    length = row_length(model, TEXTS, data, given.spelt)
     found = vectors(model, examples, length, device)
     write_vectors(output, found, [{"line": one.line, "text": one.text} for one in examples])
-    say(f"{output}: {found.shape[0]:,} vectors of {found.shape[1]} numbers")
+    say(f"{output}: {several(found.shape[0], 'vector')} of {found.shape[1]} numbers")
     return found.shape[0], found.shape[1]
 
 
