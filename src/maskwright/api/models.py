@@ -24,7 +24,7 @@ Given = str | Sequence[str] | tuple[str, str]
 """A text, the words of one that is tagged, or two texts: a pair, or a question and its context."""
 
 
-SPELT = Spelt(max_seq_len="max_seq_len", doc_stride=None)
+_SPELT = Spelt(max_seq_len="max_seq_len", doc_stride=None)
 """Texts have no columns here."""
 
 
@@ -56,7 +56,7 @@ class Model:
         """[texts, D] fp32: for each text the mean of its tokens' last hidden states. `max_seq_len`: tokens of a text
         that the model reads; when not given, as many as in its fine-tuning, or all that it takes. How many were cut is
         said on stderr."""
-        length = predict.row_length(self.trained, embed.TEXTS, self._data(max_seq_len), SPELT)
+        length = predict.row_length(self.trained, embed.TEXTS, self._data(max_seq_len), _SPELT)
         return embed.vectors(self.trained, _examples(texts, "single"), length, self.device)
 
     def predict(
@@ -73,9 +73,9 @@ class Model:
         examples = _examples(texts, kinds.get(task.kind, "text"))
         if probabilities:
             predict.require_probabilities(self.trained)
-        length = predict.row_length(self.trained, task, self._data(max_seq_len), SPELT)
+        length = predict.row_length(self.trained, task, self._data(max_seq_len), _SPELT)
         none = self.trained.may_be_none or False
-        said, _ = predict.ask(self._engine, self.trained, examples, length, spelt=SPELT, may_be_none=none)
+        said, _ = predict.ask(self._engine, self.trained, examples, length, spelt=_SPELT, may_be_none=none)
         found = predict.records(self.trained, examples, said, probabilities=probabilities)
         return [{key: value for key, value in one.items() if key not in ("line", "id")} for one in found]
 
@@ -93,7 +93,7 @@ class Model:
 
     @cached_property
     def _engine(self) -> Engine:
-        return predict.engine_for(self.trained, self.device)
+        return predict.engine_for(self.trained, self.device, "device")
 
     def _data(self, max_seq_len: int | None) -> LabelledData:
         wanted = self.trained.max_seq_len if max_seq_len is None else integer(max_seq_len, "max_seq_len", 8)

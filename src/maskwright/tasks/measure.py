@@ -87,15 +87,17 @@ def measure(
         model.require_masked_lm()
     _require_used(asked, chosen, spelt)
     _require_range(model, asked, spelt)
-    engine = Engine(device=device)  # type: ignore[arg-type]
     if chosen == "examples":
         if asked.page is not None:
             require_writable(asked.page, [".html"])
         given = Given(asked.text_column, asked.text_pair, asked.label, spelt=_columns(spelt))
-        scores = judge(model, asked.examples, given, spelt("examples"), device)
+        scores = judge(model, asked.examples, given, spelt, device)
         if asked.page is not None:
             write_page(asked.page, scores)
         return scores
+    from maskwright.engines.torch.prepare import choose_device
+
+    engine = Engine(device=choose_device(device, spelt("device")))  # type: ignore[arg-type]
     if asked.blimp is not None:
         return blimp(model, asked.blimp, share=asked.share, engine=engine)
     if asked.text is not None:

@@ -95,9 +95,12 @@ def row_length(model: TrainedModel, task: Task, data: LabelledData, spelt: Spelt
     return data.max_seq_len or (min(most, default_row(task)) if task.kind == "question_answering" else most)
 
 
-def engine_for(model: TrainedModel, device: Any, dtype: Any = "fp32") -> Engine:
-    """In fp32, its numbers are those of the exported folder in `transformers`."""
-    engine = make_engine(model.config, run.Optimizer(), run.Engine(device=device, dtype=dtype), seed=0)
+def engine_for(model: TrainedModel, device: str, option: str, dtype: Any = "fp32") -> Engine:
+    """In fp32, its numbers are those of the exported folder in `transformers`. `option`: where users name a device."""
+    from maskwright.engines.torch.prepare import choose_device
+
+    chosen: Any = choose_device(device, option)
+    engine = make_engine(model.config, run.Optimizer(), run.Engine(device=chosen, dtype=dtype), seed=0)
     engine.write(TrainState(0, model.parameters))
     return engine
 
@@ -199,7 +202,7 @@ def predict(
     length = row_length(model, task, data, given.spelt)
     if os.path.splitext(output)[1].lower() == ANSWERS:
         _require_ids(examples)
-    engine = engine_for(model, device)
+    engine = engine_for(model, device, "--device")
     none = model.may_be_none or False if may_be_none is None else may_be_none
     said, _ = ask(engine, model, examples, length, spelt=given.spelt, may_be_none=none)
     if words and os.path.splitext(output)[1].lower() in COLUMNS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -77,9 +78,11 @@ class Scores:
         return asdict(self)
 
 
-def judge(model: TrainedModel, source: str | None, given: Given, option: str, device: str = "auto") -> Scores:
-    """`source`: a labelled file; when None, the run's own test split, or else its validation file. `option`: how the
-    user names another.
+def judge(
+    model: TrainedModel, source: str | None, given: Given, spelt: Callable[[str], str], device: str = "auto"
+) -> Scores:
+    """`source`: a labelled file; when None, the run's own test split, or else its validation file. `spelt`: how the
+    user writes an option.
 
     Columns that are not given, and precision, are those of the run, so that its results are found again. Raises
     `InputError` with file and line."""
@@ -90,7 +93,7 @@ def judge(model: TrainedModel, source: str | None, given: Given, option: str, de
         what = "is a folder, which names no labelled file"
         if model.run:
             what = f"has neither data.test nor data.validation; {RESULTS} has its scores on what it held out"
-        raise InputError(what, where=model.location, fix=f"name a labelled file with {option}")
+        raise InputError(what, where=model.location, fix=f"name a labelled file with {spelt('examples')}")
     given = replace(given, skip_bad_input=values.get("data.on_bad_input") == "skip")
     data = data_of(model, source, given, labelled=True)
     reading = Reading(data, task, spelt=given.spelt)
@@ -101,7 +104,8 @@ def judge(model: TrainedModel, source: str | None, given: Given, option: str, de
     # fp32 stands in for fp16, which a CPU multiplies at a few per cent of the speed.
     as_trained = "bf16" if model.run and model.run["dtype"] == "bfloat16" else "fp32"
     length = row_length(model, task, data, given.spelt)
-    said, cut = ask(engine_for(model, device, as_trained), model, examples, length, spelt=given.spelt)
+    engine = engine_for(model, device, spelt("device"), as_trained)
+    said, cut = ask(engine, model, examples, length, spelt=given.spelt)
     table = confusion_matrix(task, model.labels, examples, said)
     return Scores(
         model.location,

@@ -124,7 +124,7 @@ class TorchEngine:
         place = f"{self.device}, {several(self.threads, 'thread')}"
         name = torch.cuda.get_device_name() if self.device == "cuda" else place
         how = "fully sharded" if engine.sharding == "fsdp" else f"{engine.reproducibility} sums"
-        costs = what_dtype_costs(self.dtype, self.device)
+        costs = what_dtype_costs(self.dtype, self.device, engine.dtype)
         together = f", {self.dp_degree} processes, {how}" if self.dp_degree > 1 else ""
         layers = "compiled" if self.compiled else "not compiled"
         if self.device == "cuda":
