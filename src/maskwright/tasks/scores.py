@@ -92,7 +92,7 @@ def judge(
     if source is None:
         what = "is a folder, which names no labelled file"
         if model.run:
-            what = f"has neither data.test nor data.validation; {RESULTS} has its scores on what it held out"
+            what = f"has neither data.test nor data.validation; its {RESULTS} has the scores on what it held out"
         raise InputError(what, where=model.location, fix=f"name a labelled file with {spelt('examples')}")
     given = replace(given, skip_bad_input=values.get("data.on_bad_input") == "skip")
     data = data_of(model, source, given, labelled=True)
