@@ -226,16 +226,16 @@ def test_squad_and_its_flat_relatives(tmp_path: Path) -> None:
 def test_an_answer_that_is_not_in_its_context(tmp_path: Path) -> None:
     path = squad(tmp_path / "dev.json", answers=[{"text": "Éva", "answer_start": 4}])
     assert fails(path, QUESTIONS).startswith(
-        "FILE:2: answer 'Éva' is not in its context at character 4, where 'va ' is. Fix: count answer_start"
+        "FILE record 2: answer 'Éva' is not in its context at character 4, where 'va ' is. Fix: count answer_start"
     )
     skipping = reading(path, QUESTIONS, on_bad_input="skip")
-    assert len(read_examples(str(path), skipping)) == 1 and skipping.skipped[0].where == f"{path}:2"
+    assert len(read_examples(str(path), skipping)) == 1 and skipping.skipped[0].where == f"{path} record 2"
     path = squad(tmp_path / "dev.json", answers=[{"text": "Éva"}])
-    assert "FILE:2: answer 'Éva' is not in its context" in fails(path, QUESTIONS)
-    assert "FILE:2: column 'question': U+DC00 is half" in fails(
+    assert "FILE record 2: answer 'Éva' is not in its context" in fails(path, QUESTIONS)
+    assert "FILE record 2: column 'question': U+DC00 is half" in fails(
         squad(tmp_path / "dev.json", question="\udc00"), QUESTIONS
     )
-    assert "FILE:2: the question is empty" in fails(squad(tmp_path / "dev.json", question=" "), QUESTIONS)
+    assert "FILE record 2: the question is empty" in fails(squad(tmp_path / "dev.json", question=" "), QUESTIONS)
     path.write_text('{"data": [{"paragraphs": [{"context": "x"}]}]}')
     assert "is not SQuAD's JSON: a part without the list 'qas'" in fails(path, QUESTIONS)
     path.write_text('{"data": [\n{"paragraphs"\n')
@@ -290,7 +290,7 @@ def test_an_answer_that_is_not_in_its_context(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": "x", "label": NaN}\n', {}, "FILE:1: column 'label' has no label"),
         ("a.jsonl", '{"text": "x", "label": [1]}\n', {}, "FILE:1: column 'label' is list, not one label"),
         ("a.json", '[{"text": "x", "label": 1}]\n[{"text": "y", "label": 2}]', {}, "FILE:2: has more after the end"),
-        ("a.json", '[["x", 1], ["y", 2]]', {}, "FILE:1: is not an object with keys"),
+        ("a.json", '[["x", 1], ["y", 2]]', {}, "FILE record 1: is not an object with keys"),
         ("a.json", '{"text": ["x", "y"], "label": [1, 2]}', {}, "FILE:1: is one object of whole columns"),
         ("a.csv", "text,label\rx,1\r", {}, "FILE:1: has a carriage return (CR) inside a cell without quotes"),
         ("a.parquet", b"PAR1 nonsense", {}, "FILE: is not Parquet"),

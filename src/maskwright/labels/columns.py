@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from maskwright.core.errors import SourceError
@@ -48,14 +48,15 @@ class Roles:
 def examples_of(name: str, table: Table, reading: Reading) -> Iterator[Example]:
     roles = _roles(table, reading)
     build = {"token_classification": _words, "question_answering": _question}.get(reading.task.kind, _text)
-    for line, record in table.rows(roles.all):
+    for number, record in table.rows(roles.all):
+        example = Example(name, number, counted=table.counted)
         try:
             missing = [column for column in roles.all if column not in record]
             if missing:
                 raise Unusable(f"has no '{missing[0]}' (keys: {_listed(record)})", "add it")
-            yield build(Example(name, line), record, roles, reading)
+            yield build(example, record, roles, reading)
         except Unusable as error:
-            reading.fault(f"{name}:{line}", error.what, error.fix)
+            reading.fault(example.where, error.what, error.fix)
 
 
 def _roles(table: Table, reading: Reading) -> Roles:
@@ -123,7 +124,7 @@ def _text(example: Example, record: Record, roles: Roles, reading: Reading) -> E
         labels = _several(record, roles.label, reading)
     elif roles.label:
         labels = (_class(record[roles.label[0]], roles.label[0], reading),)
-    return Example(example.file, example.line, text, pair, labels=labels, value=value)
+    return replace(example, text=text, text_pair=pair, labels=labels, value=value)
 
 
 def _string(cell: Any, column: Column) -> str:
@@ -224,7 +225,7 @@ def tagged(example: Example, words: tuple[str, ...], tags: tuple[str, ...], *, l
     for number, tag in enumerate(tags, 1):
         if not tag:
             raise Unusable(f"word {number} of {len(words)} has no tag", "write one, such as O")
-    return Example(example.file, example.line, words=words, labels=tags)
+    return replace(example, words=words, labels=tags)
 
 
 def _question(example: Example, record: Record, roles: Roles, reading: Reading) -> Example:
@@ -255,4 +256,4 @@ def asked(example: Example, question: str, context: str, answers: list[Answer], 
                 f"answer {text!r:.60} is not in its context at character {start}, where {found!r:.60} is",
                 "count answer_start in characters from 0",
             )
-    return Example(example.file, example.line, question, context, answers=tuple(answers), key=key)
+    return replace(example, text=question, text_pair=context, answers=tuple(answers), key=key)

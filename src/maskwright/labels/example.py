@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from maskwright.core.errors import SourceError
 from maskwright.core.finetuning import LabelledData, Task
+
+Counted = Literal["line", "record"]
+"""What the numbers of a file's examples count, from 1: its lines, or the records of Parquet, SQuAD and a JSON list."""
+
+
+def place(file: str, number: int, counted: Counted) -> str:
+    return f"{file}:{number}" if counted == "line" else f"{file} record {number}"
 
 
 class Answer(NamedTuple):
@@ -21,7 +28,7 @@ class Example:
 
     file: str
     line: int
-    """Line in the file, from 1; the record's number in Parquet, in SQuAD and in a JSON list."""
+    """Its number in the file: see `counted`."""
     text: str = ""
     """The text, the first of a pair, or the question."""
     text_pair: str | None = None
@@ -35,10 +42,11 @@ class Example:
     """Only for questions. None of them means that the context has no answer."""
     key: str = ""
     """A question's id in SQuAD."""
+    counted: Counted = "line"
 
     @property
     def where(self) -> str:
-        return f"{self.file}:{self.line}"
+        return place(self.file, self.line, self.counted)
 
     @property
     def content(self) -> str:

@@ -118,7 +118,7 @@ def _finding(
     places = []
     for (one, first), differs in zip(found[:PLACES], relabelled, strict=False):
         mine, theirs = (f" '{shortened([label_text(each, task)])}'" if differs else "" for each in (one, first))
-        earlier = f"line {first.line}" if first.file == one.file else first.where
+        earlier = f"{first.counted} {first.line}" if first.file == one.file else first.where
         places.append(f"{one.where}{mine} as {earlier}{theirs}")
     yield Finding(kind, splits, len(found), sum(relabelled), tuple(places))
 

@@ -228,7 +228,8 @@ def _require_ids(examples: Sequence[Example]) -> None:
     first: dict[str, Example] = {}
     for one in examples:
         if not one.key or first.setdefault(one.key, one) is not one:
-            what = f"has the id of line {first[one.key].line}, {one.key!r}" if one.key else "has no id"
+            same = first.get(one.key, one)
+            what = f"has the id of {same.counted} {same.line}, {one.key!r}" if one.key else "has no id"
             fix = "give each question its own `id`, or let --output end in .jsonl"
             raise InputError(f"{what}, under which its answer would be written", where=one.where, fix=fix)
 
