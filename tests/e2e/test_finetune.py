@@ -428,6 +428,10 @@ def test_a_run_ends_when_it_no_longer_improves(
     [
         ({"evaluation.metric": "f2"}, "has no metric f2"),
         ({"data.max_seq_len": 64, "model.max_seq_len": 32}, "data.max_seq_len 64 is above the 32 tokens"),
+        (
+            {"kind": "question_answering", "data.max_seq_len": 8, "model.max_seq_len": 128},
+            "train.json record 1: the question's .* Fix: set data.max_seq_len to 1. or more",
+        ),
         ({"optimizer.class_weights": {"good": 2.0}}, "bad is left out"),
         ({"model": {"init_from": "nowhere"}}, "is not a folder"),
         ({"data.train": "nowhere.csv"}, "nowhere.csv"),

@@ -178,7 +178,8 @@ def test_labels_of_other_kinds_are_compared_as_what_they_are() -> None:
     words = [replace(one, text="", words=("p", "q")) for one in (a, b)]
     assert [one.kind for one in examine({"train": words}, TOKENS)] == ["conflict"]
     asked = [replace(a, text_pair="c", answers=answers) for answers in ((), (Answer("c", 0),))]
-    assert [one.kind for one in examine({"train": asked}, QUESTIONS)] == ["conflict"]
+    (found,) = examine({"train": [replace(one, counted="record") for one in asked]}, QUESTIONS)
+    assert found.kind == "conflict" and found.places == ("a record 1 'c' as record 1 'no answer'",)
 
 
 def test_without_a_validation_file_a_share_is_held_out_of_training(tmp_path: Path) -> None:

@@ -182,6 +182,7 @@ def test_mistakes_are_one_line_and_write_nothing(
     asked = '"question": "Who?", "context": "A fox."}\n'
     (tmp_path / "ids.jsonl").write_text(f'{{"id": 7, {asked}' * 2)
     (tmp_path / "no_ids.jsonl").write_text("{" + asked)
+    (tmp_path / "long.jsonl").write_text("{" + asked.replace("Who?", "the " * 20))
     answers = tmp_path / "answers.json"
     cases: list[tuple[tuple[Any, ...], str]] = [
         ((run, "--input", good, "--output", answers), "is of a kind that cannot be written"),
@@ -208,6 +209,11 @@ def test_mistakes_are_one_line_and_write_nothing(
             f"{run}: rows of 65 tokens were asked for, and the model takes 64. Fix: set --max-seq-len to 64 or less",
         ),
         ((run, "--input", good, "--no-answer"), "--no-answer is for questions, not for single_label_classification"),
+        (
+            (asks, "--input", tmp_path / "long.jsonl", "--max-seq-len", 16),
+            "long.jsonl:1: the question's 22 tokens leave 0 of a row's 16 for the context, and windows share 5. "
+            "Fix: set --max-seq-len to 40 or more",
+        ),
         ((run, "--input", tmp_path / "no_ids.jsonl"), "(columns: question, context). Fix: name it with --text\n"),
         ((run, "--input", tmp_path / "none.csv"), "none.csv"),
         ((tagger, "--input", good), "is of a kind that cannot be written"),
@@ -223,6 +229,8 @@ def test_mistakes_are_one_line_and_write_nothing(
         assert command(["predict", *map(str, given)]) == 2, given
         error = capfd.readouterr().err.splitlines()[-1]
         assert said in f"{error}\n" and error.startswith("error: ") and not out.exists(), error
+    long = ["predict", str(asks), "--input", str(tmp_path / "long.jsonl"), "--output", str(out), "--max-seq-len", "40"]
+    assert command(long) == 0
     assert command(["predict", str(run), "--input", str(gap), "--output", str(out), "--on-bad-input", "skip"]) == 0
     assert f"{gap}:3 is left out: column 'text' is empty" in capfd.readouterr().err
     assert [row.split(",")[0] for row in out.read_text().splitlines()] == ["line", "2", "4"]

@@ -285,7 +285,9 @@ def _refuse_long(
         for one, encoding in zip(examples[first:], batch, strict=False):
             room = max_seq_len - specials - len(encoding.ids)
             if room <= doc_stride:
-                enough, fixes = max_seq_len - room + doc_stride + 1, []
+                size, fixes = specials + len(encoding.ids), []
+                # Where nobody can name the windows' overlap, it is at most a third of a row.
+                enough = size + 1 + (doc_stride if spelt.doc_stride else size // 2)
                 if spelt.max_seq_len and enough <= longest:
                     fixes.append(f"set {spelt.max_seq_len} to {enough} or more")
                 if spelt.doc_stride and room > 0:
