@@ -36,6 +36,7 @@ from maskwright.tasks.models import load_model
 from maskwright.tasks.planning import labelled, trial
 from maskwright.tasks.planning.expected import load_of
 from maskwright.tasks.planning.labelled import work_of_labelled
+from maskwright.tasks.predict import Given
 from maskwright.tasks.scores import judge
 from maskwright.tasks.start import start_engine
 from maskwright.training.stop import StopRequest
@@ -427,6 +428,10 @@ def test_a_run_ends_when_it_no_longer_improves(
     [
         ({"evaluation.metric": "f2"}, "has no metric f2"),
         ({"data.max_seq_len": 64, "model.max_seq_len": 32}, "data.max_seq_len 64 is above the 32 tokens"),
+        (
+            {"kind": "question_answering", "data.max_seq_len": 8, "model.max_seq_len": 128},
+            "train.json record 1: the question's .* Fix: set data.max_seq_len to 1. or more",
+        ),
         ({"optimizer.class_weights": {"good": 2.0}}, "bad is left out"),
         ({"model": {"init_from": "nowhere"}}, "is not a folder"),
         ({"data.train": "nowhere.csv"}, "nowhere.csv"),
@@ -463,10 +468,10 @@ def test_evaluate_finds_the_results_again_in_run_and_export(
     finetune(make(kind, **{"schedule.steps": 4}), run)
     results = json.loads((tmp_path / "run" / "results.json").read_text())["test"]
     results.pop("loss")
-    found = judge(load_model(run), None, "cpu")
+    found = judge(load_model(run), None, Given(), str, "cpu")
     assert {"examples": found.count, **found.metrics} == pytest.approx(results, abs=1e-6)
     assert export(load_model(run), folder) < 1e-4
     model = load_model(folder)
     assert model.may_be_none is (False if kind == "question_answering" else None)
-    again = judge(model, found.examples, "cpu")
+    again = judge(model, found.examples, Given(), str, "cpu")
     assert again.metrics == pytest.approx(found.metrics, abs=1e-6) and again.confusion == found.confusion

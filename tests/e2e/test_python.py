@@ -257,6 +257,7 @@ def test_what_overrides_gave_is_blamed_on_them(overrides: dict[str, Any], said: 
         ([(1, 2)], "is no text"),
         ([("a", "b", "c")], "has 3 parts"),
         ([("a", "b")], "has 2 parts. Fix: give one text$"),
+        (["a", " "], "texts:2: is empty. Fix: take it out$"),
     ],
 )
 def test_what_is_no_text_is_refused(texts: Any, said: str, tmp_path: Path, tokenizer: str) -> None:
@@ -409,6 +410,11 @@ def test_a_fine_tuned_model_predicts_as_the_command_does(
     assert "warning: the model has not read the rest of 1 text, beyond 8 tokens" in capfd.readouterr().err
     model.predict(["the fox " * 20, "an old house"], max_seq_len=16)
     assert "warning: the model has not read the rest of 1 text, beyond 16 tokens" in capfd.readouterr().err
+    (tmp_path / "columns.csv").write_text(f"O,the fox\n{said[0]['label']},an old house\n")
+    scores = maskwright.evaluate(model, examples=tmp_path / "columns.csv", text_column=1, label=[0])
+    assert "columns.csv: 2 examples" in scores.report()
+    with pytest.raises(InputError, match="text_column: 1.0 is no column"):
+        maskwright.evaluate(model, examples="x", text_column=[1.0])  # type: ignore[list-item]
     with pytest.raises(InputError, match="without a masked-LM head"):
         model.fill("the <mask>")
     asks = maskwright.load(finished_run(tmp_path / "asks", shape("roberta", "question_answering"), tokenizer))

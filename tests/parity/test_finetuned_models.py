@@ -75,6 +75,11 @@ def test_words_are_tagged_alike_by_the_exported_folder(kind: str, tokenizer: str
     first = [given.word_ids().index(word) for word in range(len(words))]
     assert (ours - said[first]).abs().max() < 1e-5
     assert model.config.id2label[int(said[first[0]].argmax())] in LABELS
+    given = theirs(" ".join(words), return_offsets_mapping=True)
+    spans = [given["offset_mapping"][given.word_ids().index(word)] for word in range(2)]
+    assert [begin for begin, _ in spans] == [0, len("The ")] and all(begin < end for begin, end in spans)
+    apart = theirs(words, is_split_into_words=True, return_offsets_mapping=True)
+    assert all(apart["offset_mapping"][apart.word_ids().index(word)][0] == 0 for word in range(len(words)))
 
 
 def write_folder(folder: Path, config: ModelConfig, **changes: Any) -> Path:

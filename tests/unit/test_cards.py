@@ -106,4 +106,4 @@ def test_names_change_nothing_in_a_model_card(tokenizer: str, tmp_path: Path) ->
 
     innocent, hostile = structure(card("name")), structure(card(HOSTILE))
     assert hostile == innocent
-    assert f"# {SHOWN}\n" in card(HOSTILE)
+    assert f"# {SHOWN}\n" in card(HOSTILE) and " fine-tuned from " in card("name")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -235,9 +236,20 @@ def test_whole_words_come_back_as_they_were(folder: str) -> None:
 
 def test_a_question_without_room_for_its_context_is_named(folder: str) -> None:
     examples = [Example("dev.json", 1, "Who?", "fox"), Example("dev.json", 2, "Who " * 20, "fox")]
-    with pytest.raises(InputError, match=r"^dev.json:2: the question's \d+ tokens leave 0 for the context") as caught:
-        encode(examples, folder, Task(kind="question_answering", doc_stride=8), [], 24)
-    assert caught.value.exit_code == 2
+    wide, narrow = Task(kind="question_answering", doc_stride=128), Task(kind="question_answering", doc_stride=8)
+    with pytest.raises(InputError, match=r"^dev.json:2: the question's \d+ tokens leave 0 of a row's 24 for") as caught:
+        encode(examples, folder, narrow, [], 24)
+    assert caught.value.exit_code == 2 and (caught.value.fix or "").startswith("shorten the question")
+    with pytest.raises(InputError) as caught:
+        encode(examples[:1], folder, wide, [], 64, longest=64)
+    stride = re.fullmatch(r"set task.doc_stride below (\d+)", caught.value.fix or "")
+    assert stride and len(
+        encode(examples[:1], folder, wide.model_copy(update={"doc_stride": int(stride[1]) - 1}), [], 64)
+    )
+    with pytest.raises(InputError) as caught:
+        encode(examples, folder, narrow, [], 24, longest=512)
+    enough = re.fullmatch(r"set data.max_seq_len to (\d+) or more", caught.value.fix or "")
+    assert enough and len(encode(examples, folder, narrow, [], int(enough[1]))) == 2
 
 
 @pytest.mark.parametrize("may_be_none", [False, True])

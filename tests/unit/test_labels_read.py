@@ -122,7 +122,8 @@ def test_several_labels_in_a_cell_a_list_and_columns(tmp_path: Path) -> None:
     assert read(tmp_path / "p.csv", SEVERAL, text="text", label=["toxic", "mild"])[0].labels == ("toxic",)
     (tmp_path / "p.csv").write_text("text,labels\na,\"['x', 'y']\"\n")
     assert fails(tmp_path / "p.csv", SEVERAL).startswith("FILE:2: column 'labels' holds a list as Python writes it")
-    assert "column 'text' is 'a', not 0 or 1" in fails(path, SEVERAL, text="text", label=["toxic", "text"])
+    assert "column 'labels' is 'x|y |x', not 0 or 1" in fails(path, SEVERAL, text="text", label=["toxic", "labels"])
+    assert "has no column with a usual name for the text" in fails(path, SEVERAL, label="text")
     (tmp_path / "a.jsonl").write_text('{"text": "a", "labels": [3, 1]}\n{"text": "b", "labels": []}\n')
     assert [one.labels for one in read(tmp_path / "a.jsonl", SEVERAL)] == [("3", "1"), ()]
 
@@ -225,16 +226,16 @@ def test_squad_and_its_flat_relatives(tmp_path: Path) -> None:
 def test_an_answer_that_is_not_in_its_context(tmp_path: Path) -> None:
     path = squad(tmp_path / "dev.json", answers=[{"text": "Éva", "answer_start": 4}])
     assert fails(path, QUESTIONS).startswith(
-        "FILE:2: answer 'Éva' is not in its context at character 4, where 'va ' is. Fix: count answer_start"
+        "FILE record 2: answer 'Éva' is not in its context at character 4, where 'va ' is. Fix: count answer_start"
     )
     skipping = reading(path, QUESTIONS, on_bad_input="skip")
-    assert len(read_examples(str(path), skipping)) == 1 and skipping.skipped[0].where == f"{path}:2"
+    assert len(read_examples(str(path), skipping)) == 1 and skipping.skipped[0].where == f"{path} record 2"
     path = squad(tmp_path / "dev.json", answers=[{"text": "Éva"}])
-    assert "FILE:2: answer 'Éva' is not in its context" in fails(path, QUESTIONS)
-    assert "FILE:2: column 'question': U+DC00 is half" in fails(
+    assert "FILE record 2: answer 'Éva' is not in its context" in fails(path, QUESTIONS)
+    assert "FILE record 2: column 'question': U+DC00 is half" in fails(
         squad(tmp_path / "dev.json", question="\udc00"), QUESTIONS
     )
-    assert "FILE:2: the question is empty" in fails(squad(tmp_path / "dev.json", question=" "), QUESTIONS)
+    assert "FILE record 2: the question is empty" in fails(squad(tmp_path / "dev.json", question=" "), QUESTIONS)
     path.write_text('{"data": [{"paragraphs": [{"context": "x"}]}]}')
     assert "is not SQuAD's JSON: a part without the list 'qas'" in fails(path, QUESTIONS)
     path.write_text('{"data": [\n{"paragraphs"\n')
@@ -256,6 +257,7 @@ def test_an_answer_that_is_not_in_its_context(tmp_path: Path) -> None:
         ("a.csv", "text,kind\nx,1\n", {}, "FILE:1: has no column with a usual name for the labels"),
         ("a.csv", "text,kind\nx,1\n", {"label": "sort"}, "FILE:1: has no column 'sort' (columns: text, kind)"),
         ("a.csv", "x,1\n", {"text": 2, "label": 1}, "FILE:1: has no column 2 (columns: 0, 1)"),
+        ("a.csv", "label,x\nx,1\n", {"text": "label"}, "FILE:1: has no column with a usual name for the labels"),
         ("a.csv", "text,label\nx,1\n  ,0\n", {}, "FILE:3: column 'text' is empty"),
         ("a.csv", "text,label\nx,1\ny,\n", {}, "FILE:3: column 'label' has no label"),
         (
@@ -294,7 +296,7 @@ def test_an_answer_that_is_not_in_its_context(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": "x", "label": NaN}\n', {}, "FILE:1: column 'label' has no label"),
         ("a.jsonl", '{"text": "x", "label": [1]}\n', {}, "FILE:1: column 'label' is list, not one label"),
         ("a.json", '[{"text": "x", "label": 1}]\n[{"text": "y", "label": 2}]', {}, "FILE:2: has more after the end"),
-        ("a.json", '[["x", 1], ["y", 2]]', {}, "FILE:1: is not an object with keys"),
+        ("a.json", '[["x", 1], ["y", 2]]', {}, "FILE record 1: is not an object with keys"),
         ("a.json", '{"text": ["x", "y"], "label": [1, 2]}', {}, "FILE:1: is one object of whole columns"),
         ("a.csv", "text,label\rx,1\r", {}, "FILE:1: has a carriage return (CR) inside a cell without quotes"),
         ("a.parquet", b"PAR1 nonsense", {}, "FILE: is not Parquet"),
@@ -369,6 +371,8 @@ def test_files_of_a_glob_in_order_and_texts_without_labels(tmp_path: Path) -> No
         (Task, {"kind": "regression", "labels": ["a", "b"]}, "has no labels"),
         (LabelledData, {"train": "x", "text": 0, "label": "y"}, "partly by number and partly by name"),
         (LabelledData, {"train": "x", "text_pair": "y"}, "text_pair is set without text"),
+        (LabelledData, {"train": "x", "text": ["text", "label"], "label": "label"}, "are the same column, 'label'"),
+        (LabelledData, {"train": "x", "text": 0, "text_pair": 1, "label": 1}, "are the same column, 1"),
         (LabelledData, {"train": "x", "fraction": 0.0}, "greater than 0"),
         (LabelledData, {"train": "x", "text": True}, "True is no column"),
         (LabelledData, {"train": "x", "label": [1, -1]}, r"\[1, -1\] is no column"),

@@ -178,7 +178,8 @@ def test_labels_of_other_kinds_are_compared_as_what_they_are() -> None:
     words = [replace(one, text="", words=("p", "q")) for one in (a, b)]
     assert [one.kind for one in examine({"train": words}, TOKENS)] == ["conflict"]
     asked = [replace(a, text_pair="c", answers=answers) for answers in ((), (Answer("c", 0),))]
-    assert [one.kind for one in examine({"train": asked}, QUESTIONS)] == ["conflict"]
+    (found,) = examine({"train": [replace(one, counted="record") for one in asked]}, QUESTIONS)
+    assert found.kind == "conflict" and found.places == ("a record 1 'c' as record 1 'no answer'",)
 
 
 def test_without_a_validation_file_a_share_is_held_out_of_training(tmp_path: Path) -> None:
@@ -289,9 +290,13 @@ def test_a_header_line_that_is_taken_for_an_example_is_noted(tmp_path: Path) -> 
     assert not [note for note in read_dataset(data, TOKENS, 0).report.notes if "only the word" in note]
 
 
-def test_labels_that_are_most_likely_one_or_none_are_named() -> None:
+def test_labels_that_are_most_likely_one_or_none_are_named(tmp_path: Path) -> None:
     assert odd(("a", "b", "1", "2.5", "none"), SINGLE) == []
-    assert odd(("A", "a", "b"), SINGLE) == ["labels A, a are told apart: one label is written in one way"]
-    assert odd(("0", "1", "1.0"), SINGLE) == ["labels 1, 1.0 are told apart: one label is written in one way"]
-    assert odd(("NaN", "b"), SINGLE) == ["the label NaN is a class like others: leave a record without a label out"]
+    alike = "count as 2 different ones: if they are one, write them alike"
+    assert odd(("A", "a", "b"), SINGLE) == [f"the labels A, a {alike}"]
+    assert odd(("0", "1", "1.0"), SINGLE) == [f"the labels 1, 1.0 {alike}"]
+    (missing,) = odd(("NaN", "b"), SINGLE)
+    assert missing.startswith("the label NaN counts as a class like others: if it says that a label is missing, leave")
+    found = dataset(tmp_path, train="a NEG, b neg, c NEG, d neg", validation="e neg")
+    assert found.report.warnings() == [f"the labels NEG, neg {alike}"]
     assert odd(("a", "a;b"), SEVERAL) == ["the label 'a;b' is one label: task.separator is ','"]

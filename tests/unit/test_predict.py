@@ -182,6 +182,7 @@ def test_mistakes_are_one_line_and_write_nothing(
     asked = '"question": "Who?", "context": "A fox."}\n'
     (tmp_path / "ids.jsonl").write_text(f'{{"id": 7, {asked}' * 2)
     (tmp_path / "no_ids.jsonl").write_text("{" + asked)
+    (tmp_path / "long.jsonl").write_text("{" + asked.replace("Who?", "the " * 20))
     answers = tmp_path / "answers.json"
     cases: list[tuple[tuple[Any, ...], str]] = [
         ((run, "--input", good, "--output", answers), "is of a kind that cannot be written"),
@@ -203,7 +204,17 @@ def test_mistakes_are_one_line_and_write_nothing(
             (run, "--input", gap),
             "gap.csv:3: column 'text' is empty. Fix: write a text there, or take the record out, or --on",
         ),
-        ((run, "--input", good, "--max-seq-len", 65), "takes 64. Fix: give a smaller max_seq_len"),
+        (
+            (run, "--input", good, "--max-seq-len", 65),
+            f"{run}: rows of 65 tokens were asked for, and the model takes 64. Fix: set --max-seq-len to 64 or less",
+        ),
+        ((run, "--input", good, "--no-answer"), "--no-answer is for questions, not for single_label_classification"),
+        (
+            (asks, "--input", tmp_path / "long.jsonl", "--max-seq-len", 16),
+            "long.jsonl:1: the question's 22 tokens leave 0 of a row's 16 for the context, and windows share 5. "
+            "Fix: set --max-seq-len to 40 or more",
+        ),
+        ((run, "--input", tmp_path / "no_ids.jsonl"), "(columns: question, context). Fix: name it with --text\n"),
         ((run, "--input", tmp_path / "none.csv"), "none.csv"),
         ((tagger, "--input", good), "is of a kind that cannot be written"),
         ((run, "--input", good, "--output", good), "is the input too"),
@@ -217,13 +228,22 @@ def test_mistakes_are_one_line_and_write_nothing(
         given = [*words, *(() if "--output" in words else ("--output", out))]
         assert command(["predict", *map(str, given)]) == 2, given
         error = capfd.readouterr().err.splitlines()[-1]
-        assert said in error and error.startswith("error: ") and not out.exists(), error
+        assert said in f"{error}\n" and error.startswith("error: ") and not out.exists(), error
+    long = ["predict", str(asks), "--input", str(tmp_path / "long.jsonl"), "--output", str(out), "--max-seq-len", "40"]
+    assert command(long) == 0
     assert command(["predict", str(run), "--input", str(gap), "--output", str(out), "--on-bad-input", "skip"]) == 0
     assert f"{gap}:3 is left out: column 'text' is empty" in capfd.readouterr().err
     assert [row.split(",")[0] for row in out.read_text().splitlines()] == ["line", "2", "4"]
+    assert command(["predict", str(run), "--input", str(good), "--output", str(out), "--text", "0"]) == 0
+    shown = capfd.readouterr().err
+    assert "the text is column 0, and the first line is a text as well" in shown and ": 2 predictions of" in shown
+    assert command(["predict", str(run), "--input", str(good), "--output", str(out)]) == 0
+    assert ": 1 prediction of" in capfd.readouterr().err
 
 
-def test_evaluate_judges_fine_tuned_models(tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_judges_fine_tuned_models(
+    tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The gold labels are what `predict` said, but for the first three, which are all another one."""
     run, _, _ = made("single_label_classification", tokenizer, tmp_path)
     texts, out, gold = tmp_path / "texts.csv", tmp_path / "out.jsonl", tmp_path / "gold.tsv"
@@ -260,8 +280,33 @@ def test_evaluate_judges_fine_tuned_models(tokenizer: str, tmp_path: Path, capfd
     assert command(["evaluate", run, "--input", str(columns), "--device", "cpu", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["metrics"] == found["metrics"]
     (tmp_path / "run" / "config.resolved.json").write_text(record)
-    assert command(["evaluate", run, "--device", "cpu"]) == 2
-    assert "names no labelled file. Fix: give --input" in capfd.readouterr().err
+    by_number = [str(columns), "--text-column", "1", "--label", "0"]
+    assert command(["evaluate", str(tmp_path / "model"), "--input", *by_number, "--device", "cpu", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["metrics"]["accuracy"] == 22 / 25
+    mistakes: list[tuple[list[str], str]] = [
+        (
+            [],
+            "has neither data.test nor data.validation; its results.json has the scores on what it held out. Fix",
+        ),
+        (
+            ["--input", str(texts)],
+            f"{texts}:1: has no column with a usual name for the labels (columns: text). Fix: name it with --label",
+        ),
+        (
+            ["--input", str(gold), "--text-column", "x"],
+            "has no column 'x' (columns: text, label). Fix: name another with --text-column",
+        ),
+        (["--input", str(gold), "--text-pair", "label"], "--text-pair is given without --text-column"),
+        (["--store", "s", "--label", "label"], "without a masked-LM head"),
+    ]
+    for given, what in mistakes:
+        assert command(["evaluate", run, *given, "--device", "cpu"]) == 2
+        assert what in capfd.readouterr().err
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for name in ("evaluate", "predict", "embed"):
+        given = ["--input", str(gold), *(["--output", str(tmp_path / "new.parquet")] * (name != "evaluate"))]
+        assert command([name, run, *given, "--device", "cuda"]) == 2
+        assert "error: --device: cuda was asked for, but torch sees no CUDA device" in capfd.readouterr().err
     gold.write_text("text\tlabel\nA fox.\tB-LOC\n", encoding="utf-8")
     assert command(["evaluate", run, "--input", str(gold), "--device", "cpu"]) == 2
     assert f"{gold}:2: label 'B-LOC' is in the given split" in capfd.readouterr().err

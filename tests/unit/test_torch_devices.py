@@ -116,6 +116,8 @@ def test_the_engine_says_what_auto_took(machine: Machine) -> None:
     machine.has_cpu(AVX2)
     engine = TorchEngine(SHAPE, run.Optimizer(), run.Engine(threads=1), 0)
     assert f"on cpu, 1 thread, float32{NO_BF16}, layers not compiled" in engine.description
+    engine = TorchEngine(SHAPE, run.Optimizer(), run.Engine(threads=1, dtype="fp32"), 0)
+    assert "on cpu, 1 thread, float32, layers not compiled" in engine.description
 
 
 def test_what_is_absent_is_never_replaced(machine: Machine) -> None:

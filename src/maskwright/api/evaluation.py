@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from maskwright.api.given import Device, Location, integer, location, number, require_word
 from maskwright.api.models import Model
+from maskwright.core.errors import InputError
 from maskwright.tasks.blimp import Blimp
 from maskwright.tasks.evaluate import Evaluation, Evaluations
 from maskwright.tasks.measure import SHORTEST, Asked, measure, require_one
 from maskwright.tasks.models import load_model
 from maskwright.tasks.pseudo_likelihood import PseudoPerplexity
 from maskwright.tasks.scores import Scores
+
+Columns = str | int | Sequence[str | int]
+"""A column's name, or its number from 0 in a file without a header line; or several."""
 
 
 def evaluate(
@@ -20,6 +26,9 @@ def evaluate(
     share: float = 1.0,
     text: Location | None = None,
     examples: Location | None = None,
+    text_column: Columns = (),
+    text_pair: str | int | None = None,
+    label: Columns = (),
     max_rows: int = 512,
     seq_len: int | None = None,
     device: str = "auto",
@@ -32,6 +41,9 @@ def evaluate(
     - `text`: the pseudo-perplexity of a text (`PseudoPerplexity`);
     - of a fine-tuned model, every metric on its own test set or on the file `examples` (`Scores`).
 
+    `text_column` is that of `text` or of `examples`, where several are joined by a space; `text_pair` and `label` are
+    those of `examples`. Those that are not given are the run's own, or have one of GLUE's names.
+
     Raises `InputError` if more than one is asked for, for a value that the measurement does not use or the model does
     not take, and where the model has nothing to be measured on.
     """
@@ -42,8 +54,18 @@ def evaluate(
         examples=None if examples is None else location(examples),
         share=number(share, "share"),
         max_rows=integer(max_rows, "max_rows", 1),
+        text_column=_columns(text_column, "text_column"),
+        text_pair=None if text_pair is None else _columns([text_pair], "text_pair")[0],
+        label=_columns(label, "label"),
         seq_len=None if seq_len is None else integer(seq_len, "seq_len", SHORTEST),
     )
     require_word(device, "device", Device)
     require_one(asked)
     return measure(model.whole if isinstance(model, Model) else load_model(location(model)), asked, device=device)
+
+
+def _columns(given: Columns, where: str) -> tuple[str, ...]:
+    columns = [given] if isinstance(given, str | int) or not isinstance(given, Iterable) else list(given)
+    if wrong := [one for one in columns if not isinstance(one, str | int)]:
+        raise InputError(f"{wrong[0]!r:.40} is no column", where=where, fix="give its name, or its number from 0")
+    return tuple(map(str, columns))

@@ -14,7 +14,7 @@ from maskwright.api.given import Device, Location, integer, location, require_wo
 from maskwright.core.errors import InputError
 from maskwright.core.finetuning import LabelledData, labelled_data
 from maskwright.engines.base import Engine
-from maskwright.labels.example import Example
+from maskwright.labels.example import Example, Spelt
 from maskwright.tasks import embed, fill, predict
 from maskwright.tasks.export import announce, export
 from maskwright.tasks.fill import Guess
@@ -22,6 +22,10 @@ from maskwright.tasks.models import TrainedModel, load_model
 
 Given = str | Sequence[str] | tuple[str, str]
 """A text, the words of one that is tagged, or two texts: a pair, or a question and its context."""
+
+
+_SPELT = Spelt(max_seq_len="max_seq_len", doc_stride=None)
+"""Texts have no columns here."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,9 @@ class Model:
 
     def embed(self, texts: Sequence[str], *, max_seq_len: int | None = None) -> NDArray[np.float32]:
         """[texts, D] fp32: for each text the mean of its tokens' last hidden states. `max_seq_len`: tokens of a text
-        that the model reads; all that it takes when not given. How many were cut is said on stderr."""
-        length = predict.row_length(self.trained, embed.TEXTS, self._data(max_seq_len))
+        that the model reads; when not given, as many as in its fine-tuning, or all that it takes. How many were cut is
+        said on stderr."""
+        length = predict.row_length(self.trained, embed.TEXTS, self._data(max_seq_len), _SPELT)
         return embed.vectors(self.trained, _examples(texts, "single"), length, self.device)
 
     def predict(
@@ -68,9 +73,9 @@ class Model:
         examples = _examples(texts, kinds.get(task.kind, "text"))
         if probabilities:
             predict.require_probabilities(self.trained)
-        length = predict.row_length(self.trained, task, self._data(max_seq_len))
+        length = predict.row_length(self.trained, task, self._data(max_seq_len), _SPELT)
         none = self.trained.may_be_none or False
-        said, _ = predict.ask(self._engine, self.trained, examples, length, may_be_none=none)
+        said, _ = predict.ask(self._engine, self.trained, examples, length, spelt=_SPELT, may_be_none=none)
         found = predict.records(self.trained, examples, said, probabilities=probabilities)
         return [{key: value for key, value in one.items() if key not in ("line", "id")} for one in found]
 
@@ -88,7 +93,7 @@ class Model:
 
     @cached_property
     def _engine(self) -> Engine:
-        return predict.engine_for(self.trained, self.device)
+        return predict.engine_for(self.trained, self.device, "device")
 
     def _data(self, max_seq_len: int | None) -> LabelledData:
         wanted = self.trained.max_seq_len if max_seq_len is None else integer(max_seq_len, "max_seq_len", 8)
@@ -118,6 +123,8 @@ def _examples(given: Sequence[Given], kind: str) -> list[Example]:
         parts = [text] if isinstance(text, str) else list(text) if isinstance(text, Iterable) else [text]
         if any(not isinstance(part, str) for part in parts):
             raise InputError(f"{text!r:.40} is no text", where=where, fix="give strings")
+        if any(not part.strip() for part in parts):
+            raise InputError("is empty" if len(parts) < 2 else "has an empty part", where=where, fix="take it out")
         if kind == "words":
             if isinstance(text, str):
                 raise InputError("is one string", where=where, fix="give its words, as a list")

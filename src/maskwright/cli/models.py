@@ -55,6 +55,26 @@ Labelled = Annotated[
     str | None,
     typer.Option("--input", metavar="FILE", help="Only for fine-tuned models: labelled examples. Default: the run's."),
 ]
+TextColumns = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="Column of --text or --input, or its number from 0 where there is no header line; several of --input are "
+        "joined by a space. When not given, `text`; of --input the run's own, or one of GLUE's names.",
+    ),
+]
+TextPair = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN", help="Column of --input: of a pair's second text, or of a question's context."),
+]
+LabelColumns = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="Column of --input: of the labels; several where each label has one. When not given, the run's own, or "
+        "one of GLUE's names.",
+    ),
+]
 ScoresPage = Annotated[
     str | None,
     typer.Option(
@@ -214,10 +234,12 @@ def evaluate(
         str | None, typer.Option(metavar="PATH", help="Text whose pseudo-perplexity to measure instead.")
     ] = None,
     layout: Layout = "auto",
-    text_column: TextColumn = "text",
     max_rows: Annotated[int, typer.Option(metavar="N", help="Number of held-out rows to use.", min=1)] = 512,
     seq_len: Annotated[int | None, typer.Option(metavar="N", help="Tokens in a row. Default: as in the run.")] = None,
     source: Labelled = None,
+    text_column: TextColumns = None,
+    text_pair: TextPair = None,
+    label: LabelColumns = None,
     to: ScoresPage = None,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -229,14 +251,15 @@ def evaluate(
     def spelt(name: str) -> str:
         return {"examples": "--input", "page": "--to"}.get(name, f"--{name.replace('_', '-')}")
 
-    asked = Asked(store, blimp, text, source, share, max_rows, seq_len, layout, text_column, to)
+    columns = tuple(text_column or ()), text_pair, tuple(label or ())
+    asked = Asked(store, blimp, text, source, share, max_rows, seq_len, layout, *columns, to)
     require_one(asked, spelt)
     result = measure(
         load_model(model),
         asked,
         device=device,
         spelt=spelt,
-        sources=lambda place: open_sources([place], layout, text_column),
+        sources=lambda place, column: open_sources([place], layout, column),
     )
     print_result(result.report(), asdict(result), as_json)
 

@@ -76,7 +76,7 @@ def predict(
     from maskwright.tasks import predict as task
     from maskwright.tasks.models import load_model
 
-    given = task.Given(tuple(text or ()), text_pair, max_seq_len, on_bad_input == "skip")
+    given = task.Given(tuple(text or ()), text_pair, (), max_seq_len, on_bad_input == "skip")
     trained = load_model(model)
     written = task.predict(
         trained, source, output, given=given, device=device, probabilities=probabilities, may_be_none=no_answer
@@ -130,7 +130,7 @@ def embed(
         announce(difference, sentence_transformers)
         value |= {"folder": sentence_transformers, "largest_logit_difference": difference}
     if source is not None and output is not None:
-        given = Given(tuple(text or ()), None, max_seq_len, on_bad_input == "skip")
+        given = Given(tuple(text or ()), None, (), max_seq_len, on_bad_input == "skip")
         count, width = task.embed(trained, source, output, given=given, device=device)
         value |= {"output": output, "vectors": count, "width": width}
     if as_json:

@@ -112,7 +112,7 @@ class LabelledData(Section):
     """Share of `train` to hold out when there is no `validation`. Texts that are equal stay on one side."""
     max_seq_len: Annotated[int, Field(ge=8)] | None = None
     """Longest row in tokens, specials included; longer texts are cut, and counted. 128 when not set, 384 for questions,
-    as in run_glue.py and run_qa.py."""
+    as in run_glue.py and run_qa.py, or what the model takes, where that is less."""
     on_bad_input: Literal["error", "skip"] = "error"
     """What to do with a record that cannot be read or whose text is empty: stop, or leave it out and name it."""
 
@@ -129,7 +129,11 @@ class LabelledData(Section):
     def _columns_agree(self) -> LabelledData:
         if self.text_pair is not None and self.text is None:
             raise Refused("text_pair is set without text", fix="name both columns, or neither")
-        given = [*_listed(self.text), *_listed(self.text_pair), *_listed(self.label)]
+        texts = [*_listed(self.text), *_listed(self.text_pair)]
+        if both := [column for column in texts if column in _listed(self.label)]:
+            what = f"text and label are the same column, {both[0]!r}: a model would read the label in the text"
+            raise Refused(what, fix="name two columns")
+        given = [*texts, *_listed(self.label)]
         if len({type(column) for column in given}) > 1:
             fix = "give numbers for files without a header line, names for others"
             raise Refused("columns are given partly by number and partly by name", fix=fix)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from maskwright.core.errors import SourceError
@@ -48,14 +48,15 @@ class Roles:
 def examples_of(name: str, table: Table, reading: Reading) -> Iterator[Example]:
     roles = _roles(table, reading)
     build = {"token_classification": _words, "question_answering": _question}.get(reading.task.kind, _text)
-    for line, record in table.rows(roles.all):
+    for number, record in table.rows(roles.all):
+        example = Example(name, number, counted=table.counted)
         try:
             missing = [column for column in roles.all if column not in record]
             if missing:
                 raise Unusable(f"has no '{missing[0]}' (keys: {_listed(record)})", "add it")
-            yield build(Example(name, line), record, roles, reading)
+            yield build(example, record, roles, reading)
         except Unusable as error:
-            reading.fault(f"{name}:{line}", error.what, error.fix)
+            reading.fault(example.where, error.what, error.fix)
 
 
 def _roles(table: Table, reading: Reading) -> Roles:
@@ -64,41 +65,42 @@ def _roles(table: Table, reading: Reading) -> Roles:
     texts, labels = KNOWN.get(kind, (PAIRS, LABELS))
     text, pair, label = data.text_columns, data.text_pair, data.label_columns if reading.labelled else []
     if not text:
-        found = next(((a, b) for a, b in texts if a in table.columns and (b is None or b in table.columns)), None)
+        free = {*table.columns} - {*label}
+        found = next(((a, b) for a, b in texts if a in free and (b is None or b in free)), None)
         if found is None:
-            raise _no_column("text", reading.by("text"), table)
+            raise _no_column("text", reading.spelt.text, table)
         text, pair = [found[0]], found[1]
         reading.note(f"the text is column '{text[0]}'" + (f", its pair '{pair}'" if pair else ""))
     if reading.labelled and not label:
-        one = next((column for column in labels if column in table.columns), None)
+        one = next((column for column in labels if column in table.columns and column not in [*text, pair]), None)
         if one is None:
-            raise _no_column("labels", reading.by("label"), table)
+            raise _no_column("labels", reading.spelt.label, table)
         label = [one]
         reading.note(f"the label is column '{one}'")
     if kind == "question_answering" and pair is None:
-        raise _no_column("context", reading.by("text_pair"), table)
+        raise _no_column("context", reading.spelt.text_pair, table)
     key: list[Column] = ["id"] if kind == "question_answering" and "id" in table.columns else []
     roles = Roles(text, pair, label, key)
-    for column in roles.all:
-        if column not in table.columns:
-            raise SourceError(
-                f"has no column {column!r} (columns: {_listed(table.columns)})",
-                where=table.header,
-                fix=other_delimiter(table.columns)
-                or f"name another {'under data:' if reading.labelled else 'with --text'}, or give numbers from 0 "
-                "where the files have no header line",
-            )
+    pairs = [] if pair is None else [pair]
+    for by, columns in ((reading.spelt.text, text), (reading.spelt.text_pair, pairs), (reading.spelt.label, label)):
+        if missing := [column for column in columns if column not in table.columns]:
+            what = f"has no column {missing[0]!r} (columns: {_listed(table.columns)})"
+            raise SourceError(what, where=table.header, fix=_name_it("another", by, table))
+    if not data.has_header and not reading.labelled:  # a header line in a file that was to have none is no fault
+        given = " and ".join(map(str, [*text, *pairs]))
+        reading.note(f"the text is column {given}, and the first line is a text as well: no header line is expected")
     return roles
 
 
 def _no_column(what: str, by: str, table: Table) -> SourceError:
     columns = _listed(table.columns)
-    return SourceError(
-        f"has no column with a usual name for the {what} (columns: {columns})",
-        where=table.header,
-        fix=other_delimiter(table.columns)
-        or f"name it {by}, or give its number from 0 where the files have no header line",
-    )
+    what = f"has no column with a usual name for the {what} (columns: {columns})"
+    return SourceError(what, where=table.header, fix=_name_it("it", by, table))
+
+
+def _name_it(which: str, by: str, table: Table) -> str:
+    numbers = ", or give its number from 0 where the files have no header line" if table.numbered else ""
+    return other_delimiter(table.columns) or f"name {which} {by}{numbers}"
 
 
 def _listed(columns: Any) -> str:
@@ -117,12 +119,12 @@ def _text(example: Example, record: Record, roles: Roles, reading: Reading) -> E
     labels: tuple[str, ...] = ()
     value = 0.0
     if roles.label and reading.task.kind == "regression":
-        value = _number(record[roles.label[0]], roles.label[0])
+        value = _number(record[roles.label[0]], roles.label[0], reading)
     elif roles.label and reading.task.kind == "multi_label_classification":
         labels = _several(record, roles.label, reading)
     elif roles.label:
         labels = (_class(record[roles.label[0]], roles.label[0], reading),)
-    return Example(example.file, example.line, text, pair, labels=labels, value=value)
+    return replace(example, text=text, text_pair=pair, labels=labels, value=value)
 
 
 def _string(cell: Any, column: Column) -> str:
@@ -140,7 +142,7 @@ def _string(cell: Any, column: Column) -> str:
     return cell
 
 
-def _number(cell: Any, column: Column) -> float:
+def _number(cell: Any, column: Column, reading: Reading) -> float:
     try:
         value = float(cell) if isinstance(cell, str | int | float) and not isinstance(cell, bool) else math.nan
     except (ValueError, OverflowError):
@@ -148,7 +150,7 @@ def _number(cell: Any, column: Column) -> float:
     if not math.isfinite(value):
         raise Unusable(
             f"label {cell!r:.40} in column {column!r} is not a number",
-            "repair it, or name the label's column under data.label",
+            f"repair it, or name the label's column {reading.spelt.label}",
         )
     return value
 
@@ -223,7 +225,7 @@ def tagged(example: Example, words: tuple[str, ...], tags: tuple[str, ...], *, l
     for number, tag in enumerate(tags, 1):
         if not tag:
             raise Unusable(f"word {number} of {len(words)} has no tag", "write one, such as O")
-    return Example(example.file, example.line, words=words, labels=tags)
+    return replace(example, words=words, labels=tags)
 
 
 def _question(example: Example, record: Record, roles: Roles, reading: Reading) -> Example:
@@ -254,4 +256,4 @@ def asked(example: Example, question: str, context: str, answers: list[Answer], 
                 f"answer {text!r:.60} is not in its context at character {start}, where {found!r:.60} is",
                 "count answer_start in characters from 0",
             )
-    return Example(example.file, example.line, question, context, answers=tuple(answers), key=key)
+    return replace(example, text=question, text_pair=context, answers=tuple(answers), key=key)

@@ -98,8 +98,8 @@ def _columns(name: str, first: Row, reading: Reading) -> tuple[int, int]:
             raise SourceError(
                 f"has columns without names, so none is {column!r}",
                 where=f"{name}:{first[0]}",
-                fix=f"give {'data.text and data.label' if reading.labelled else '--text'} as numbers from 0, or leave "
-                "them out",
+                fix=f"name it {reading.spelt.text if column is word else reading.spelt.label} by its number from 0, or "
+                "leave it out",
             )
         if column >= width:
             raise SourceError(

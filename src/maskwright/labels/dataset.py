@@ -56,8 +56,6 @@ def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
             f"(data.validation_fraction {data.validation_fraction:g})"
         )
     _note_header(reading, splits["train"], labels)
-    for sentence in odd(labels, task):
-        reading.note(sentence)
     whole = len(train)
     train = take_fraction(train, task, seed, data.fraction)
     if data.fraction < 1.0:
@@ -73,6 +71,7 @@ def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
         skipped=tuple(reading.skipped),
         notes=tuple(reading.notes),
         unused=tuple(name for name, count in counts["train"].items() if not count),
+        odd=tuple(odd(labels, task)),
     )
     return Dataset(train, validation, used["test"], labels, report, _fingerprint(used, labels))
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from maskwright.core.console import note
 from maskwright.core.errors import InputError
 from maskwright.core.finetuning import Task
-from maskwright.labels.example import Example
+from maskwright.labels.example import IN_CONFIGURATION, Example, Spelt
 from maskwright.text.tokenizer import parsed
 from maskwright.text.vocabulary import read_tokenizer, read_vocabulary, tokenizer_file
 
@@ -89,9 +89,12 @@ def encode(
     *,
     labelled: bool = True,
     token_type_stride: int = 0,
+    longest: int = 0,
+    spelt: Spelt = IN_CONFIGURATION,
 ) -> Encoded:
     """`tokenizer_folder`: a folder with tokenizer.json, or the file. `labels`: in the order of their ids.
-    `token_type_stride`: the model's (`ModelConfig`).
+    `token_type_stride`: the model's (`ModelConfig`), and `longest` its `max_seq_len`, from which the fix of a question
+    that is too long follows.
 
     Ids equal those of `transformers`: its template, longest-first truncation of pairs, special tokens in a text
     recognised; words as with `is_split_into_words` and `add_prefix_space`. Raises `TokenizerError`, `InputError`.
@@ -100,7 +103,9 @@ def encode(
     if task.kind == "token_classification":
         return _words(tokenizer, examples, {name: id for id, name in enumerate(labels)}, max_seq_len)
     if task.kind == "question_answering":
-        return _windows(tokenizer, examples, task.doc_stride, max_seq_len, token_type_stride)
+        questions = [one.text.lstrip() for one in examples]  # SQuAD has some that would fill a window with white space
+        _refuse_long(tokenizer, examples, questions, task.doc_stride, max_seq_len, longest, spelt)
+        return _windows(tokenizer, examples, questions, task.doc_stride, max_seq_len, token_type_stride)
     tokenizer.enable_truncation(max_seq_len, strategy="longest_first")
     rows: list[NDArray[np.int32]] = []
     types: list[NDArray[np.int32]] = []
@@ -126,24 +131,27 @@ def open_tokenizer(location: str, *, words: bool = False) -> Any:
     """
     content = read_tokenizer(location)[0]
     if words:
-        content = {**content, "pre_tokenizer": _with_prefix_space(content.get("pre_tokenizer"))}
+        # The post-processor has to know of the space as well, or it takes the first letter for it in the offsets.
+        steps = ("pre_tokenizer", "post_processor")
+        content = {**content, **{step: _with_prefix_space(content.get(step)) for step in steps}}
     tokenizer = parsed(content, tokenizer_file(location), as_it_is=not words)
     if tokenizer.num_special_tokens_to_add(False) < 2:
-        _add_template(tokenizer, location)
+        _add_template(tokenizer, location, prefix_space=words)
     return tokenizer
 
 
 def _with_prefix_space(step: Any) -> Any:
-    """The pre-tokenizer with `add_prefix_space` in its byte-level part: words are then split as in running text."""
+    """A step of the tokenizer with `add_prefix_space` in its byte-level part: words are then split as in running
+    text."""
     if isinstance(step, list):
         return [_with_prefix_space(part) for part in step]
     if not isinstance(step, dict):
         return step
     changed = {key: _with_prefix_space(value) for key, value in step.items()}
-    return changed | ({"add_prefix_space": True} if step.get("type") == "ByteLevel" else {})
+    return changed | ({"add_prefix_space": True} if step.get("type") in ("ByteLevel", "RobertaProcessing") else {})
 
 
-def _add_template(tokenizer: Any, location: str) -> None:
+def _add_template(tokenizer: Any, location: str, *, prefix_space: bool) -> None:
     """`<s> a </s></s> b </s>` where a row ends in `</s>`, as RoBERTa, XLM-R and CamemBERT have it; else BERT's
     `[CLS] a [SEP] b [SEP]`."""
     from tokenizers import processors
@@ -153,7 +161,7 @@ def _add_template(tokenizer: Any, location: str) -> None:
     if end == "</s>" and vocabulary.kind == "byte_level_bpe":
         # Offsets matter for questions, and these are RoBERTa's: an answer begins behind the space.
         tokenizer.post_processor = processors.RobertaProcessing(
-            (end, last), (begin, first), trim_offsets=True, add_prefix_space=False
+            (end, last), (begin, first), trim_offsets=True, add_prefix_space=prefix_space
         )
     else:
         pair = [begin, "$A", end, end, "$B", end] if end == "</s>" else [begin, "$A", end, "$B:1", f"{end}:1"]
@@ -216,11 +224,14 @@ def _words(tokenizer: Any, examples: Sequence[Example], id_of: dict[str, int], m
 
 
 def _windows(
-    tokenizer: Any, examples: Sequence[Example], doc_stride: int, max_seq_len: int, token_type_stride: int
+    tokenizer: Any,
+    examples: Sequence[Example],
+    questions: list[str],
+    doc_stride: int,
+    max_seq_len: int,
+    token_type_stride: int,
 ) -> Encoded:
     """The question stands first in each window. An answer that is not wholly inside a window is no answer there."""
-    questions = [one.text.lstrip() for one in examples]  # SQuAD has some that would fill a window with white space
-    _refuse_long(tokenizer, examples, questions, doc_stride, max_seq_len)
     tokenizer.enable_truncation(max_seq_len, stride=doc_stride, strategy="only_second")
     rows, types, of_example, starts, ends, characters = [], [], [], [], [], []
     for first in range(0, len(examples), AT_ONCE):
@@ -259,7 +270,13 @@ def _span(spans: Ints, one: Example) -> tuple[int, int]:
 
 
 def _refuse_long(
-    tokenizer: Any, examples: Sequence[Example], questions: list[str], doc_stride: int, max_seq_len: int
+    tokenizer: Any,
+    examples: Sequence[Example],
+    questions: list[str],
+    doc_stride: int,
+    max_seq_len: int,
+    longest: int,
+    spelt: Spelt,
 ) -> None:
     """Each window needs room for more of the context than it shares with the next one."""
     specials = tokenizer.num_special_tokens_to_add(True)
@@ -268,9 +285,16 @@ def _refuse_long(
         for one, encoding in zip(examples[first:], batch, strict=False):
             room = max_seq_len - specials - len(encoding.ids)
             if room <= doc_stride:
+                size, fixes = specials + len(encoding.ids), []
+                # Where nobody can name the windows' overlap, it is at most a third of a row.
+                enough = size + 1 + (doc_stride if spelt.doc_stride else size // 2)
+                if spelt.max_seq_len and enough <= longest:
+                    fixes.append(f"set {spelt.max_seq_len} to {enough} or more")
+                if spelt.doc_stride and room > 0:
+                    fixes.append(f"set {spelt.doc_stride} below {room}")
                 raise InputError(
-                    f"the question's {len(encoding.ids)} tokens leave {max(room, 0)} for the context, and windows "
-                    f"share {doc_stride}",
+                    f"the question's {len(encoding.ids)} tokens leave {max(room, 0)} of a row's {max_seq_len} for the "
+                    f"context, and windows share {doc_stride}",
                     where=one.where,
-                    fix="raise data.max_seq_len, or lower task.doc_stride",
+                    fix=", or ".join(fixes) or "shorten the question, or take a model of longer rows",
                 )

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from maskwright.core.errors import SourceError
 from maskwright.core.finetuning import LabelledData, Task
+
+Counted = Literal["line", "record"]
+"""What the numbers of a file's examples count, from 1: its lines, or the records of Parquet, SQuAD and a JSON list."""
+
+
+def place(file: str, number: int, counted: Counted) -> str:
+    return f"{file}:{number}" if counted == "line" else f"{file} record {number}"
 
 
 class Answer(NamedTuple):
@@ -21,7 +28,7 @@ class Example:
 
     file: str
     line: int
-    """Line in the file, from 1; the record's number in Parquet, in SQuAD and in a JSON list."""
+    """Its number in the file: see `counted`."""
     text: str = ""
     """The text, the first of a pair, or the question."""
     text_pair: str | None = None
@@ -35,10 +42,11 @@ class Example:
     """Only for questions. None of them means that the context has no answer."""
     key: str = ""
     """A question's id in SQuAD."""
+    counted: Counted = "line"
 
     @property
     def where(self) -> str:
-        return f"{self.file}:{self.line}"
+        return place(self.file, self.line, self.counted)
 
     @property
     def content(self) -> str:
@@ -60,6 +68,22 @@ class Skipped(NamedTuple):
     what: str
 
 
+@dataclass(frozen=True)
+class Spelt:
+    """How whoever asks says where a column is and how long a row is, so that a fix can be typed: in a run's
+    configuration, if nothing else is given. None for what there is no way to say."""
+
+    text: str = "under data.text"
+    text_pair: str = "under data.text_pair"
+    label: str = "under data.label"
+    skip: str | None = "data.on_bad_input: skip"
+    max_seq_len: str | None = "data.max_seq_len"
+    doc_stride: str | None = "task.doc_stride"
+
+
+IN_CONFIGURATION = Spelt()
+
+
 @dataclass
 class Reading:
     """How files are read, and what is noticed on the way."""
@@ -68,13 +92,10 @@ class Reading:
     task: Task
     labelled: bool = True
     """False for texts that are to be predicted: no label is looked for."""
+    spelt: Spelt = IN_CONFIGURATION
     notes: dict[str, None] = field(default_factory=dict)
     """What was decided for the user, in sentences; each is said once."""
     skipped: list[Skipped] = field(default_factory=list)
-
-    def by(self, name: str) -> str:
-        """Where a user names a column: in the configuration, or in an option of a command that predicts."""
-        return f"under data.{name}" if self.labelled else f"with --{name.replace('_', '-')}"
 
     def note(self, sentence: str) -> None:
         self.notes.setdefault(sentence)
@@ -82,6 +103,5 @@ class Reading:
     def fault(self, where: str, what: str, fix: str) -> None:
         """A record that cannot be used: raises `SourceError`, or remembers it (`data.on_bad_input: skip`)."""
         if self.data.on_bad_input == "error":
-            skip = "data.on_bad_input: skip" if self.labelled else "--on-bad-input skip"
-            raise SourceError(what, where=where, fix=f"{fix}, or {skip}")
+            raise SourceError(what, where=where, fix=fix + (f", or {self.spelt.skip}" if self.spelt.skip else ""))
         self.skipped.append(Skipped(where, what))

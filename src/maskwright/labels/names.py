@@ -102,12 +102,15 @@ def odd(labels: Sequence[str], task: Task) -> list[str]:
         words = " ".join(name.casefold().split())
         alike.setdefault(words.removesuffix(".0") if WHOLE.fullmatch(words) else words, []).append(name)
     said = [
-        f"labels {shortened(some)} are told apart: one label is written in one way"
+        f"the labels {shortened(some)} count as {len(some)} different ones: if they are one, write them alike"
         for some in alike.values()
         if some[1:]
     ]
     if missing := [name for name in labels if name.casefold() in MISSING]:
-        said.append(f"the label {missing[0]} is a class like others: leave a record without a label out")
+        said.append(
+            f"the label {missing[0]} counts as a class like others: if it says that a label is missing, leave its "
+            "records out"
+        )
     if task.kind == "multi_label_classification":
         other = [name for name in labels if any(mark in name for mark in ",;|" if mark != task.separator)]
         said += (

@@ -20,8 +20,9 @@ def read_examples(location: str, reading: Reading) -> list[Example]:
     """The examples of a file or glob, files sorted by name. Raises `InputError` (exit 2) with file and line."""
     found = [example for name in storage.expand([location]) for example in _read(name, reading)]
     if not found:
-        skip = "data.on_bad_input" if reading.labelled else "--on-bad-input"
-        raise SourceError("holds no examples", where=location, fix=f"check the file, and {skip} if it is skip")
+        skipping = reading.spelt.skip if reading.data.on_bad_input == "skip" else None
+        fix = "check the file" + (f", or leave out {skipping}" if skipping else "")
+        raise SourceError("holds no examples", where=location, fix=fix)
     return found
 
 

@@ -60,6 +60,8 @@ class Report:
     """What was decided for the user."""
     unused: tuple[str, ...]
     """Labels of `task.labels` without a training example."""
+    odd: tuple[str, ...] = ()
+    """Sentences on labels that are most likely one, or none at all."""
 
     def warnings(self) -> list[str]:
         lines = list(map(str, self.findings))
@@ -69,7 +71,7 @@ class Report:
             lines.append(f"{len(self.skipped):,} records are left out ({named}{rest})")
         if self.unused:
             lines.append(f"no training example has the label {shortened(self.unused)}")
-        return lines
+        return [*lines, *self.odd]
 
 
 def examine(splits: Mapping[str, Sequence[Example]], task: Task) -> list[Finding]:
@@ -116,7 +118,7 @@ def _finding(
     places = []
     for (one, first), differs in zip(found[:PLACES], relabelled, strict=False):
         mine, theirs = (f" '{shortened([label_text(each, task)])}'" if differs else "" for each in (one, first))
-        earlier = f"line {first.line}" if first.file == one.file else first.where
+        earlier = f"{first.counted} {first.line}" if first.file == one.file else first.where
         places.append(f"{one.where}{mine} as {earlier}{theirs}")
     yield Finding(kind, splits, len(found), sum(relabelled), tuple(places))
 

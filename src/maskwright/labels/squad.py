@@ -24,17 +24,18 @@ def read_squad(name: str, reading: Reading) -> Iterator[Example]:
     if not isinstance(articles, list) or not articles:
         raise _not_squad("no list under 'data'", name)
     if not isinstance(articles[0], dict) or "paragraphs" not in articles[0]:
-        yield from examples_of(name, records_table(name, [*enumerate(articles, 1)], reading), reading)
+        yield from examples_of(name, records_table(name, [*enumerate(articles, 1)], reading, "record"), reading)
         return
     number = 0
     for article in articles:
         for paragraph in _part(article, "paragraphs", name):
             for question in _part(paragraph, "qas", name):
                 number += 1
+                example = Example(name, number, counted="record")
                 try:
-                    yield _question(Example(name, number), question, paragraph, reading)
+                    yield _question(example, question, paragraph, reading)
                 except Unusable as error:
-                    reading.fault(f"{name}:{number}", error.what, error.fix)
+                    reading.fault(example.where, error.what, error.fix)
 
 
 def _one_object(text: str, name: str) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from maskwright.core import storage
 from maskwright.core.errors import SourceError
-from maskwright.labels.example import Reading
+from maskwright.labels.example import Counted, Reading, place
 from maskwright.text.compression import COMPRESSIONS, guarded, open_text, refuse_utf16
 from maskwright.text.records import parquet_columns, parquet_rows
 from maskwright.text.sources import BYTE_ORDER_MARK
@@ -24,13 +24,17 @@ COPY_AGAIN = "copy it again from its origin"
 
 @dataclass
 class Table:
-    """The columns of one file, and its records as (line, {column: value}); a cell of CSV is a `str`."""
+    """The columns of one file, and its records as (number, {column: value}); a cell of CSV is a `str`."""
 
     columns: list[int | str]
     header: str
     """Where the columns are named, for errors: file, or file and line."""
     rows: Callable[[list[int | str]], Rows]
     """Takes the columns that are wanted; a record may hold more, and one of JSON lines may hold fewer."""
+    counted: Counted = "line"
+    """What the numbers of `rows` are."""
+    numbered: bool = False
+    """Whether columns have numbers where a file of this kind has no header line."""
 
 
 def ending(name: str) -> str:
@@ -112,7 +116,7 @@ def _csv(name: str, delimiter: str, reading: Reading) -> Table:
             else:
                 reading.fault(f"{name}:{line}", *ragged(len(row), len(columns), delimiter))
 
-    return Table(columns, f"{name}:{first_line}", records)
+    return Table(columns, f"{name}:{first_line}", records, numbered=True)
 
 
 def _column(name: str, reading: Reading) -> int | str:
@@ -131,7 +135,7 @@ def _json(name: str, reading: Reading) -> Table:
             where = f"{name}:{text.count(chr(10), 0, len(text) - len(more)) + 1}"
             fix = "write one list, or one object on each line"
             raise SourceError("has more after the end of its list", where=where, fix=fix)
-        return records_table(name, [*enumerate(found, 1)], reading)
+        return records_table(name, [*enumerate(found, 1)], reading, "record")
     records = []
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
@@ -139,20 +143,21 @@ def _json(name: str, reading: Reading) -> Table:
                 records.append((number, json_value(line)))
             except NotJSON as error:
                 reading.fault(f"{name}:{number}", str(error), "write one object on each line")
-    return records_table(name, records, reading)
+    return records_table(name, records, reading, "line")
 
 
-def records_table(name: str, records: list[tuple[int, Any]], reading: Reading) -> Table:
+def records_table(name: str, records: list[tuple[int, Any]], reading: Reading, counted: Counted) -> Table:
     """A table of JSON objects; its columns are the keys of the first. Raises `SourceError` where there is none, and for
     one object of whole columns."""
     objects = [(line, record) for line, record in records if isinstance(record, dict)]
     fix = 'write {"text": …, "label": …} for each example; with pandas: to_json(FILE, orient="records", lines=True)'
     if records and not objects:
-        raise SourceError("is not an object with keys", where=f"{name}:{records[0][0]}", fix=fix)
-    first_line, first = objects[0] if objects else (1, {})
+        raise SourceError("is not an object with keys", where=place(name, records[0][0], counted), fix=fix)
+    number, first = objects[0] if objects else (1, {})
+    header = place(name, number, counted)
     kinds = {*map(type, first.values())} if len(records) == 1 < len(first) else set()
     if kinds in ({list}, {dict}) and reading.task.kind != "token_classification":
-        raise SourceError("is one object of whole columns", where=f"{name}:{first_line}", fix=fix)
+        raise SourceError("is one object of whole columns", where=header, fix=fix)
     columns: list[int | str] = [*first]
 
     def rows(_: list[int | str]) -> Rows:
@@ -160,9 +165,11 @@ def records_table(name: str, records: list[tuple[int, Any]], reading: Reading) -
             if isinstance(record, dict):
                 yield number, record
             else:
-                reading.fault(f"{name}:{number}", "is not an object with keys", 'write {"text": …, "label": …}')
+                reading.fault(
+                    place(name, number, counted), "is not an object with keys", 'write {"text": …, "label": …}'
+                )
 
-    return Table(columns, f"{name}:{first_line}", rows)
+    return Table(columns, header, rows, counted)
 
 
 def parsed_json(text: str, name: str) -> tuple[Any, int]:
@@ -185,6 +192,7 @@ def _parquet(name: str) -> Table:
             try:
                 yield number, {column: scalar.as_py() for column, scalar in zip(names, scalars, strict=True)}
             except UnicodeDecodeError as error:
-                raise SourceError(f"is damaged: {error}", where=f"{name}:{number}", fix=COPY_AGAIN) from None
+                where = place(name, number, "record")
+                raise SourceError(f"is damaged: {error}", where=where, fix=COPY_AGAIN) from None
 
-    return Table(columns, name, rows)
+    return Table(columns, name, rows, "record")

@@ -32,22 +32,22 @@ def embed(model: TrainedModel, source: str, output: str, *, given: Given, device
     examples, data = read_texts(model, TEXTS, source, given)
     if examples[0].text_pair is not None:
         raise InputError("has two texts", where=source, fix="name the column of one with --text")
-    length = row_length(model, TEXTS, data)
-    found = vectors(model, examples, length, device)
+    length = row_length(model, TEXTS, data, given.spelt)
+    found = vectors(model, examples, length, device, "--device")
     write_vectors(output, found, [{"line": one.line, "text": one.text} for one in examples])
     say(f"{output}: {several(found.shape[0], 'vector')} of {found.shape[1]} numbers")
     return found.shape[0], found.shape[1]
 
 
 def vectors(
-    model: TrainedModel, examples: Sequence[Example], max_seq_len: int, device: str = "auto"
+    model: TrainedModel, examples: Sequence[Example], max_seq_len: int, device: str = "auto", option: str = "device"
 ) -> NDArray[np.float32]:
     """[examples, D]: means of the last hidden states, those of special tokens included. How many texts were cut is
-    said."""
+    said. `option`: how the user names a device."""
     from maskwright.engines.torch.pooling import mean_pooler
     from maskwright.engines.torch.prepare import choose_device
 
-    pool, parts, cut = mean_pooler(model.config, model.parameters, choose_device(device)), [], 0
+    pool, parts, cut = mean_pooler(model.config, model.parameters, choose_device(device, option)), [], 0
     with progress("embed", len(examples), "texts") as bar:
         for first in range(0, len(examples), EXAMPLES_AT_ONCE):
             some = examples[first : first + EXAMPLES_AT_ONCE]

@@ -197,6 +197,7 @@ def model_card(model: TrainedModel, difference: float) -> str:
     """README.md from the run's own record: what was trained on which text, and how it was checked."""
     shape, base = model.config, _base_name(_base(model.run))
     on_hub = base if base and "/" in base else hub.full_name(base)
+    how = "fine-tuned" if model.task else "continued"
     lines = [
         "---",
         "# language: en",
@@ -217,7 +218,7 @@ def model_card(model: TrainedModel, difference: float) -> str:
         f"A {FAMILIES[shape.architecture].title} encoder ({shape.num_hidden_layers} layers x {shape.hidden_size}, "
         f"{shape.num_attention_heads} heads, feed-forward {shape.intermediate_size:,}, "
         f"{human_count(count_parameters(shape))} parameters, vocabulary {shape.vocab_size:,}, up to "
-        f"{shape.max_seq_len} tokens), {f'continued from {literal(base)}' if base else 'trained'} with maskwright.",
+        f"{shape.max_seq_len} tokens), {f'{how} from {literal(base)}' if base else 'trained'} with maskwright.",
         "",
         f"Exported from {'step ' + format(model.step, ',') if model.step is not None else 'a model folder'}. Loaded "
         f"in transformers {importlib.metadata.version('transformers')}, its fp32 logits differ by at most "

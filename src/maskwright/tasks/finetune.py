@@ -16,7 +16,7 @@ from maskwright.core import config as run
 from maskwright.core import storage
 from maskwright.core.console import human_count, note, say
 from maskwright.core.errors import ConfigError
-from maskwright.core.finetuning import FinetuneConfig, default_row
+from maskwright.core.finetuning import FinetuneConfig, Task, default_row
 from maskwright.engines.base import TrainState
 from maskwright.labels.dataset import Dataset, read_dataset
 from maskwright.labels.encode import Encoded, WordTargets, encode
@@ -151,9 +151,8 @@ class PreparedFinetuning:
         if not examples:
             return None
         config = self.config
-        stride, labels = self.model.token_type_stride, self.dataset.labels
-        encoded = encode(
-            examples, self.tokenizer_folder, config.task, labels, self.max_seq_len, token_type_stride=stride
+        encoded = _encoded(
+            examples, self.tokenizer_folder, config.task, self.dataset.labels, self.max_seq_len, self.model
         )
         return Packer.of(encoded, config.task.kind, self.model.pad_token_id)
 
@@ -259,8 +258,7 @@ def prepare_finetuning(
     if longest > model.max_seq_len:
         what = f"data.max_seq_len {longest} is above the {model.max_seq_len} tokens that the model can take"
         raise ConfigError(what, where="data.max_seq_len", fix=f"set it to {model.max_seq_len} or less")
-    stride = model.token_type_stride
-    encoded = encode(dataset.train, tokenizer, config.task, dataset.labels, longest, token_type_stride=stride)
+    encoded = _encoded(dataset.train, tokenizer, config.task, dataset.labels, longest, model)
     resolved = config.resolved(len(encoded))
     chosen_metric(resolved, dataset.labels)
     packer = Packer.of(
@@ -272,6 +270,13 @@ def prepare_finetuning(
     )
     train = Examples(packer, config.seed, config.batch.examples, config.batch.virtual_workers)
     return PreparedFinetuning(resolved, model, dataset, train, start, base, tokenizer, longest)
+
+
+def _encoded(
+    examples: Sequence[Example], tokenizer: str, task: Task, labels: Sequence[str], max_seq_len: int, model: ModelConfig
+) -> Encoded:
+    stride, longest = model.token_type_stride, model.max_seq_len
+    return encode(examples, tokenizer, task, labels, max_seq_len, token_type_stride=stride, longest=longest)
 
 
 def _start(config: FinetuneConfig, base: str | None) -> TrainedModel:

@@ -3,16 +3,18 @@ with, and what is measured when nothing is named."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 from maskwright.core.config import Engine
 from maskwright.core.errors import InputError
 from maskwright.data.opening import open_judging_store, recorded_data, recorded_stores
+from maskwright.labels.example import Spelt
 from maskwright.labels.write import require_writable
 from maskwright.tasks.blimp import Blimp, blimp
 from maskwright.tasks.evaluate import Evaluation, Evaluations, evaluate_sources, row_tokens
 from maskwright.tasks.models import TrainedModel
+from maskwright.tasks.predict import Given
 from maskwright.tasks.pseudo_likelihood import PseudoPerplexity, pseudo_perplexity
 from maskwright.tasks.scores import Scores, judge
 from maskwright.tasks.scores_page import write_page
@@ -40,7 +42,10 @@ class Asked:
     max_rows: int = 512
     seq_len: int | None = None
     layout: str = "auto"
-    text_column: str = "text"
+    text_column: Sequence[str] = ()
+    """Of the text, or of labelled examples: several are joined by a space."""
+    text_pair: str | None = None
+    label: Sequence[str] = ()
     page: str | None = None
     """File that the scores of a fine-tuned model are written to as well."""
 
@@ -49,7 +54,7 @@ USES = {
     "store": ("max_rows", "seq_len"),
     "blimp": ("share",),
     "text": ("seq_len", "layout", "text_column"),
-    "examples": ("page",),
+    "examples": ("text_column", "text_pair", "label", "page"),
 }
 """Which of the other options each measurement takes."""
 
@@ -67,10 +72,11 @@ def measure(
     *,
     device: str = "auto",
     spelt: Callable[[str], str] = str,
-    sources: Callable[[str], Sources] = lambda text: Sources([text]),
+    sources: Callable[[str, str], Sources] = lambda text, column: Sources([text], text_column=column),
 ) -> Measurement:
-    """`sources` opens `asked.text`. Raises `InputError` if more than one measurement is asked for, for an option that
-    it does not take or a value that the model does not, and where the model has nothing to be measured on."""
+    """`sources` opens `asked.text`, of which it is given the column too. Raises `InputError` if more than one
+    measurement is asked for, for an option that it does not take or a value that the model does not, and where the
+    model has nothing to be measured on."""
     require_one(asked, spelt)
     chosen = next((one for one in USES if getattr(asked, one) is not None), None)
     if chosen is None:
@@ -81,18 +87,24 @@ def measure(
         model.require_masked_lm()
     _require_used(asked, chosen, spelt)
     _require_range(model, asked, spelt)
-    engine = Engine(device=device)  # type: ignore[arg-type]
     if chosen == "examples":
         if asked.page is not None:
             require_writable(asked.page, [".html"])
-        scores = judge(model, asked.examples, device)
+        given = Given(asked.text_column, asked.text_pair, asked.label, spelt=_columns(spelt))
+        scores = judge(model, asked.examples, given, spelt, device)
         if asked.page is not None:
             write_page(asked.page, scores)
         return scores
+    from maskwright.engines.torch.prepare import choose_device
+
+    engine = Engine(device=choose_device(device, spelt("device")))  # type: ignore[arg-type]
     if asked.blimp is not None:
         return blimp(model, asked.blimp, share=asked.share, engine=engine)
     if asked.text is not None:
-        return pseudo_perplexity(model, sources(asked.text), seq_len=row_tokens(model, asked.seq_len), engine=engine)
+        if len(asked.text_column) > 1:
+            raise InputError(f"{spelt('text_column')} names several columns", fix=f"name one of {spelt('text')}")
+        text = sources(asked.text, *(asked.text_column or ["text"]))
+        return pseudo_perplexity(model, text, seq_len=row_tokens(model, asked.seq_len), engine=engine)
     if asked.store is not None:
         stores = {"": open_judging_store(asked.store, model.run, model.tokenizer_folder)}
     elif recorded_data(model.run) is None:
@@ -102,6 +114,11 @@ def measure(
         stores = recorded_stores(model.run or {})
     found = evaluate_sources(model, stores, seq_len=asked.seq_len, max_rows=asked.max_rows, engine=engine)
     return found.sources.get("", found)
+
+
+def _columns(spelt: Callable[[str], str]) -> Spelt:
+    text, pair, label = (f"with {spelt(name)}" for name in ("text_column", "text_pair", "label"))
+    return Spelt(text, pair, label, skip=None, max_seq_len=None, doc_stride=None)
 
 
 def _require_used(asked: Asked, chosen: str, spelt: Callable[[str], str]) -> None:

@@ -17,7 +17,7 @@ from maskwright.core.finetuning import LabelledData, Task, default_row, labelled
 from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.labels.encode import Encoded, encode
-from maskwright.labels.example import Example, Reading
+from maskwright.labels.example import IN_CONFIGURATION, Example, Reading, Spelt
 from maskwright.labels.metrics import NO_LABEL, Predictions, decode
 from maskwright.labels.read import read_examples
 from maskwright.labels.rows import Packer, in_order, prediction_batches
@@ -31,32 +31,26 @@ EXAMPLES_AT_ONCE = 2048
 """They are sorted by length and packed together; more would only take more memory."""
 
 
+OPTIONS = Spelt("with --text", "with --text-pair", "", "--on-bad-input skip", "--max-seq-len", None)
+"""Those of the commands that predict."""
+
+
 @dataclass(frozen=True)
 class Given:
     """What a user says of the texts. What is left out is as in the run's own configuration."""
 
     text: Sequence[str] = ()
     text_pair: str | None = None
+    label: Sequence[str] = ()
     max_seq_len: int | None = None
     skip_bad_input: bool = False
+    spelt: Spelt = OPTIONS
 
 
 def read_texts(model: TrainedModel, task: Task, location: str, given: Given) -> tuple[list[Example], LabelledData]:
     """Raises `InputError` with file and line. What was decided for the user, and what was skipped, is said."""
-    values = model.run["config"] if model.run else {}
-    text = [_column(name) for name in given.text] or values.get("data.text")
-    pair = given.text_pair if given.text else given.text_pair or values.get("data.text_pair")
-    if text is None and pair is not None:
-        raise InputError("--text-pair is given without --text", fix="name both columns, or neither")
-    data = labelled_data(
-        location,
-        train=location,
-        text=text,
-        text_pair=_column(pair) if isinstance(pair, str) else pair,
-        max_seq_len=given.max_seq_len or model.max_seq_len,
-        on_bad_input="skip" if given.skip_bad_input else "error",
-    )
-    reading = Reading(data, task, labelled=False)
+    data = data_of(model, location, given)
+    reading = Reading(data, task, labelled=False, spelt=given.spelt)
     examples = read_examples(location, reading)
     for sentence in reading.notes:
         say(sentence)
@@ -67,22 +61,46 @@ def read_texts(model: TrainedModel, task: Task, location: str, given: Given) -> 
     return examples, data
 
 
+def data_of(model: TrainedModel, location: str, given: Given, *, labelled: bool = False) -> LabelledData:
+    """How a file is read: as the user says, else as the run was. Raises `InputError` kinds for columns that do not go
+    together."""
+    values = model.run["config"] if model.run else {}
+    text = [_column(name) for name in given.text] or values.get("data.text")
+    pair = given.text_pair if given.text else given.text_pair or values.get("data.text_pair")
+    if text is None and pair is not None:
+        both = [spelt.rpartition(" ")[2] for spelt in (given.spelt.text_pair, given.spelt.text)]
+        raise InputError(f"{both[0]} is given without {both[1]}", fix="name both columns, or neither")
+    return labelled_data(
+        location,
+        train=location,
+        text=text,
+        text_pair=_column(pair) if isinstance(pair, str) else pair,
+        label=([_column(name) for name in given.label] or values.get("data.label")) if labelled else None,
+        max_seq_len=given.max_seq_len or model.max_seq_len,
+        on_bad_input="skip" if given.skip_bad_input else "error",
+    )
+
+
 def _column(name: str) -> str | int:
     return int(name) if name.isascii() and name.isdigit() else name
 
 
-def row_length(model: TrainedModel, task: Task, data: LabelledData) -> int:
+def row_length(model: TrainedModel, task: Task, data: LabelledData, spelt: Spelt = IN_CONFIGURATION) -> int:
     """Tokens that a text may have: as in training, or where that is not known, as many as the model takes."""
     most = model.config.max_seq_len
     if data.max_seq_len is not None and data.max_seq_len > most:
-        what = f"rows of {data.max_seq_len} tokens were asked for, {model.location} takes {most}"
-        raise InputError(what, fix="give a smaller max_seq_len")
+        what = f"rows of {data.max_seq_len:,} tokens were asked for, and the model takes {most:,}"
+        fix = f"set {spelt.max_seq_len} to {most} or less" if spelt.max_seq_len else None
+        raise InputError(what, where=model.location, fix=fix)
     return data.max_seq_len or (min(most, default_row(task)) if task.kind == "question_answering" else most)
 
 
-def engine_for(model: TrainedModel, device: Any, dtype: Any = "fp32") -> Engine:
-    """In fp32, its numbers are those of the exported folder in `transformers`."""
-    engine = make_engine(model.config, run.Optimizer(), run.Engine(device=device, dtype=dtype), seed=0)
+def engine_for(model: TrainedModel, device: str, option: str, dtype: Any = "fp32") -> Engine:
+    """In fp32, its numbers are those of the exported folder in `transformers`. `option`: where users name a device."""
+    from maskwright.engines.torch.prepare import choose_device
+
+    chosen: Any = choose_device(device, option)
+    engine = make_engine(model.config, run.Optimizer(), run.Engine(device=chosen, dtype=dtype), seed=0)
     engine.write(TrainState(0, model.parameters))
     return engine
 
@@ -93,10 +111,11 @@ def ask(
     examples: Sequence[Example],
     max_seq_len: int,
     *,
+    spelt: Spelt,
     may_be_none: bool | None = None,
 ) -> tuple[Predictions, int]:
     """Predictions in the order of `examples`, and how many of them were cut (words, for words), which is said too.
-    `may_be_none`: see `decode`."""
+    `spelt`: see `encode`. `may_be_none`: see `decode`."""
     task = model.require_task()
     if may_be_none is None:
         may_be_none = not all(one.answers for one in examples)
@@ -114,6 +133,8 @@ def ask(
                 max_seq_len,
                 labelled=False,
                 token_type_stride=model.config.token_type_stride,
+                longest=model.config.max_seq_len,
+                spelt=spelt,
             )
             logits = _logits(engine, model, encoded)
             parts.append(decode(task, encoded, some, logits, model.labels, may_be_none=may_be_none))
@@ -170,17 +191,20 @@ def predict(
     words, asks = task.kind == "token_classification", task.kind == "question_answering"
     kinds = [kind for kind in (*WRITTEN, *COLUMNS[:2]) if kind != ".csv"] if words else [*WRITTEN, *[ANSWERS] * asks]
     require_writable(output, kinds)
+    if may_be_none is not None and not asks:
+        option = "--no-answer" if may_be_none else "--always-answer"
+        raise InputError(f"{option} is for questions, not for {task.kind}", where=model.location, fix="leave it out")
     if probabilities:
         require_probabilities(model)
     if os.path.exists(output) and os.path.exists(source) and os.path.samefile(source, output):
         raise InputError("is the input too", where=output, fix="give --output another name")
     examples, data = read_texts(model, task, source, given)
-    length = row_length(model, task, data)
+    length = row_length(model, task, data, given.spelt)
     if os.path.splitext(output)[1].lower() == ANSWERS:
         _require_ids(examples)
-    engine = engine_for(model, device)
+    engine = engine_for(model, device, "--device")
     none = model.may_be_none or False if may_be_none is None else may_be_none
-    said, _ = ask(engine, model, examples, length, may_be_none=none)
+    said, _ = ask(engine, model, examples, length, spelt=given.spelt, may_be_none=none)
     if words and os.path.splitext(output)[1].lower() in COLUMNS:
         tags = [[_name(model, tag) for tag in outcome] for outcome in said.outcomes]
         write_conll(output, [[*zip(one.words, of, strict=True)] for one, of in zip(examples, tags, strict=True)])
@@ -204,7 +228,8 @@ def _require_ids(examples: Sequence[Example]) -> None:
     first: dict[str, Example] = {}
     for one in examples:
         if not one.key or first.setdefault(one.key, one) is not one:
-            what = f"has the id of line {first[one.key].line}, {one.key!r}" if one.key else "has no id"
+            same = first.get(one.key, one)
+            what = f"has the id of {same.counted} {same.line}, {one.key!r}" if one.key else "has no id"
             fix = "give each question its own `id`, or let --output end in .jsonl"
             raise InputError(f"{what}, under which its answer would be written", where=one.where, fix=fix)
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from maskwright.core.console import warn
 from maskwright.core.errors import InputError
-from maskwright.core.finetuning import labelled_data
 from maskwright.labels.by_label import Calibration, Row, calibration, classification_report, confusion_matrix
 from maskwright.labels.example import Reading
 from maskwright.labels.metrics import measure
 from maskwright.labels.names import check_labels
 from maskwright.labels.read import read_examples
-from maskwright.tasks.models import TrainedModel
-from maskwright.tasks.predict import ask, engine_for, row_length
+from maskwright.tasks.models import RESULTS, TrainedModel
+from maskwright.tasks.predict import Given, ask, data_of, engine_for, row_length
 
 WIDEST = 12
 """Labels up to which a confusion matrix fits a terminal; --json always has it."""
@@ -78,27 +78,34 @@ class Scores:
         return asdict(self)
 
 
-def judge(model: TrainedModel, source: str | None, device: str = "auto") -> Scores:
-    """`source`: a labelled file; when None, the run's own test split, or else its validation file.
+def judge(
+    model: TrainedModel, source: str | None, given: Given, spelt: Callable[[str], str], device: str = "auto"
+) -> Scores:
+    """`source`: a labelled file; when None, the run's own test split, or else its validation file. `spelt`: how the
+    user writes an option.
 
-    Columns and precision are those of the run, so that its results are found again. Raises `InputError` with file and
-    line."""
+    Columns that are not given, and precision, are those of the run, so that its results are found again. Raises
+    `InputError` with file and line."""
     task = model.require_task()
-    values = {key: value for key, value in (model.run or {"config": {}})["config"].items() if key.startswith("data.")}
+    values = model.run["config"] if model.run else {}
     source = source or values.get("data.test") or values.get("data.validation")
     if source is None:
-        raise InputError("names no labelled file", where=model.location, fix="give --input")
-    known = ("text", "text_pair", "label", "on_bad_input")
-    given = {key: values[f"data.{key}"] for key in known if values.get(f"data.{key}") is not None}
-    data = labelled_data(source, train=source, max_seq_len=model.max_seq_len, **given)
-    reading = Reading(data, task)
+        what = "is a folder, which names no labelled file"
+        if model.run:
+            what = f"has neither data.test nor data.validation; its {RESULTS} has the scores on what it held out"
+        raise InputError(what, where=model.location, fix=f"name a labelled file with {spelt('examples')}")
+    given = replace(given, skip_bad_input=values.get("data.on_bad_input") == "skip")
+    data = data_of(model, source, given, labelled=True)
+    reading = Reading(data, task, spelt=given.spelt)
     examples = read_examples(source, reading)
     if reading.skipped:
         warn(f"{len(reading.skipped):,} records are left out, the first at {reading.skipped[0].where}")
     check_labels("given", examples, model.labels, task)
     # fp32 stands in for fp16, which a CPU multiplies at a few per cent of the speed.
     as_trained = "bf16" if model.run and model.run["dtype"] == "bfloat16" else "fp32"
-    said, cut = ask(engine_for(model, device, as_trained), model, examples, row_length(model, task, data))
+    length = row_length(model, task, data, given.spelt)
+    engine = engine_for(model, device, spelt("device"), as_trained)
+    said, cut = ask(engine, model, examples, length, spelt=given.spelt)
     table = confusion_matrix(task, model.labels, examples, said)
     return Scores(
         model.location,

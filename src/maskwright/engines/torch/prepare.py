@@ -32,25 +32,25 @@ COMPILE_PAYS_FLOPS = 1e17
 they save nothing (docs/experiments.md)."""
 
 
-def choose_device(wanted: str) -> str:
+def choose_device(wanted: str, where: str = "engine.device") -> str:
     """`auto` takes a CUDA device when there is one, or else an Apple GPU. Raises `ConfigError` rather than falling
-    back."""
+    back. `where`: where the user names a device."""
     if wanted == "auto":
         return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     if wanted == "mps" and not torch.backends.mps.is_available():
         raise ConfigError(
             "mps was asked for, but torch sees no Apple GPU",
-            where="engine.device",
+            where=where,
             fix="take a Mac with Apple silicon and macOS 14 or later, or say cpu",
         )
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             "cuda was asked for, but torch sees no CUDA device",
-            where="engine.device",
+            where=where,
             fix="check the driver and that torch is a CUDA build, or say cpu",
         )
     if wanted == "tpu":
-        raise ConfigError("torch does not know TPUs", where="engine.device", fix="say engine.kind: jax")
+        raise ConfigError("torch does not know TPUs", where=where, fix="say engine.kind: jax")
     return wanted
 
 
