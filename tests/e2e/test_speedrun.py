@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from scipy import stats
 
@@ -41,6 +42,16 @@ RECIPE: dict[str, Any] = {
     "logging": {"report_to": [], "every_steps": 1},
 }
 Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.mark.parametrize(("gpus", "name", "said"), [(2, "", "is for one GPU"), (1, "Tesla T4", "is not for Tesla T4")])
+def test_the_gpu_is_looked_at_before_a_seed_is_trained(
+    gpus: int, name: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(hardware, "cuda_devices", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: name)
+    with pytest.raises(InputError, match=rf"the track gpu {said}"):
+        race.one_seed(TRACKS["gpu"], None, None, 1, str(tmp_path / "run"))  # type: ignore[arg-type]
 
 
 @contextmanager
