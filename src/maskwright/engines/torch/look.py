@@ -53,6 +53,11 @@ def build() -> dict[str, object]:
     }
 
 
+def gpu_name() -> str:
+    """Of the GPU that a run takes here."""
+    return torch.cuda.get_device_name()
+
+
 def _gpu(number: int) -> dict[str, object]:
     properties = torch.cuda.get_device_properties(number)
     capability = f"{properties.major}.{properties.minor}"

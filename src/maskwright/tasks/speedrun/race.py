@@ -220,9 +220,9 @@ def _lent(track: Track) -> Iterator[None]:
         return
     if hardware.cuda_devices() != 1:
         raise InputError(f"the track {track.name} is for one GPU", fix="set CUDA_VISIBLE_DEVICES to one that is here")
-    import torch
+    from maskwright.engines.torch.look import gpu_name
 
-    here = torch.cuda.get_device_name()
+    here = gpu_name()
     if not any(name in here for name in GPUS):
         raise InputError(f"the track {track.name} is not for {here}", fix=f"take one {' or '.join(GPUS)}")
     yield
