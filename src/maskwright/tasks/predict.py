@@ -111,7 +111,7 @@ def ask(
     examples: Sequence[Example],
     max_seq_len: int,
     *,
-    spelt: Spelt,
+    spelt: Spelt = IN_CONFIGURATION,
     may_be_none: bool | None = None,
 ) -> tuple[Predictions, int]:
     """Predictions in the order of `examples`, and how many of them were cut (words, for words), which is said too.
