@@ -141,7 +141,7 @@ def test_sharded_processes_never_compute_fewer_rows_alone(
     for compute in (lambda: engine.dry_run(loader.batches(0), []), lambda: engine.evaluate(loader.batches(0))):
         with pytest.raises(MaskwrightError, match="the processes were gathering the weights of each layer") as raised:
             compute()
-        assert str(raised.value).endswith("raise batch.virtual_workers in a new run")
+        assert str(raised.value).endswith("lower batch.micro_batch_rows in a new run")
         assert engine.rows_at_once is None
 
 
