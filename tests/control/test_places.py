@@ -158,7 +158,7 @@ def test_what_means_nothing_at_a_target_is_refused_once(cli: Cli, words: list[st
         ("slurm '", '--place: "slurm \'" is no place'),
         ("ray --gpus 1", "maskwright submit ray: no option --gpus"),
         ("ray --job-id a", "maskwright submit ray: no option --job-id"),
-        ("slurm --cpus x", "maskwright submit slurm: --cpus: "),
+        ("slurm --cpus x", "maskwright submit slurm --cpus: is 'x'. Fix: give an integer ≥ 1"),
         ("slurm --sbatch=--array=1", "--sbatch: --array=1 is not yours to say"),
     ],
 )
