@@ -89,7 +89,7 @@ TOP = {"__init__.py", "__main__.py"}
 """The files beside the packages."""
 FOREIGN_TEXT = {
     "cloud/google/errors.py": "Google's answers",
-    "engines/base.py": "torch's and XLA's out of memory",
+    "core/library_errors.py": "torch's and XLA's out of memory",
     "engines/jax/ahead.py": "XLA's out of memory",
     "launch/ray/jobs.py": "the status codes that Ray's client puts into its errors",
     "core/folder.py": "gcsfs's 403, an OSError without a number",
@@ -230,10 +230,12 @@ def test_the_house_is_the_table_of_the_architecture() -> None:
 
 
 def test_help_and_import_load_nothing_heavy() -> None:
-    """That of each place to submit to as well, with what it imports to know its options."""
+    """That of each place to submit to as well, with what it imports to know its options, and an error's last line: a
+    light installation has none of these."""
     code = (
         "import sys, maskwright.cli.main as c; from maskwright.cli.places import PLACES; "
         "code = max(c.run([*words, '--help']) for words in ([], *(['submit', place] for place in PLACES))); "
+        "c._explain(OSError('gone'), 'status', False, False); "
         "heavy = {'torch', 'jax', 'numpy', 'onnx', 'transformers', 'tokenizers', 'pyarrow', 'rich', 'ray'}; "
         "heavy &= set(sys.modules); "
         "sys.exit(code or (f'loaded {sorted(heavy)}' if heavy else 0))"

@@ -15,10 +15,11 @@ from maskwright.core import hardware
 from maskwright.core.cgroups import Cgroups
 from maskwright.core.config import Engine, Optimizer, RunConfig
 from maskwright.core.errors import CheckpointError, MaskwrightError, StoppedEarly
+from maskwright.core.library_errors import is_out_of_memory
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
-from maskwright.engines.base import TrainState, is_out_of_memory
+from maskwright.engines.base import TrainState
 from maskwright.engines.processes import Processes
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.fsdp import Sharded

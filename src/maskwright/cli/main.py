@@ -44,6 +44,7 @@ from maskwright.cli.options import JSON_VERSION, app
 from maskwright.core.console import answer, escaped, print_exception, say
 from maskwright.core.errors import InputError, JobError, MaskwrightError, StoppedEarly, as_record
 from maskwright.core.extras import explain_import
+from maskwright.core.library_errors import is_out_of_memory, is_panic
 from maskwright.core.parent import PARENT, tell_error, tell_reason
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -59,8 +60,6 @@ LESS_MEMORY = {
     "evaluate": "give a shorter --seq-len or a lower --max-rows, or --input with fewer texts",
 }
 """What makes a command take less; others have nothing for that."""
-RUST = "PanicException"
-"""What libraries in Rust break off with, such as tokenizers in the middle of a text. It is no `Exception`."""
 
 
 @app.callback(invoke_without_command=True)
@@ -110,7 +109,7 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != RUST:
+        if not isinstance(error, Exception) and not is_panic(error):
             raise
         if debug:
             print_exception(error)
@@ -174,11 +173,9 @@ def _explain(error: BaseException, command: str, beside: bool, as_json: bool) ->
         if not (beside and (isinstance(error, JobError) or reason in ("agreed", "lost"))):
             _say("error" if reason is None else "stopped", error, as_json)
         return error.exit_code
-    from maskwright.engines.base import is_out_of_memory  # NumPy
-
     if is_out_of_memory(error):
         failed = MaskwrightError("out of memory", fix=LESS_MEMORY.get(command, MORE_MEMORY))
-    elif type(error).__name__ == RUST:
+    elif is_panic(error):
         fix = "see which text it is, or take another tokenizer: it is one of its patterns most often"
         failed = MaskwrightError(f"a library gives up: {error}", fix=fix)
     elif isinstance(error, OSError):

@@ -186,23 +186,6 @@ class Engine(Protocol):
 # ---- shared error messages ----------------------------------------------------------------------------------------
 
 
-OUT_OF_MEMORY = (
-    "can't allocate memory",  # torch's allocator on a CPU
-    "MPS backend out of memory",
-    "RESOURCE_EXHAUSTED",  # XLA
-    "CUDA error: out of memory",  # what CUDA takes beside torch's allocator
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "Cuda failure 2 'out of memory'",  # NCCL, as `ncclUnhandledCudaError`
-    "Cuda failure 'out of memory'",  # older NCCL
-)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """In torch, the error of CUDA's allocator has a type of its own; all others give only a text."""
-    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return named or any(sign in str(error) for sign in OUT_OF_MEMORY)
-
-
 def not_finite(step: int) -> HealthError:
     return HealthError(
         f"step {step}: the loss or its gradient is not finite; stopped before the update",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from maskwright.core.library_errors import is_out_of_memory
+
 SHAPES = ((4096, 768, 3072), (2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192))
 """m, k and n. Encoders use the first two; the others are for devices that finish those too soon."""
 SHAPE_SECONDS = 0.1
@@ -34,7 +36,7 @@ class Ceiling:
         try:
             self.flops_per_second = max(self.flops_per_second, self._measure())
         except (RuntimeError, MemoryError) as error:
-            if not _is_out_of_memory(error):  # a run that fills the device leaves no room for the matrices
+            if not is_out_of_memory(error):  # a run that fills the device leaves no room for the matrices
                 raise
 
     def share(self, flops_per_second: float) -> float:
@@ -57,17 +59,11 @@ def gemm_ceiling(prepare: Callable[[int, int, int], Products]) -> float:
         try:
             fastest = _fastest_product(prepare(m, k, n))
         except (RuntimeError, MemoryError) as error:
-            if number < 2 or not _is_out_of_memory(error):
+            if number < 2 or not is_out_of_memory(error):
                 raise
             break
         best = max(best, 2.0 * m * k * n / fastest)
     return best
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    from maskwright.engines.base import is_out_of_memory  # numpy and half of the product, for an error alone
-
-    return is_out_of_memory(error)
 
 
 def _fastest_product(products: Products) -> float:

@@ -181,15 +181,17 @@ class FineTuning:
     def results(self) -> str:
         return self.directory.path(RESULTS)
 
-    def read(self, name: str, *keys: str) -> Any:
-        """A value of one of its files of JSON. Raises `InputError` where a disk or somebody has damaged it."""
+    def read(self, name: str, *keys: str) -> list[Any]:
+        """The values of dotted keys in one of its files of JSON. Raises `InputError` where a disk or somebody has
+        damaged it."""
         path = self.directory.path(name)
-        value = storage.read_json(path, fix=MAKE_AGAIN)
-        for key in keys:
-            if not isinstance(value, dict) or key not in value:
-                raise InputError(f"has no {'.'.join(keys)}", where=path, fix=MAKE_AGAIN)
-            value = value[key]
-        return value
+        found = [storage.read_json(path, fix=MAKE_AGAIN)] * len(keys)
+        for place, dotted in enumerate(keys):
+            for key in dotted.split("."):
+                if not isinstance(found[place], dict) or key not in found[place]:
+                    raise InputError(f"has no {dotted}", where=path, fix=MAKE_AGAIN)
+                found[place] = found[place][key]
+        return found
 
     @property
     def ended(self) -> bool:
@@ -459,7 +461,8 @@ def _require_end(run: FineTuning, code: int) -> None:
         time.sleep(0.2)
     if run.ended and code in (0, StoppedEarly.exit_code):  # which is also what is said of a job that nobody knows
         split = "validation" if run.search else "test"
-        say(f"{run.name}: {split} {run.task.metric} {run.read(RESULTS, split, run.task.metric):.4f}")
+        (score,) = run.read(RESULTS, f"{split}.{run.task.metric}")
+        say(f"{run.name}: {split} {run.task.metric} {score:.4f}")
     elif run.fault:
         warn(f"{run.name}: {run.fault}")
     elif code == StoppedEarly.exit_code:
@@ -476,7 +479,8 @@ def _require_end(run: FineTuning, code: int) -> None:
 def validation_score(run: FineTuning) -> float:
     """Of its best checkpoint; of a run that its health check stopped, the best that it came to, or else 0."""
     if run.ended:
-        return float(run.read(RESULTS, "validation", run.task.metric))
+        (score,) = run.read(RESULTS, f"validation.{run.task.metric}")
+        return float(score)
     key = f"valid_{run.task.metric}"
     return max((line[key] for line in run.directory.read_metrics() if key in line), default=0.0)
 

@@ -159,9 +159,10 @@ def verdict_task(task: LabelledTask) -> verdict.Task:
 def outcomes(task: LabelledTask, run: FineTuning) -> verdict.Outcomes:
     """A run's predictions for the test examples, in the form of the verdict's kind of task."""
     name = "predictions-test.json"
-    if run.read(name, "where") != [one.where for one in task.dataset.test]:
+    where, found = run.read(name, "where", "outcomes")
+    if where != [one.where for one in task.dataset.test]:
         raise InputError("holds predictions for other examples", where=run.directory.path(name), fix=MAKE_AGAIN)
-    given = tuple(tuple(one) if isinstance(one, list) else one for one in run.read(name, "outcomes"))
+    given = tuple(tuple(one) if isinstance(one, list) else one for one in found)
     labels = task.dataset.labels
     if task.config.task.kind == "question_answering":
         score = exact_match if task.metric == "exact_match" else overlap_f1
@@ -178,12 +179,13 @@ def _run(run: FineTuning, pretraining_run: str) -> verdict.Run:
     if not run.ended:
         fault = f"its health check stopped it, and its last finite weights are scored: {run.fault}"
         ended = with_last_finite_weights(run)
+    (score,) = ended.read(RESULTS, f"test.{run.task.metric}")
     return verdict.Run(
         run.start.name,
         pretraining_run,
         run.task.name,
         run.seed,
-        float(ended.read(RESULTS, "test", run.task.metric)),
+        float(score),
         outcomes(run.task, ended),
         final_loss=losses[-1] if losses else None,
         lowest_loss=min(losses, default=None),

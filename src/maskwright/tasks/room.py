@@ -12,7 +12,8 @@ from maskwright.core.config import RunConfig
 from maskwright.core.console import human_bytes, human_count, note, several
 from maskwright.core.errors import MaskwrightError
 from maskwright.core.finetuning import FinetuneConfig
-from maskwright.engines.base import Engine, is_out_of_memory
+from maskwright.core.library_errors import is_out_of_memory
+from maskwright.engines.base import Engine
 from maskwright.engines.choose import choose_device
 from maskwright.engines.muon import HIDDEN_ROLES
 from maskwright.engines.processes import launch_variables

@@ -22,9 +22,10 @@ from typing import Any, Literal
 from maskwright.core import storage
 from maskwright.core.console import progress, say, warn
 from maskwright.core.errors import InputError, MaskwrightError, SourceError, TokenizerError
+from maskwright.core.library_errors import is_panic
 from maskwright.text.bounds import require_bounded, require_quick
 from maskwright.text.sources import Sources
-from maskwright.text.vocabulary import Vocabulary, read_tokenizer, read_vocabulary, tokenizer_file
+from maskwright.text.vocabulary import TRAIN_ONE, Vocabulary, read_tokenizer, read_vocabulary, tokenizer_file
 
 TrainedKind = Literal["bpe", "wordpiece", "unigram"]
 ROBERTA = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
@@ -262,7 +263,7 @@ def parsed(content: dict[str, Any], path: str, *, as_it_is: bool) -> Any:
 
     require_bounded(content, path)
     require_quick(content, path)
-    fix = "restore the file, or train one with `maskwright tokenizer train`"
+    fix = f"restore the file, or {TRAIN_ONE}"
     try:
         with no_panic(path):
             tokenizer = Tokenizer.from_file(path) if as_it_is else Tokenizer.from_str(json.dumps(content))
@@ -281,7 +282,7 @@ def no_panic(location: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if type(error).__name__ != "PanicException":
+        if not is_panic(error):
             raise
         fix = "see which text it is, or train another tokenizer with `maskwright tokenizer train`"
         raise TokenizerError(f"the library gives up: {error}", where=location, fix=fix) from None

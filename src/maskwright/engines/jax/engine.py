@@ -24,6 +24,7 @@ from maskwright.core import config as run
 from maskwright.core.config import shared_out
 from maskwright.core.console import warn
 from maskwright.core.errors import MaskwrightError
+from maskwright.core.library_errors import is_out_of_memory
 from maskwright.data.batch import Batch
 from maskwright.engines.base import (
     EvalStats,
@@ -32,7 +33,6 @@ from maskwright.engines.base import (
     StepStats,
     TrainState,
     fewer_at_once,
-    is_out_of_memory,
     not_finite,
     one_row_too_long,
 )

@@ -25,6 +25,7 @@ from maskwright.core import config as run
 from maskwright.core.config import shared_out
 from maskwright.core.console import several, warn
 from maskwright.core.errors import MaskwrightError
+from maskwright.core.library_errors import is_out_of_memory
 from maskwright.data import bits
 from maskwright.data.batch import Batch
 from maskwright.engines.base import (
@@ -35,7 +36,6 @@ from maskwright.engines.base import (
     StepStats,
     TrainState,
     fewer_at_once,
-    is_out_of_memory,
     not_finite,
     one_row_too_long,
 )

@@ -13,8 +13,9 @@ from functools import partial
 from maskwright.core.console import human_bytes, human_time, several
 from maskwright.core.errors import ConfigError, MaskwrightError
 from maskwright.core.hardware import usable_memory_bytes
+from maskwright.core.library_errors import is_out_of_memory
 from maskwright.data.batch import Batch
-from maskwright.engines.base import Engine, TrainState, is_out_of_memory
+from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.processes import launch_variables
 from maskwright.model.initial import initial_parameters
 from maskwright.tasks.planning import expected
