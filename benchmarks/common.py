@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from maskwright.core.console import say
-from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.data.prepare.driver import prepare
+from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.tasks.start import environment
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import train_tokenizer
@@ -29,7 +30,7 @@ def store_of(text: list[str], work: str, vocab_size: int, valid_fraction: float 
     sources = Sources(text)
     if not os.path.exists(os.path.join(tokenizer, "tokenizer.json")):
         train_tokenizer(sources, tokenizer, vocab_size=vocab_size)
-    prepare(sources, tokenizer, store, PrepareOptions(valid_fraction=valid_fraction))
+    prepare(Request(sources, tokenizer, store, PrepareOptions(valid_fraction=valid_fraction)))
     return store
 
 

@@ -43,7 +43,8 @@ def our_side(text: str, folder: str, tokenizer: str, side: str) -> Any:
     import gigatoken  # noqa: F401
     import rensa  # noqa: F401
 
-    from maskwright.data.prepare import PrepareOptions, prepare
+    from maskwright.data.prepare.driver import prepare
+    from maskwright.data.prepare.request import PrepareOptions, Request
     from maskwright.text.cleaning.steps import CleaningOptions
     from maskwright.text.sources import Sources
 
@@ -51,12 +52,14 @@ def our_side(text: str, folder: str, tokenizer: str, side: str) -> Any:
 
     def work() -> int:
         ready = prepare(
-            Sources([text]),
-            tokenizer,
-            f"{folder}/store",
-            PrepareOptions(valid_fraction=0.0),
-            "gigatoken",
-            cleaning=cleaning,
+            Request(
+                Sources([text]),
+                tokenizer,
+                f"{folder}/store",
+                PrepareOptions(valid_fraction=0.0),
+                "gigatoken",
+                cleaning=cleaning,
+            )
         )
         return int(ready.manifest["counts"]["kept"])
 

@@ -37,7 +37,7 @@ MEAN_TOKENS, TOKENS = 600, 100_000_000
 
 def make(folder: str, tokenizer: str, tokens: int) -> None:
     """One store in each format, of random ids."""
-    from maskwright.data.convert import ConvertOptions, convert
+    from maskwright.data.convert import Conversion, ConvertOptions, convert
     from maskwright.data.foreign.write import write_out
     from maskwright.data.store import TokenStore, special_table
     from maskwright.text.vocabulary import read_vocabulary
@@ -50,7 +50,7 @@ def make(folder: str, tokenizer: str, tokens: int) -> None:
     os.makedirs(f"{folder}/datatrove")
     ids.tofile(f"{folder}/datatrove/a.ds")
     ends.astype("<u8").tofile(f"{folder}/datatrove/a.ds.index")
-    convert([f"{folder}/datatrove"], tokenizer, f"{folder}/store", ConvertOptions(valid_fraction=0.0))
+    convert(Conversion([f"{folder}/datatrove"], tokenizer, f"{folder}/store", ConvertOptions(valid_fraction=0.0)))
     store = TokenStore(f"{folder}/store")
     for kind in ("arrow", "megatron", "datasets"):
         write_out(store, f"{folder}/{kind}", kind)  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ def run_side(side: str, folder: str, tokenizer: str) -> dict[str, float]:
 
     from maskwright.core.data_config import Arrow
     from maskwright.data.arrow_store import ArrowStore
-    from maskwright.data.convert import ConvertOptions, convert
+    from maskwright.data.convert import Conversion, ConvertOptions, convert
     from maskwright.data.foreign.write import write_out
     from maskwright.data.store import TokenStore
     from maskwright.text.vocabulary import read_vocabulary
@@ -101,7 +101,7 @@ def run_side(side: str, folder: str, tokenizer: str) -> dict[str, float]:
         if way == "read":
             ArrowStore(place, Arrow(tokenizer=tokenizer))
         elif way == "from":
-            convert([place], tokenizer, f"{to}/store", ConvertOptions(valid_fraction=0.01))
+            convert(Conversion([place], tokenizer, f"{to}/store", ConvertOptions(valid_fraction=0.01)))
         else:
             write_out(TokenStore(f"{folder}/store"), f"{to}/out", kind)  # type: ignore[arg-type]
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu

@@ -20,7 +20,8 @@ from conftest import documents, small_config
 from reference import parity
 from reference.parity_rows import ROWS
 
-from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.data.prepare.driver import prepare
+from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import train_tokenizer
 
@@ -31,7 +32,7 @@ def main() -> int:
         text.write_text("\n\n".join("\n".join(lines) for lines in documents(300)) + "\n", encoding="utf-8")
         sources = Sources([str(text)], layout="sentences")
         train_tokenizer(sources, tokenizer, vocab_size=400)
-        store = prepare(sources, tokenizer, str(Path(folder, "store")), PrepareOptions(valid_fraction=0.1))
+        store = prepare(Request(sources, tokenizer, str(Path(folder, "store")), PrepareOptions(valid_fraction=0.1)))
 
         def config(**keys: Any) -> Any:
             return small_config(store.location, **keys)

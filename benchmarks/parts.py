@@ -64,7 +64,9 @@ def pages(text: str, folder: str, files: int) -> int:
 
 def measure(folder: str, tokenizer: str, store: str, options: dict[str, Any]) -> dict[str, Any]:
     from maskwright.data.parts.driver import prepare_in_parts
-    from maskwright.data.prepare import PrepareOptions, Request, prepare
+
+    from maskwright.data.prepare.driver import prepare
+    from maskwright.data.prepare.request import PrepareOptions, Request
     from maskwright.text.cleaning.steps import CleaningOptions
     from maskwright.text.sources import Sources
 
@@ -78,7 +80,7 @@ def measure(folder: str, tokenizer: str, store: str, options: dict[str, Any]) ->
     made = prepare_in_parts(request(f"{store}/parts"), runner)
     whole = time.process_time() - begin
     one, begin = request(f"{store}/one"), time.process_time()
-    twin = prepare(one.sources, tokenizer, one.folder, one.options, cleaning=cleaning)
+    twin = prepare(Request(one.sources, tokenizer, one.folder, one.options, cleaning=cleaning))
     alone = time.process_time() - begin
     assert made.fingerprint == twin.fingerprint and made.manifest == twin.manifest
     size = sum(record["bytes"] for shard in made.shards for record in shard["files"].values())
@@ -97,6 +99,7 @@ def measure(folder: str, tokenizer: str, store: str, options: dict[str, Any]) ->
 def driver_alone(folder: str, parts: int = 40, pages_each: int = 250_000, notes: int = 2_000) -> dict[str, float]:
     """CPU seconds of the driver's work that grows: borders of shards for each document, and notes for each part."""
     from maskwright.data.parts.driver import blocks_of
+
     from maskwright.text.parts.columns import Columns, written
 
     rng, paths = np.random.default_rng(1), []
@@ -125,9 +128,10 @@ def driver_alone(folder: str, parts: int = 40, pages_each: int = 250_000, notes:
 
 def search_alone(folder: str, parts: int = 200, pages_each: int = 100_000, bands: int = 9) -> dict[str, float]:
     """CPU seconds of a search as a large text has it: a few hundred keys of each part in each of its ranges."""
-    from maskwright.text.parts.columns import written
     from maskwright.text.parts.keys import write_keys
     from maskwright.text.parts.repeats import FindRepeats
+
+    from maskwright.text.parts.columns import written
 
     rng, columns = np.random.default_rng(1), [f"band-{number:03}" for number in range(bands)]
     for number in range(parts):

@@ -33,17 +33,20 @@ def run_side(side: str, text: str, tokenizer: str, script: str) -> dict[str, flo
             import awkward  # noqa: F401
             import gigatoken  # noqa: F401
 
-            from maskwright.data.prepare import PrepareOptions, prepare
+            from maskwright.data.prepare.driver import prepare
+            from maskwright.data.prepare.request import PrepareOptions, Request
             from maskwright.text.sources import Sources
 
             encoder = "gigatoken" if side == "maskwright_fast" else "tokenizers"
             begin = time.process_time()
             prepare(
-                Sources([text], layout="sentences"),
-                tokenizer,
-                f"{folder}/store",
-                PrepareOptions(valid_fraction=0.0),
-                encoder,
+                Request(
+                    Sources([text], layout="sentences"),
+                    tokenizer,
+                    f"{folder}/store",
+                    PrepareOptions(valid_fraction=0.0),
+                    encoder,
+                )
             )
         elif side == "encode_batch_fast":
             from tokenizers import Tokenizer

@@ -18,7 +18,8 @@ from tokenizer_kinds import make_tokenizer
 from warm import SMALL
 
 from maskwright.core.config import RunConfig, build_config
-from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.data.prepare.driver import prepare
+from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
 from maskwright.engines import ceiling
 from maskwright.tasks import languages
@@ -166,15 +167,8 @@ def tokenizer_of(corpus: Path, tokenizer: str, tmp_path_factory: pytest.TempPath
 def store(corpus: Path, tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
     """Several shards on the train side, so that every test crosses shard borders. Read-only: copy it to change it."""
     folder = str(tmp_path_factory.mktemp("store") / "store")
-    import maskwright.data.prepare as module
-
-    whole = module.ENCODE_CHARACTERS
-    module.ENCODE_CHARACTERS = 20_000
-    try:
-        options = PrepareOptions(valid_fraction=0.1, shard_tokens=10_000)
-        return prepare(Sources([str(corpus)], layout="sentences"), tokenizer, folder, options)
-    finally:
-        module.ENCODE_CHARACTERS = whole
+    options = PrepareOptions(valid_fraction=0.1, shard_tokens=10_000)
+    return prepare(Request(Sources([str(corpus)], layout="sentences"), tokenizer, folder, options))
 
 
 def small_config(location: str, **keys: Any) -> RunConfig:

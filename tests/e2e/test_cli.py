@@ -25,7 +25,8 @@ from conftest import SHARED
 from safetensors.numpy import save_file
 
 from maskwright.cloud.provision.image import pack
-from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.data.prepare.driver import prepare
+from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
 from maskwright.drills.verify_resume import compare
 from maskwright.model.config import ModelConfig
@@ -280,7 +281,7 @@ def test_the_verdict_of_a_quickstart(tokenizer: str, tmp_path: Path, monkeypatch
     train, test = ([*map(json.loads, Path(path).read_text().splitlines())] for path in (place.train, place.test))
     documents = [json.loads(line)["text"] for line in Path(place.corpus).read_text().splitlines()]
     options = PrepareOptions(valid_fraction=quickstart.VALID_FRACTION_DOCSTRINGS)
-    store = prepare(Sources([place.corpus]), tokenizer, str(tmp_path / "store"), options)
+    store = prepare(Request(Sources([place.corpus]), tokenizer, str(tmp_path / "store"), options))
     places = [store.origin("valid", number) for number in range(store.split("valid").documents)]
     held_out = {documents[int(where.rpartition(":")[2]) - 1] for where in places}
     assert {one["text"] for one in test} <= held_out and not held_out & {one["text"] for one in train}

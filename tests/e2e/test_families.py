@@ -19,7 +19,8 @@ from maskwright.core import storage
 from maskwright.core.config import Engine, RunConfig
 from maskwright.core.errors import ModelError, StoppedEarly
 from maskwright.core.finetuning import FinetuneConfig, build_finetune_config
-from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.data.prepare.driver import prepare
+from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.labels.example import Example
 from maskwright.model.hf.config import OF_CLASSIFIERS
 from maskwright.model.hf.families import FAMILIES
@@ -101,7 +102,12 @@ def test_a_public_encoder_is_continued_and_comes_back(
     architecture, kind, shape = CASES[name]
     base = save_base(tmp_path / "base", architecture, tokenizer_of(kind), shape)
     store = prepare(
-        Sources([str(corpus)], layout="sentences"), base, str(tmp_path / "store"), PrepareOptions(valid_fraction=0.1)
+        Request(
+            Sources([str(corpus)], layout="sentences"),
+            base,
+            str(tmp_path / "store"),
+            PrepareOptions(valid_fraction=0.1),
+        )
     )
     keys = {
         "model.init_from": base,

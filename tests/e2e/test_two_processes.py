@@ -20,7 +20,8 @@ import warm
 import yaml
 from command_line import COMMAND
 
-from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.data.prepare.driver import prepare
+from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
 from maskwright.drills.verify_resume import compare
 from maskwright.run.directory import RunDirectory
@@ -222,7 +223,7 @@ def test_what_fails_in_one_ends_both_before_anything_is_written(
     hosts: Hosts, corpus: Path, tokenizer: str, tmp_path: Path
 ) -> None:
     other = str(tmp_path / "other")
-    prepare(Sources([str(corpus)], layout="sentences"), tokenizer, other, PrepareOptions(valid_fraction=0.2))
+    prepare(Request(Sources([str(corpus)], layout="sentences"), tokenizer, other, PrepareOptions(valid_fraction=0.2)))
     cases = [
         (0, "data.store=nowhere", "nowhere: is not a token store"),
         (1, "data.store=nowhere", "nowhere: is not a token store"),

@@ -29,7 +29,8 @@ from maskwright.data.pregenerated.generate import PregenerateOptions, pregenerat
 from maskwright.data.pregenerated.loader import PregeneratedLoader
 from maskwright.data.pregenerated.repair import repair
 from maskwright.data.pregenerated.store import PregeneratedStore
-from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.data.prepare.driver import prepare
+from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.run.directory import RunDirectory
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import load_tokenizer
@@ -301,10 +302,12 @@ def test_a_run_resumes_exactly_is_judged_and_exported(
     ours: Path, corpus: Path, tokenizer: str, tmp_path: Path, cli: Cli
 ) -> None:
     held_out = prepare(
-        Sources([str(corpus)], layout="sentences"),
-        tokenizer,
-        str(tmp_path / "held"),
-        PrepareOptions(valid_fraction=0.5),
+        Request(
+            Sources([str(corpus)], layout="sentences"),
+            tokenizer,
+            str(tmp_path / "held"),
+            PrepareOptions(valid_fraction=0.5),
+        )
     )
     file = tmp_path / "run.yaml"
     file.write_text(json.dumps(pregenerated(ours, **{"data.validation": held_out.location}).model_dump()))

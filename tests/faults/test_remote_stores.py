@@ -22,7 +22,8 @@ from maskwright.core.errors import InputError, MaskwrightError, StoreError
 from maskwright.data import remote
 from maskwright.data.loader import Loader
 from maskwright.data.opening import recorded_stores
-from maskwright.data.prepare import report
+from maskwright.data.prepare.report import report
+from maskwright.data.prepare.request import Request
 from maskwright.data.store import TokenStore
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks import pretrain as task
@@ -152,12 +153,15 @@ def test_a_damaged_shard_never_gets_its_name(store: TokenStore, cache: Path) -> 
 def test_the_cache_keeps_to_its_size_and_to_what_is_read(
     store: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from maskwright.data.prepare import PrepareOptions, prepare
+    from maskwright.data.prepare.driver import prepare
+    from maskwright.data.prepare.request import PrepareOptions
     from maskwright.text.sources import Sources
 
     (tmp_path / "a.txt").write_text("A dog saw stones.\n\nNobody crossed a bridge?\n" * 40, encoding="utf-8")
     options = PrepareOptions(valid_fraction=0.0, keep_duplicates=True)
-    other = prepare(Sources([str(tmp_path / "a.txt")]), store.tokenizer_folder, str(tmp_path / "other"), options)
+    other = prepare(
+        Request(Sources([str(tmp_path / "a.txt")]), store.tokenizer_folder, str(tmp_path / "other"), options)
+    )
     remote.push(store.location, "memory://bucket/one")
     remote.push(other.location, "memory://bucket/two")
     size = sum(record["bytes"] for shard in store.shards for record in shard["files"].values())

@@ -20,7 +20,8 @@ from maskwright.core import storage
 from maskwright.core.config import LATER, RunConfig
 from maskwright.core.errors import ConfigError, InputError, StoppedEarly
 from maskwright.data.loader import Loader
-from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.data.prepare.driver import prepare
+from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
 from maskwright.drills.verify_resume import TIMES
 from maskwright.engines.base import TrainState
@@ -151,7 +152,7 @@ def test_a_run_from_before_none_was_a_word_goes_on_and_says_so(
 ) -> None:
     words = with_words(tokenizer, tmp_path / "words", "None")
     sources, options = Sources([str(corpus)], layout="sentences"), PrepareOptions(valid_fraction=0.1)
-    store = prepare(sources, str(words), str(tmp_path / "store"), options)
+    store = prepare(Request(sources, str(words), str(tmp_path / "store"), options))
     own = config(**{"schedule.steps": 6, "data.store": store.location})
     stopped_after(3, own, tmp_path / "old")
     path = tmp_path / "old/config.resolved.json"
@@ -342,7 +343,7 @@ def test_a_run_ends_when_its_held_out_loss_no_longer_falls(config: Config, tmp_p
 
 def test_patience_needs_held_out_text(corpus: Path, tokenizer: str, tmp_path: Path) -> None:
     source = Sources([str(corpus)], layout="sentences")
-    nothing = prepare(source, tokenizer, str(tmp_path / "store"), PrepareOptions(valid_fraction=0.0)).location
+    nothing = prepare(Request(source, tokenizer, str(tmp_path / "store"), PrepareOptions(valid_fraction=0.0))).location
     with pytest.raises(ConfigError, match="evaluation.patience: needs held-out text"):
         prepare_run(small_config(nothing, **{"evaluation.patience": 1, "evaluation.every_steps": 2}))
 

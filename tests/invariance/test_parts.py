@@ -1,10 +1,11 @@
-"""`data prepare` in parts: the store of one machine, byte for byte, whoever computes the parts and in which order."""
+"""`data prepare`: the store of the slow twin, byte for byte the same whoever computes the parts, in whatever order."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import random
+import re
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,22 +15,21 @@ import fsspec
 import numpy as np
 import pytest
 from conftest import documents
+from reference.preparer import contents, expected
 
 from maskwright.core import extras, storage
 from maskwright.core.errors import InputError, MaskwrightError, SourceError, TokenizerError
 from maskwright.core.runner import Here
-from maskwright.data import prepare as preparing
-from maskwright.data.parts import encode
-from maskwright.data.parts.driver import prepare_in_parts
-from maskwright.data.prepare import PrepareOptions, Request, prepare
+from maskwright.data.prepare import encode
+from maskwright.data.prepare.driver import prepare
+from maskwright.data.prepare.report import report
+from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
 from maskwright.text import encoder as encoders
 from maskwright.text.audit import audit
-from maskwright.text.cleaning import survey
 from maskwright.text.cleaning.steps import CleaningOptions
 from maskwright.text.document import Fault
-from maskwright.text.parts import columns, cut, keys, repeats
-from maskwright.text.parts.audit import audit_in_parts
+from maskwright.text.parts import columns, cut, duplicates, judge
 from maskwright.text.sources import Sources
 
 
@@ -148,6 +148,7 @@ def request(case: str, kind: Path, folder: Path, tokenizer: str) -> Request:
         tokenizer,
         str(folder),
         CASES[case]["options"],
+        "tokenizers",
         held_out=Sources([str(held)], on_bad_input="skip") if CASES[case].get("held_out") else None,
         cleaning=CleaningOptions(**cleaning) if cleaning else None,
     )
@@ -157,31 +158,37 @@ def request(case: str, kind: Path, folder: Path, tokenizer: str) -> Request:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many small batches and searches, and no waiting for the disk."""
     monkeypatch.setattr("os.fsync", lambda file: None)
-    monkeypatch.setattr(preparing, "ENCODE_CHARACTERS", 3_000)
-    monkeypatch.setattr(repeats, "KEYS_AT_ONCE", 32)
-    monkeypatch.setattr(keys, "RUN_DOCUMENTS", 20)
-    monkeypatch.setattr(survey, "BATCH_CHARACTERS", 2_000)
-
-
-def on_one_machine(case: str, kind: Path, folder: Path, tokenizer: str) -> dict[str, bytes]:
-    one = request(case, kind, folder, tokenizer)
-    prepare(one.sources, tokenizer, one.folder, one.options, held_out=one.held_out, cleaning=one.cleaning)
-    return content_of(folder)
+    monkeypatch.setattr(encode, "BATCH_CHARACTERS", 3_000)
+    monkeypatch.setattr(encode, "RUN_DOCUMENTS", 10)
+    monkeypatch.setattr(duplicates, "KEYS_AT_ONCE", 32)
+    monkeypatch.setattr(duplicates, "RUN_DOCUMENTS", 20)
+    monkeypatch.setattr(judge, "BATCH_CHARACTERS", 2_000)
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("kind", ["sentences", "records"])
-def test_the_store_is_that_of_one_machine(
+def test_the_store_is_that_of_the_slow_twin_in_any_number_of_parts(
     case: str, kind: str, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files
 ) -> None:
     text = files(kind)
-    expected = on_one_machine(case, text, tmp_path / "one", tokenizer)
+    one = request(case, text, tmp_path / "one", tokenizer)
+    ready, twin = prepare(one), expected(one)
+    counts = ready.manifest["counts"]
+    assert contents(ready) == twin.shards and {split for split, _ in twin.shards} == {"train", "valid"}
+    assert twin.counts["left_out"] == sum(counts.get("left_out", {}).values())
+    assert {name: twin.counts[name] for name in counts if type(counts[name]) is int} == {
+        name: count for name, count in counts.items() if type(count) is int
+    }
+    assert sum(twin.counts[name] for name in ("left_out", "duplicates")) > 1
     for parts in (1, 3, 7) if case == "plain" else (5,):
         cut_into(monkeypatch, text, parts)
         runner = Shuffled(seed=parts)
-        prepare_in_parts(request(case, text, tmp_path / f"in{parts}", tokenizer), runner)
-        assert content_of(tmp_path / f"in{parts}") == expected
-        assert runner.computed.count("judge") == runner.computed.count("encode") >= (parts + 1) // 2
+        prepare(request(case, text, tmp_path / f"in{parts}", tokenizer), runner)
+        assert content_of(tmp_path / f"in{parts}") == content_of(tmp_path / "one")
+        read = ["judge", "encode"] if one.cleaning else ["encode"]
+        assert {runner.computed.count(phase) for phase in read} == {runner.computed.count("encode")}
+        assert runner.computed.count("encode") >= (parts + 1) // 2
+        assert runner.computed.count("judge") == (runner.computed.count("encode") if one.cleaning else 0)
         assert runner.computed.count("write") > (1 if case != "cleaned, duplicates kept" else 0)
 
 
@@ -204,26 +211,24 @@ def test_a_large_file_is_cut_where_documents_end(
     def sources() -> Sources:
         return Sources([str(text)], layout="sentences")
 
-    prepare(sources(), tokenizer, str(tmp_path / "one"), options)
+    one = Request(sources(), tokenizer, str(tmp_path / "one"), options)
+    assert contents(prepare(one)) == expected(one).shards
     size = sum(path.stat().st_size for path in text.iterdir())
     for parts_ in (4, 30):
         monkeypatch.setattr(cut, "PART_BYTES", (size // parts_, size // parts_))
         runner = Shuffled(seed=parts_)
-        prepare_in_parts(Request(sources(), tokenizer, str(tmp_path / f"in{parts_}"), options), runner)
+        prepare(Request(sources(), tokenizer, str(tmp_path / f"in{parts_}"), options), runner)
         assert content_of(tmp_path / f"in{parts_}") == content_of(tmp_path / "one")
-        assert runner.computed.count("judge") >= parts_ // 2 and runner.computed.count("cut") >= parts_ // 2
+        assert runner.computed.count("encode") >= parts_ // 2 and runner.computed.count("cut") >= parts_ // 2
     name = text / f"a.{kind}"
     raw = name.read_bytes()
     lines_ = raw.split(b"\n")
     for number in (len(lines_) * 2 // 3, len(lines_) // 2):
         lines_[number] = b'{"text": "caf\xe9"}'
     name.write_bytes(b"\n".join(lines_))
-    with pytest.raises(SourceError) as one:
-        prepare(sources(), tokenizer, str(tmp_path / "bad"), options)
-    assert f"{name}:{len(lines_) // 2 + 1}:" in str(one.value)
-    with pytest.raises(SourceError) as caught:
-        prepare_in_parts(Request(sources(), tokenizer, str(tmp_path / "bad"), options), Shuffled(2))
-    assert str(caught.value) == str(one.value)
+    for number, runner_ in enumerate((Here(), Shuffled(2))):
+        with pytest.raises(SourceError, match=re.escape(f"{name}:{len(lines_) // 2 + 1}:")):
+            prepare(Request(sources(), tokenizer, str(tmp_path / f"bad{number}"), options), runner_)
 
 
 def test_text_behind_urls(tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files) -> None:
@@ -236,10 +241,10 @@ def test_text_behind_urls(tokenizer: str, tmp_path: Path, monkeypatch: pytest.Mo
         return Request(Sources(["memory://parts-of-text/*"]), tokenizer, str(tmp_path / name), options)
 
     one = request_of("one")
-    prepare(one.sources, tokenizer, one.folder, options)
+    prepare(Request(one.sources, tokenizer, one.folder, options))
     runner = Shuffled()
-    prepare_in_parts(request_of("parts"), runner)
-    assert content_of(tmp_path / "parts") == content_of(tmp_path / "one") and runner.computed.count("judge") > 2
+    prepare(request_of("parts"), runner)
+    assert content_of(tmp_path / "parts") == content_of(tmp_path / "one") and runner.computed.count("encode") > 2
     memory.rm("/parts-of-text", recursive=True)
 
 
@@ -247,17 +252,18 @@ def test_processes_and_kills_change_nothing_and_nothing_is_computed_twice(
     tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files
 ) -> None:
     text = files("records")
-    expected = on_one_machine("cleaned", text, tmp_path / "one", tokenizer)
+    prepare(request("cleaned", text, tmp_path / "one", tokenizer))
     cut_into(monkeypatch, text, 4)
-    prepare_in_parts(request("cleaned", text, tmp_path / "two", tokenizer), Here(2))
-    assert content_of(tmp_path / "two") == expected
+    with Here(2) as two:
+        prepare(request("cleaned", text, tmp_path / "two", tokenizer), two)
+    assert content_of(tmp_path / "two") == content_of(tmp_path / "one")
     whole = Shuffled()
-    prepare_in_parts(request("cleaned", text, tmp_path / "whole", tokenizer), whole)
+    prepare(request("cleaned", text, tmp_path / "whole", tokenizer), whole)
     computed: list[str] = []
     for attempt in range(100):
         runner = Shuffled(seed=attempt, killed_after=3)
         try:
-            ready = prepare_in_parts(request("cleaned", text, tmp_path / "killed", tokenizer), runner)
+            ready = prepare(request("cleaned", text, tmp_path / "killed", tokenizer), runner)
         except OSError as error:
             assert str(error) == "killed"
             with pytest.raises(InputError, match="its preparation never finished"):
@@ -267,18 +273,14 @@ def test_processes_and_kills_change_nothing_and_nothing_is_computed_twice(
             computed += runner.computed
         break
     assert attempt > 4 and sorted(computed) == sorted(whole.computed)
-    assert content_of(tmp_path / "killed") == expected
+    assert content_of(tmp_path / "killed") == content_of(tmp_path / "one")
     again = Shuffled()
-    assert prepare_in_parts(request("cleaned", text, tmp_path / "killed", tokenizer), again).location == ready.location
+    assert prepare(request("cleaned", text, tmp_path / "killed", tokenizer), again).location == ready.location
     assert set(again.computed) == {"hash"}
     with pytest.raises(InputError, match="already holds a store made from other text or options"):
-        prepare_in_parts(request("plain", text, tmp_path / "killed", tokenizer), again)
+        prepare(request("plain", text, tmp_path / "killed", tokenizer), again)
     with pytest.raises(InputError, match="is not empty"):
-        prepare_in_parts(request("plain", text, text, tokenizer), again)
-    (tmp_path / "begun").mkdir()
-    (tmp_path / "begun" / "prepare.json").write_text("{}")
-    with pytest.raises(InputError, match="that one machine began"):
-        prepare_in_parts(request("plain", text, tmp_path / "begun", tokenizer), again)
+        prepare(request("plain", text, text, tokenizer), again)
 
 
 def test_a_file_of_columns_is_read_by_ranges_and_refused_when_cut(tmp_path: Path) -> None:
@@ -313,22 +315,23 @@ def test_the_first_fault_is_raised_and_only_its_part_is_computed_again(
         (text / name).write_bytes(good[name] + b'{"text": "broken\n')
     plain, folder = CASES["plain"]["options"], tmp_path / "store"
     with pytest.raises(InputError) as one:
-        prepare(Sources([str(text)]), tokenizer, str(folder), plain)
+        prepare(Request(Sources([str(text)]), tokenizer, str(folder), plain, "tokenizers"))
     assert str(text / "1.jsonl") in str(one.value) and not folder.exists()
     monkeypatch.setattr(cut, "PART_BYTES", (4_000, 4_000))
     for seed in range(4):
         with pytest.raises(type(one.value)) as caught:
-            prepare_in_parts(request("plain", text, tmp_path / f"{seed}", tokenizer), Shuffled(seed))
+            prepare(request("plain", text, tmp_path / f"{seed}", tokenizer), Shuffled(seed))
         assert str(caught.value) == str(one.value)
     (text / "1.jsonl").write_bytes(good["1.jsonl"])
     with pytest.raises(InputError, match="2.jsonl"):
-        prepare_in_parts(request("plain", text, tmp_path / "0", tokenizer), Shuffled())
+        prepare(request("plain", text, tmp_path / "0", tokenizer), Shuffled())
     for name in good:
         (text / name).write_bytes(good[name])
     runner = Shuffled()
-    prepare_in_parts(request("plain", text, tmp_path / "0", tokenizer), runner)
-    assert runner.computed.count("judge") <= 3
-    assert content_of(tmp_path / "0") == on_one_machine("plain", text, tmp_path / "one", tokenizer)
+    prepare(request("plain", text, tmp_path / "0", tokenizer), runner)
+    assert runner.computed.count("encode") <= 3
+    prepare(request("plain", text, tmp_path / "one", tokenizer))
+    assert content_of(tmp_path / "0") == content_of(tmp_path / "one")
 
 
 def test_skipped_faults_are_told_and_a_file_that_changes_is_refused(
@@ -343,19 +346,19 @@ def test_skipped_faults_are_told_and_a_file_that_changes_is_refused(
         return Sources([str(text)], on_bad_input="skip", on_fault=told.append)
 
     told: list[Fault] = []
-    expected = prepare(sources(told), tokenizer, str(tmp_path / "one"), options)
+    expected = prepare(Request(sources(told), tokenizer, str(tmp_path / "one"), options))
     in_parts: list[Fault] = []
-    made = prepare_in_parts(Request(sources(in_parts), tokenizer, str(tmp_path / "parts"), options), Shuffled())
+    made = prepare(Request(sources(in_parts), tokenizer, str(tmp_path / "parts"), options), Shuffled())
     assert in_parts == told and len(told) == 2
     assert made.manifest == expected.manifest
     other = Request(sources([]), tokenizer, str(tmp_path / "other"), options)
     (text / "0.jsonl").write_text('{"text": "another"}\n')
     with pytest.raises(SourceError, match="was changed while it was read"):
-        prepare_in_parts(other, Shuffled())
+        prepare(other, Shuffled())
 
 
 @pytest.mark.parametrize("kind", ["sentences", "records"])
-def test_the_audit_is_that_of_one_machine(
+def test_the_audit_is_the_same_in_any_number_of_parts(
     kind: str, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files
 ) -> None:
     pytest.importorskip("rensa", reason="the extra `clean` is not installed")
@@ -369,23 +372,24 @@ def test_the_audit_is_that_of_one_machine(
     every = CleaningOptions(filters=("gopher", "c4"), near_duplicates=0.6, masked=("email", "phone"))
     near = CleaningOptions(near_duplicates=0.5)
     for number, cleaning in enumerate((None, near, every) if kind == "records" else (every,)):
-        expected = audit([str(text)], tokenizer=tokenizer, cleaning=cleaning)
-        assert expected.findings["exact duplicate documents"].count > 1 and expected.lengths
-        assert not cleaning or sum(found.count for found in expected.left_out.values()) > 0
+        monkeypatch.undo()
+        monkeypatch.setattr("maskwright.text.audit.SAMPLE_DOCUMENTS", 40)
+        whole = audit([str(text)], tokenizer=tokenizer, cleaning=cleaning)
+        assert whole.findings["exact duplicate documents"].count > 1 and whole.lengths
+        assert not cleaning or sum(found.count for found in whole.left_out.values()) > 0
         for parts in (1, 4):
             cut_into(monkeypatch, text, parts)
             work = str(tmp_path / f"{number}-{parts}")
             with pytest.raises(OSError, match="killed"):
-                audit_in_parts([str(text)], Shuffled(1, killed_after=1), work, tokenizer=tokenizer, cleaning=cleaning)
+                audit([str(text)], Shuffled(1, killed_after=1), work, tokenizer=tokenizer, cleaning=cleaning)
             runner = Shuffled(parts)
-            found = audit_in_parts([str(text)], runner, work, tokenizer=tokenizer, cleaning=cleaning)
-            assert json.dumps(asdict(found)) == json.dumps(asdict(expected))
+            found = audit([str(text)], runner, work, tokenizer=tokenizer, cleaning=cleaning)
+            assert json.dumps(asdict(found)) == json.dumps(asdict(whole))
             assert runner.computed.count("audit") >= (parts - 1) // 2 and len(runner.computed) > 0
 
 
-@pytest.mark.parametrize("in_parts", [False, True])
 def test_a_fast_encoder_that_errs_on_a_later_batch_is_refused(
-    in_parts: bool, corpus: Path, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: Path, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Wrong(encoders.TokenizersEncoder):
         name = "gigatoken"
@@ -397,18 +401,16 @@ def test_a_fast_encoder_that_errs_on_a_later_batch_is_refused(
 
     monkeypatch.setattr(encoders, "GigatokenEncoder", Wrong)
     monkeypatch.setattr(extras, "installed", lambda name: True)
-    monkeypatch.setattr(preparing, "ENCODE_CHARACTERS", 1)
     monkeypatch.setattr(encode, "BATCH_CHARACTERS", 1)
     sources, options = Sources([str(corpus)], layout="sentences"), PrepareOptions(shard_tokens=1_000)
     request = Request(sources, tokenizer, str(tmp_path / "store"), options)
     with pytest.raises(TokenizerError, match="gigatoken encodes 'Story 290.* otherwise than tokenizers"):
-        prepare_in_parts(request, Here()) if in_parts else preparing.prepare_here(request)
+        prepare(request)
     assert not [*(tmp_path / "store").glob("*.tokens.*")]
 
 
-@pytest.mark.parametrize("in_parts", [False, True])
 def test_no_side_has_what_the_tokenizer_cannot_tell_from_the_other(
-    in_parts: bool, tokenizer_of: Callable[[str], str], tmp_path: Path
+    tokenizer_of: Callable[[str], str], tmp_path: Path
 ) -> None:
     """Other case, line breaks, accents and spaces give the same ids, and so are duplicates; what has no id is no
     document."""
@@ -422,7 +424,7 @@ def test_no_side_has_what_the_tokenizer_cannot_tell_from_the_other(
     def made(name: str, **options: Any) -> TokenStore:
         sources, folder = Sources([str(tmp_path / "a.jsonl")]), str(tmp_path / name)
         request = Request(sources, tokenizer_of("bert-uncased"), folder, PrepareOptions(0.3, **options))
-        return prepare_in_parts(request, Here()) if in_parts else preparing.prepare_here(request)
+        return prepare(request)
 
     ready = made("store")
     counts = ready.manifest["counts"]
@@ -436,39 +438,10 @@ def test_no_side_has_what_the_tokenizer_cannot_tell_from_the_other(
             *ids_of(ready, "valid"),
         }
         assert sum(map(len, sides)) == store.manifest["counts"]["kept"]
-    assert "1 empty" in preparing.report(ready.location, ready.manifest)
+    assert "1 empty" in report(ready.location, ready.manifest)
 
 
 def ids_of(store: TokenStore, side: Any) -> list[tuple[int, ...]]:
     split = store.split(side)
     spans = zip(split.document_starts, split.document_ends, strict=True)
     return [tuple(split.gather(np.array([begin]), np.array([end - begin])).tolist()) for begin, end in spans]
-
-
-@pytest.mark.parametrize("killed_at", [3, 9])
-def test_documents_without_an_id_are_counted_once(
-    killed_at: int, tokenizer_of: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(preparing, "ENCODE_CHARACTERS", 200)
-    texts = [
-        text for number in range(40) for text in (f"Story {number}. " + "It goes on. " * 9, "\u200b" * (number % 3 + 1))
-    ]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    options = PrepareOptions(0.2, keep_duplicates=True, shard_tokens=60)
-    request = Request(Sources([str(tmp_path / "a.jsonl")]), tokenizer_of("bert"), str(tmp_path / "one"), options)
-    encode_batch, calls = preparing._Preparation._encode, iter(range(1_000))
-
-    def stopping(self: Any, batch: Any) -> None:
-        encode_batch(self, batch)
-        if next(calls) == killed_at:
-            raise OSError("killed")
-
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="killed"):
-        patch.setattr(preparing._Preparation, "_encode", stopping)
-        preparing.prepare_here(request)
-    ready = preparing.prepare_here(request)
-    counts = ready.manifest["counts"]
-    assert (counts["read"], counts["kept"], counts["empty"]) == (80, 40, 40)
-    again = Request(Sources([str(tmp_path / "a.jsonl")]), tokenizer_of("bert"), str(tmp_path / "parts"), options)
-    parts = prepare_in_parts(again, Here()).manifest
-    assert {**ready.manifest, "sources": 0} == {**parts, "sources": 0}

@@ -16,7 +16,8 @@ from conftest import documents, sentence
 from maskwright.core.config import Engine
 from maskwright.core.errors import InputError
 from maskwright.data.loader import validation_batches, validation_rows
-from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.data.prepare.driver import prepare
+from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.rows import open_rows
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import EvalStats
@@ -189,7 +190,7 @@ def test_evaluation_by_frequency_and_source(tokenizer: str, tmp_path: Path) -> N
         texts = "\n\n".join("\n".join(lines) for lines in documents(count, seed, longest=9))
         (tmp_path / f"{name}.txt").write_text(texts)
     sources = Sources([str(tmp_path / "a.txt"), str(tmp_path / "b.txt")], layout="sentences")
-    store = prepare(sources, tokenizer, str(tmp_path / "store"), PrepareOptions(valid_fraction=0.5))
+    store = prepare(Request(sources, tokenizer, str(tmp_path / "store"), PrepareOptions(valid_fraction=0.5)))
     model = model_of(tokenizer, is_random=True)
     found = evaluate(model, store, seq_len=32, max_rows=40, engine=CPU)
 

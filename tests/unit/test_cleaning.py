@@ -14,6 +14,7 @@ import sys
 import unicodedata
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -22,18 +23,22 @@ import pytest
 from html_page import Page
 
 from maskwright.core.errors import InputError, SourceError
-from maskwright.data import prepare as preparing
-from maskwright.data.prepare import PrepareOptions, prepare, report
+from maskwright.core.runner import Here
+from maskwright.data.prepare import encode
+from maskwright.data.prepare.driver import prepare
+from maskwright.data.prepare.report import report
+from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
 from maskwright.tasks import audit_page
 from maskwright.text.audit import Audit, Finding, audit
 from maskwright.text.audit import report as audit_report
-from maskwright.text.cleaning import c4, gopher, near_duplicates, survey, words
+from maskwright.text.cleaning import c4, gopher, near_duplicates, words
 from maskwright.text.cleaning.language import together
+from maskwright.text.cleaning.limits import Limits
 from maskwright.text.cleaning.personal_data import masked
 from maskwright.text.cleaning.steps import CleaningOptions
-from maskwright.text.cleaning.survey import Limits
 from maskwright.text.document import Document
+from maskwright.text.parts import cut
 from maskwright.text.sources import Sources
 
 NOUNS = ["garden", "bridge", "river", "teacher", "letter", "house", "paper", "stone", "window", "answer", "summer"]
@@ -288,7 +293,7 @@ def test_a_phone_number_is_masked_whole_and_beside_others() -> None:
     assert masked_text("The conversation with 8.8.8.8") == "The conversation with 22.214.171.124"
 
 
-# ---- the survey and the store ---------------------------------------------------------------------------------------
+# ---- the store -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -328,7 +333,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def test_prepare_cleans_and_counts(messy: Path, tokenizer: str, tmp_path: Path) -> None:
     cleaning = cleaning_of(messy)
-    ready = prepare(Sources([str(messy)]), tokenizer, str(tmp_path / "store"), OPTIONS, cleaning=cleaning)
+    ready = prepare(Request(Sources([str(messy)]), tokenizer, str(tmp_path / "store"), OPTIONS, cleaning=cleaning))
     counts = ready.manifest["counts"]
     assert counts["left_out"] == {
         "near duplicates": 2,
@@ -341,60 +346,10 @@ def test_prepare_cleans_and_counts(messy: Path, tokenizer: str, tmp_path: Path) 
     assert ready.manifest["options"]["cleaning"]["near_duplicates"] == 0.7
     assert "cleaning left out 2 documents (near duplicates)" in report(ready.location, ready.manifest)
     assert "cleaning left out 1 document (language: de 1)" in report(ready.location, ready.manifest)
-    assert not (tmp_path / "store" / "cleaning").exists()
-    assert prepare(Sources([str(messy)]), tokenizer, ready.location, OPTIONS, cleaning=cleaning).fingerprint
+    assert not (tmp_path / "store" / "parts").exists()
+    assert prepare(Request(Sources([str(messy)]), tokenizer, ready.location, OPTIONS, cleaning=cleaning)).fingerprint
     with pytest.raises(InputError, match="other text or options"):
-        prepare(Sources([str(messy)]), tokenizer, ready.location, OPTIONS)
-
-
-def test_the_store_is_the_same_for_any_batches_processes_and_cuts(
-    messy: Path, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cleaning = cleaning_of(messy)
-    monkeypatch.setattr(preparing, "ENCODE_CHARACTERS", 5_000)
-
-    def make(name: str, workers: int = 1) -> dict[str, bytes]:
-        sources = Sources([str(messy)])
-        prepare(sources, tokenizer, str(tmp_path / name), OPTIONS, cleaning=cleaning, workers=workers)
-        return content(tmp_path / name)
-
-    first = make("first")
-    monkeypatch.setattr(survey, "BATCH_CHARACTERS", 3_000)
-    monkeypatch.setattr(survey, "NOTED_BATCHES", 2)
-    monkeypatch.setattr(survey, "KEYS_AT_ONCE", 4)
-    monkeypatch.setattr(survey, "SCANNED_KEYS", 7)
-    assert make("batches") == first
-    monkeypatch.setattr(survey, "ALONE_BYTES", 0)
-    assert make("processes", workers=2) == first
-    monkeypatch.setattr(survey, "ALONE_BYTES", 1 << 40)
-    write = survey._Survey._write
-    for fail_at in (1, 4, 9):
-        calls = iter(range(100))
-
-        def failing(self: survey._Survey, *rest: object, at: int = fail_at) -> None:
-            write(self, *rest)  # type: ignore[arg-type]
-            if next(calls) == at:  # noqa: B023 - meant
-                raise OSError("killed")
-
-        monkeypatch.setattr(survey._Survey, "_write", failing)
-        with pytest.raises(OSError, match="killed"):
-            make(f"cut{fail_at}")
-        monkeypatch.setattr(survey._Survey, "_write", write)
-        assert make(f"cut{fail_at}") == first
-    # Cut while it encodes, after the survey.
-    encode = preparing._Preparation._encode
-    calls = iter(range(100))
-
-    def stopping(self: preparing._Preparation, *rest: object) -> None:
-        encode(self, *rest)  # type: ignore[arg-type]
-        if next(calls) == 3:
-            raise OSError("killed")
-
-    monkeypatch.setattr(preparing._Preparation, "_encode", stopping)
-    with pytest.raises(OSError, match="killed"):
-        make("cut")
-    monkeypatch.setattr(preparing._Preparation, "_encode", encode)
-    assert make("cut") == first
+        prepare(Request(Sources([str(messy)]), tokenizer, ready.location, OPTIONS))
 
 
 def test_what_is_like_a_held_out_document_does_not_get_into_training(
@@ -407,7 +362,9 @@ def test_what_is_like_a_held_out_document_does_not_get_into_training(
         options = PrepareOptions(valid_fraction=0.0, keep_duplicates=keep)
         held_out = Sources([str(tmp_path / "held.jsonl")])
         folder = str(tmp_path / f"store{keep}")
-        ready = prepare(Sources([str(messy)]), tokenizer, folder, options, held_out=held_out, cleaning=cleaning)
+        ready = prepare(
+            Request(Sources([str(messy)]), tokenizer, folder, options, held_out=held_out, cleaning=cleaning)
+        )
         counts = ready.manifest["counts"]
         assert ready.manifest["splits"]["valid"]["documents"] == 3
         # Lines 31, 8 and its copy 32, and 46 are there exactly; 5 is like line 31, and 36 is like line 10.
@@ -433,12 +390,12 @@ def test_c4_changes_documents_and_equal_ones_are_found_afterwards(tokenizer: str
     options = PrepareOptions(valid_fraction=0.3)
     cleaning = CleaningOptions(filters=("c4",))
     ready = prepare(
-        Sources([str(tmp_path / "a.jsonl")]), tokenizer, str(tmp_path / "store"), options, cleaning=cleaning
+        Request(Sources([str(tmp_path / "a.jsonl")]), tokenizer, str(tmp_path / "store"), options, cleaning=cleaning)
     )
     assert ready.manifest["counts"]["duplicates"] == 2
     assert ready.manifest["counts"]["changed"] == {"lines that c4 leaves out": 2}  # blank ones are none
     (tmp_path / "b.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    plain = prepare(Sources([str(tmp_path / "b.jsonl")]), tokenizer, str(tmp_path / "plain"), options)
+    plain = prepare(Request(Sources([str(tmp_path / "b.jsonl")]), tokenizer, str(tmp_path / "plain"), options))
     assert plain.fingerprint == ready.fingerprint
 
 
@@ -451,7 +408,7 @@ def test_a_filter_of_the_users(messy: Path, tokenizer: str, tmp_path: Path, monk
     )
     try:
         cleaning = CleaningOptions(filters=("own_filter:rule",))
-        ready = prepare(Sources([str(messy)]), tokenizer, str(tmp_path / "store"), OPTIONS, cleaning=cleaning)
+        ready = prepare(Request(Sources([str(messy)]), tokenizer, str(tmp_path / "store"), OPTIONS, cleaning=cleaning))
         texts = [json.loads(line)["text"] for line in messy.read_text().splitlines()]
         left_out = ready.manifest["counts"]["left_out"]
         assert left_out["own_filter:rule: a rare word"] == sum("answer1" in text for text in texts)
@@ -459,12 +416,12 @@ def test_a_filter_of_the_users(messy: Path, tokenizer: str, tmp_path: Path, monk
         assert len(ready.manifest["options"]["cleaning"]["hooks"]["own_filter:rule"]) == 64
         cleaning = CleaningOptions(filters=("own_filter:wrong",))
         with pytest.raises(InputError, match="returned None on .*messy.jsonl:1"):
-            prepare(Sources([str(messy)]), tokenizer, str(tmp_path / "other"), OPTIONS, cleaning=cleaning)
+            prepare(Request(Sources([str(messy)]), tokenizer, str(tmp_path / "other"), OPTIONS, cleaning=cleaning))
         cleaning = CleaningOptions(filters=("own_filter:broken",))
         line = next(number for number, text in enumerate(texts, 1) if "answer1" in text)
-        monkeypatch.setattr(survey, "ALONE_BYTES", 0)  # the error comes from another process
-        with pytest.raises(InputError) as caught:
-            audit([str(messy)], cleaning=cleaning, workers=2)
+        monkeypatch.setattr(cut, "PART_BYTES", (4_000, 4_000))  # the error comes from another process
+        with pytest.raises(InputError) as caught, Here(2) as two:
+            audit([str(messy)], two, cleaning=cleaning)
         what = f"--filter own_filter:broken: failed on {messy}:{line}: ZeroDivisionError: division by zero"
         assert str(caught.value).startswith(what) and f"{tmp_path}/own_filter.py:6" in str(caught.value)
         assert not (tmp_path / "other").exists()
@@ -473,11 +430,13 @@ def test_a_filter_of_the_users(messy: Path, tokenizer: str, tmp_path: Path, monk
     for name, what in (("nowhere:rule", "cannot be imported"), ("own_filter:none", "cannot be imported")):
         with pytest.raises(InputError, match=what):
             prepare(
-                Sources([str(messy)]),
-                tokenizer,
-                str(tmp_path / "x"),
-                OPTIONS,
-                cleaning=CleaningOptions(filters=(name,)),
+                Request(
+                    Sources([str(messy)]),
+                    tokenizer,
+                    str(tmp_path / "x"),
+                    OPTIONS,
+                    cleaning=CleaningOptions(filters=(name,)),
+                )
             )
     with pytest.raises(InputError, match="not known"):
         CleaningOptions(filters=("gofer",))
@@ -566,10 +525,16 @@ def test_an_example_that_holds_personal_data_is_found_with_masks_too(tokenizer: 
     (tmp_path / "t.txt").write_text(example)
     cleaning = CleaningOptions(evaluation_files=(str(tmp_path / "t.txt"),), masked=("email", "phone"))
     sources = Sources([str(tmp_path / "a.jsonl")])
-    ready = prepare(sources, tokenizer, str(tmp_path / "store"), PrepareOptions(valid_fraction=0.2), cleaning=cleaning)
+    ready = prepare(
+        Request(sources, tokenizer, str(tmp_path / "store"), PrepareOptions(valid_fraction=0.2), cleaning=cleaning)
+    )
     counts = ready.manifest["counts"]
     assert counts["left_out"] == {"contamination: holds an evaluation example": 1}
     assert counts["changed"] == {"email": 1}
+
+
+def killed(*_: object) -> None:
+    raise OSError("killed")
 
 
 def test_what_decides_is_in_the_record_and_other_versions_do_not_go_on(
@@ -577,20 +542,20 @@ def test_what_decides_is_in_the_record_and_other_versions_do_not_go_on(
 ) -> None:
     cleaning = cleaning_of(messy)
     folder = str(tmp_path / "store")
-    encode = preparing._Preparation._encode
-
-    def stopping(self: preparing._Preparation, *rest: object) -> None:
-        raise OSError("killed")
-
-    monkeypatch.setattr(preparing._Preparation, "_encode", stopping)
-    with pytest.raises(OSError, match="killed"):
-        prepare(Sources([str(messy)]), tokenizer, folder, OPTIONS, cleaning=cleaning)
-    monkeypatch.setattr(preparing._Preparation, "_encode", encode)
     version = importlib.metadata.version
-    with monkeypatch.context() as patch, pytest.raises(InputError, match="unfinished store made from other text"):
+
+    def judged() -> set[str]:
+        """The files of the parts that are judged, after the work was cut short."""
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="killed"):
+            patch.setattr(encode, "encode_documents", killed)
+            prepare(Request(Sources([str(messy)]), tokenizer, folder, OPTIONS, cleaning=cleaning))
+        return {path.name for path in (tmp_path / "store" / "parts").glob("judge-*")}
+
+    first = judged()
+    with monkeypatch.context() as patch:
         patch.setattr(importlib.metadata, "version", lambda name: "9.9" if name == "rensa" else version(name))
-        prepare(Sources([str(messy)]), tokenizer, folder, OPTIONS, cleaning=cleaning)
-    manifest = prepare(Sources([str(messy)]), tokenizer, folder, OPTIONS, cleaning=cleaning).manifest
+        assert len(first) == 1 and not judged() & first
+    manifest = prepare(Request(Sources([str(messy)]), tokenizer, folder, OPTIONS, cleaning=cleaning)).manifest
     both = {name: version(name) for name in ("rensa", "py3langid")}
     assert manifest["options"]["cleaning"]["versions"] == both and both.items() <= manifest["versions"].items()
 
@@ -628,16 +593,16 @@ def test_a_parquet_file_that_unpacks_to_endless_bytes_is_refused(tmp_path: Path)
 def test_a_source_that_changes_while_it_is_read_is_refused(
     messy: Path, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encode = preparing._Preparation._encode
+    original = encode.encode_documents
 
-    def changing(self: preparing._Preparation, *rest: object) -> None:
-        encode(self, *rest)  # type: ignore[arg-type]
+    def changing(*arguments: Any) -> Any:
         with open(messy, "a") as file:
             file.write('{"text": "more"}\n')
+        return original(*arguments)
 
-    monkeypatch.setattr(preparing._Preparation, "_encode", changing)
+    monkeypatch.setattr(encode, "encode_documents", changing)
     with pytest.raises(SourceError, match="was changed while it was read"):
-        prepare(Sources([str(messy)]), tokenizer, str(tmp_path / "store"), OPTIONS)
+        prepare(Request(Sources([str(messy)]), tokenizer, str(tmp_path / "store"), OPTIONS))
     assert not (tmp_path / "store").exists()
 
 
@@ -649,7 +614,7 @@ def test_limits_come_before_cleaning() -> None:
 def test_the_audit_shows_what_cleaning_leaves_out(messy: Path, tokenizer: str, tmp_path: Path) -> None:
     cleaning = cleaning_of(messy)
     result = audit([str(messy)], tokenizer=tokenizer, cleaning=cleaning)
-    ready = prepare(Sources([str(messy)]), tokenizer, str(tmp_path / "store"), OPTIONS, cleaning=cleaning)
+    ready = prepare(Request(Sources([str(messy)]), tokenizer, str(tmp_path / "store"), OPTIONS, cleaning=cleaning))
     found = {name: finding.count for name, finding in result.left_out.items()}
     assert found == ready.manifest["counts"]["left_out"]
     assert sum(result.lengths.values()) == sum(result.languages.values()) == result.documents == 46
@@ -678,7 +643,7 @@ def test_the_audit_shows_what_cleaning_changes(tokenizer: str, tmp_path: Path) -
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     cleaning = CleaningOptions(filters=("c4",), masked=("email", "ip", "phone"))
     options = PrepareOptions(valid_fraction=0.0)
-    ready = prepare(Sources([str(path)]), tokenizer, str(tmp_path / "store"), options, cleaning=cleaning)
+    ready = prepare(Request(Sources([str(path)]), tokenizer, str(tmp_path / "store"), options, cleaning=cleaning))
     result = audit([str(path)], cleaning=cleaning)
     counts = {name: one.count for name, one in result.changed.items()}
     assert counts == {

@@ -36,7 +36,6 @@ from maskwright.data.foreign.ipc import plain_places
 from maskwright.data.foreign.write import WrittenFormat, _write_megatron, write_out
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.opening import open_store
-from maskwright.data.parts.files import convert_in_parts
 from maskwright.data.store import Split, TokenStore
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
@@ -300,7 +299,7 @@ def test_ids_documents_and_order_are_those_of_the_other_tool(
     options = {"options": ALL, **MADE[name](tmp_path / "in", documents, tokenizer)}
     entries = list((tmp_path / "in").iterdir())
     place = entries[0] if len(entries) == 1 else tmp_path / "in"
-    ready = convert([str(place)], tokenizer, str(tmp_path / "store"), **options)
+    ready = convert(Conversion([str(place)], tokenizer, str(tmp_path / "store"), **options))
     ready.verify()
     assert same(in_split(ready.split("train")), documents)
     assert ready.manifest["counts"]["kept"] == len(documents)
@@ -308,7 +307,10 @@ def test_ids_documents_and_order_are_those_of_the_other_tool(
     if name in ("megatron", "fairseq"):
         ends = ready.split("train").sentence_ends
         assert ends is not None and len(ends) == len(in_sentences(documents)[0])
-    assert convert([str(place)], tokenizer, str(tmp_path / "store"), **options).fingerprint == ready.fingerprint
+    assert (
+        convert(Conversion([str(place)], tokenizer, str(tmp_path / "store"), **options)).fingerprint
+        == ready.fingerprint
+    )
 
 
 def test_held_out_documents_follow_from_their_ids(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
@@ -318,34 +320,11 @@ def test_held_out_documents_follow_from_their_ids(documents: Documents, tokenize
         (tmp_path / name).mkdir()
         MADE[name](tmp_path / name, order, tokenizer)
         place = next((tmp_path / name).iterdir())
-        ready = convert([str(place)], tokenizer, str(tmp_path / f"{name}-store"), ConvertOptions(valid_fraction=0.2))
+        ready = convert(
+            Conversion([str(place)], tokenizer, str(tmp_path / f"{name}-store"), ConvertOptions(valid_fraction=0.2))
+        )
         sides.append({one.tobytes() for one in in_split(ready.split("valid"))})
     assert sides[0] == sides[1] and 5 < len(sides[0]) < 40
-
-
-def test_an_interrupted_conversion_goes_on(
-    documents: Documents, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from maskwright.data.writer import StoreWriter
-
-    monkeypatch.setattr(blocks, "BLOCK_TOKENS", 2_000)
-    MADE["datatrove"](tmp_path, documents, tokenizer)
-    options = ConvertOptions(valid_fraction=0.1, shard_tokens=4_000)
-    whole = convert([str(tmp_path / "a.ds")], tokenizer, str(tmp_path / "whole"), options)
-    commit = StoreWriter.commit
-
-    def cut(self: Any, counts: Any) -> None:
-        commit(self, counts)
-        if self.blocks == 2:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(StoreWriter, "commit", cut)
-        with pytest.raises(KeyboardInterrupt):
-            convert([str(tmp_path / "a.ds")], tokenizer, str(tmp_path / "cut"), options)
-    again = convert([str(tmp_path / "a.ds")], tokenizer, str(tmp_path / "cut"), options)
-    assert len(whole.shards) > 4 and again.fingerprint == whole.fingerprint
-    assert again.manifest["counts"] == whole.manifest["counts"]
 
 
 # ---- in parts --------------------------------------------------------------------------------------------------------
@@ -354,8 +333,7 @@ PARTS = ConvertOptions(valid_fraction=0.1, shard_tokens=3_000)
 
 
 def in_parts(source: str, tokenizer: str, folder: Path, options: dict[str, Any], runner: Runner) -> TokenStore:
-    given = {"kind": None, "column": None, "dtype": None, "document_end": None, "encoder": None, **options}
-    return convert_in_parts(Conversion([source], tokenizer, str(folder), **given), runner)
+    return convert(Conversion([source], tokenizer, str(folder), **options), runner)
 
 
 @pytest.fixture
@@ -382,7 +360,7 @@ def test_a_store_converted_in_parts_is_that_of_one_process(
 ) -> None:
     source, options = place(name)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    convert([source], tokenizer, str(whole), **options)
+    convert(Conversion([source], tokenizer, str(whole), **options))
     runner = Backwards()
     in_parts(source, tokenizer, parts, options, runner).verify()
     assert runner.computed >= 2 and runner.seen
@@ -412,11 +390,9 @@ def test_processes_give_the_same_store_and_their_first_fault_is_told(
     place: Callable[[str], tuple[str, dict[str, Any]]], tokenizer: str, tmp_path: Path
 ) -> None:
     source, options = place("arrow")
-    convert([source], tokenizer, str(tmp_path / "whole"), **options)
+    convert(Conversion([source], tokenizer, str(tmp_path / "whole"), **options))
     in_parts(source, tokenizer, tmp_path / "parts", options, Here(2))
-    # Blocks are those of this process alone where others are begun anew, so the shards may end elsewhere.
-    one, other = (TokenStore(str(tmp_path / name)) for name in ("whole", "parts"))
-    assert one.manifest["splits"] == other.manifest["splits"]
+    assert files_of(tmp_path / "parts") == files_of(tmp_path / "whole")
     broken = sorted(Path(source).rglob("*.arrow"))[1::2]
     whole = [path.read_bytes() for path in broken]
     for path, content in zip(broken, whole, strict=True):
@@ -450,7 +426,7 @@ def test_special_tokens_are_refused_stripped_or_removed(
 
     def converted(name: str, how: Any) -> TokenStore:
         options = ConvertOptions(valid_fraction=0.0, special_tokens=how)
-        return convert([str(tmp_path / name)], tokenizer, str(tmp_path / f"{name}-{how}"), options)
+        return convert(Conversion([str(tmp_path / name)], tokenizer, str(tmp_path / f"{name}-{how}"), options))
 
     stripped, removed = converted("framed", "strip"), converted("inside", "remove")
     assert same(in_split(stripped.split("train")), documents) and same(in_split(removed.split("train")), documents)
@@ -472,7 +448,7 @@ def test_the_end_of_documents_has_the_offset_and_is_somewhere(
     def converted(end: str, offset: int = 5) -> TokenStore:
         options = ConvertOptions(valid_fraction=0.0, token_offset=offset)
         place = str(tmp_path / "store")
-        return convert([str(tmp_path / "in")], tokenizer, place, options, dtype="int16", document_end=end)
+        return convert(Conversion([str(tmp_path / "in")], tokenizer, place, options, dtype="int16", document_end=end))
 
     for end, offset, said in (
         ("99999", 5, r"--document-end: 99999 is no id of the tokenizer, which ends at 399"),
@@ -519,10 +495,12 @@ def arrow_folder(documents: Documents, tmp_path_factory: pytest.TempPathFactory)
 
 def test_rows_are_those_of_the_converted_store(arrow_folder: Path, tokenizer: str, tmp_path: Path) -> None:
     own = convert(
-        [str(arrow_folder / "shards")],
-        tokenizer,
-        str(tmp_path / "store"),
-        ConvertOptions(valid_fraction=0.2, token_offset=200),
+        Conversion(
+            [str(arrow_folder / "shards")],
+            tokenizer,
+            str(tmp_path / "store"),
+            ConvertOptions(valid_fraction=0.2, token_offset=200),
+        )
     )
     direct = config(arrow_folder, tokenizer)
     there = open_store(direct.data)
@@ -554,7 +532,7 @@ def test_arrow_files_beside_our_own_store_in_one_run(
     """A mixture with Arrow files has the rows of the mixture with the store that was converted from them."""
     keys = {"tokenizer": tokenizer, "token_offset": 200, "valid_fraction": 0.2}
     options = ConvertOptions(valid_fraction=0.2, token_offset=200)
-    own = convert([str(arrow_folder / "shards")], tokenizer, str(tmp_path / "store"), options).location
+    own = convert(Conversion([str(arrow_folder / "shards")], tokenizer, str(tmp_path / "store"), options)).location
     kinds = {"own": {"store": own}, "arrow": {"store": str(arrow_folder / "shards"), "format": "arrow", "arrow": keys}}
 
     def mixed(first: str) -> RunConfig:
@@ -842,7 +820,7 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_store_is_one_line_and_leaves_nothing(
+def test_a_broken_store_is_one_line_and_leaves_finished_parts_alone(
     name: str, documents: Documents, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kind, damage, said = BROKEN[name]
@@ -853,12 +831,12 @@ def test_a_broken_store_is_one_line_and_leaves_nothing(
     place = entries[0] if len(entries) == 1 else tmp_path / "in"
     options = {"options": ALL, **keys}
     with pytest.raises((StoreError, InputError), match=said):
-        raise_as_line(lambda: convert([str(place)], tokenizer, str(tmp_path / "store"), **options))
-    assert not (tmp_path / "store").exists()
+        raise_as_line(lambda: convert(Conversion([str(place)], tokenizer, str(tmp_path / "store"), **options)))
+    assert {path.name for path in (tmp_path / "store").glob("*")} <= {"parts"}
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_an_id_beyond_the_vocabulary_is_one_line_and_leaves_nothing(
+def test_an_id_beyond_the_vocabulary_is_one_line(
     name: str, documents: Documents, tokenizer: str, tmp_path: Path
 ) -> None:
     (tmp_path / "in").mkdir()
@@ -870,8 +848,10 @@ def test_an_id_beyond_the_vocabulary_is_one_line_and_leaves_nothing(
     entries = list((tmp_path / "in").iterdir())
     place = entries[0] if len(entries) == 1 else tmp_path / "in"
     with pytest.raises((StoreError, InputError), match=r"holds id (400|60000), (the tokenizer|dict.txt) ends at 399"):
-        raise_as_line(lambda: convert([str(place)], tokenizer, str(tmp_path / "store"), **{"options": ALL, **keys}))
-    assert not (tmp_path / "store").exists()
+        raise_as_line(
+            lambda: convert(Conversion([str(place)], tokenizer, str(tmp_path / "store"), **{"options": ALL, **keys}))
+        )
+    assert {path.name for path in (tmp_path / "store").glob("*")} <= {"parts"}
 
 
 def test_what_cannot_be_mapped_is_counted(
@@ -879,7 +859,7 @@ def test_what_cannot_be_mapped_is_counted(
 ) -> None:
     lacking = int(documents[0][0])
     write_fairseq(tmp_path / "bin", documents, tokenizer, lacking)
-    ready = convert([str(tmp_path / "bin")], tokenizer, str(tmp_path / "store"), ALL)
+    ready = convert(Conversion([str(tmp_path / "bin")], tokenizer, str(tmp_path / "store"), ALL))
     count = sum(int((one == lacking).sum()) for one in documents)
     assert ready.manifest["counts"]["unknown_tokens"] == count > 0
     known = [np.where(one == lacking, words.unk, one) for one in documents]
@@ -893,9 +873,9 @@ def test_a_dictionary_of_numbers_needs_its_encoder(documents: Documents, tokeniz
     (tmp_path / "encoder.json").write_text(json.dumps({name: 900 + number for number, name in enumerate(names)}))
     (tmp_path / "bin" / "dict.txt").write_text("".join(f"{900 + number} 5\n" for number in range(len(names))))
     with pytest.raises(InputError, match="is a dictionary of numbers"):
-        convert([str(tmp_path / "bin")], tokenizer, str(tmp_path / "store"), ALL)
+        convert(Conversion([str(tmp_path / "bin")], tokenizer, str(tmp_path / "store"), ALL))
     encoder = str(tmp_path / "encoder.json")
-    ready = convert([str(tmp_path / "bin")], tokenizer, str(tmp_path / "store"), ALL, encoder=encoder)
+    ready = convert(Conversion([str(tmp_path / "bin")], tokenizer, str(tmp_path / "store"), ALL, encoder=encoder))
     assert same(in_split(ready.split("train")), documents)
 
 
@@ -904,7 +884,7 @@ def test_shards_of_fairseq_by_colons_and_what_it_held_out(documents: Documents, 
     write_fairseq(tmp_path / "shard1", documents[50:], tokenizer)
     for ending in (".bin", ".idx"):
         os.rename(tmp_path / "shard1" / f"train{ending}", tmp_path / "shard1" / f"valid{ending}")
-    ready = convert([f"{tmp_path}/shard0:{tmp_path}/shard1"], tokenizer, str(tmp_path / "store"))
+    ready = convert(Conversion([f"{tmp_path}/shard0:{tmp_path}/shard1"], tokenizer, str(tmp_path / "store")))
     assert same(in_split(ready.split("train")), documents[:50])
     assert same(in_split(ready.split("valid")), documents[50:])
 
@@ -914,7 +894,7 @@ def test_compressed_arrow_is_converted_and_not_mapped(documents: Documents, toke
     with pytest.raises(StoreError, match="is compressed.*data convert"):
         raise_as_line(lambda: open_store(config(tmp_path, tokenizer).data))
     options = ConvertOptions(valid_fraction=0.0, token_offset=200)
-    ready = convert([str(tmp_path / "shards")], tokenizer, str(tmp_path / "store"), options)
+    ready = convert(Conversion([str(tmp_path / "shards")], tokenizer, str(tmp_path / "store"), options))
     assert same(in_split(ready.split("train")), documents)
 
 
@@ -957,7 +937,7 @@ def test_a_store_is_written_for_other_tools(
         "megatron": ("train_text_document", "valid_text_document"),
     }
     for side, place in zip(("train", "valid"), places[kind], strict=True):
-        back = convert([str(folder / place)], tokenizer, str(tmp_path / side), ALL)
+        back = convert(Conversion([str(folder / place)], tokenizer, str(tmp_path / side), ALL))
         assert same(in_split(back.split("train")), in_split(store.split(side)))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="is not empty"):
         write_out(store, str(folder), kind)
@@ -968,7 +948,7 @@ def test_a_store_is_written_for_other_tools(
         assert same(in_split(direct.split("train")), in_split(store.split("train")))
         whole: list[Any] = [
             ArrowStore(str(folder), Arrow()),
-            convert([str(folder)], tokenizer, str(tmp_path / "whole")),
+            convert(Conversion([str(folder)], tokenizer, str(tmp_path / "whole"))),
         ]
         assert whole[0].fingerprint != ArrowStore(str(folder), Arrow(), all_held_out=True).fingerprint
         for both in whole:
@@ -999,12 +979,14 @@ def test_what_datasets_saves_is_read(documents: Documents, tokenizer: str, tmp_p
     datasets = pytest.importorskip("datasets")
     whole = datasets.Dataset.from_dict({"input_ids": [one.tolist() for one in documents]})
     whole.save_to_disk(str(tmp_path / "saved"), num_shards=3)
-    ready = convert([str(tmp_path / "saved")], tokenizer, str(tmp_path / "store"), ALL)
+    ready = convert(Conversion([str(tmp_path / "saved")], tokenizer, str(tmp_path / "store"), ALL))
     assert same(in_split(ready.split("train")), documents)
     whole.shuffle(seed=0).save_to_disk(str(tmp_path / "shuffled"))
     if json.loads((tmp_path / "shuffled" / "state.json").read_text()).get("_indices_data_files"):
         with pytest.raises(InputError, match="flatten_indices"):
-            raise_as_line(lambda: convert([str(tmp_path / "shuffled")], tokenizer, str(tmp_path / "no"), ALL))
+            raise_as_line(
+                lambda: convert(Conversion([str(tmp_path / "shuffled")], tokenizer, str(tmp_path / "no"), ALL))
+            )
 
 
 @pytest.mark.parametrize("packing", [None, "zstd"])
@@ -1018,7 +1000,7 @@ def test_what_streaming_writes_is_read(
     ) as writer:
         for number, one in enumerate(documents):
             writer.write({"id": str(number), "input_ids": one.astype(np.uint16)})
-    ready = convert([str(tmp_path / "in")], tokenizer, str(tmp_path / "store"), ALL)
+    ready = convert(Conversion([str(tmp_path / "in")], tokenizer, str(tmp_path / "store"), ALL))
     assert same(in_split(ready.split("train")), documents)
 
 
@@ -1029,7 +1011,7 @@ def test_what_datatrove_writes_is_read(documents: Documents, tokenizer: str, tmp
     for one in documents:
         file.write(one.tolist(), None)
     file.close()
-    ready = convert([str(tmp_path / "in")], tokenizer, str(tmp_path / "store"), ALL)
+    ready = convert(Conversion([str(tmp_path / "in")], tokenizer, str(tmp_path / "store"), ALL))
     assert same(in_split(ready.split("train")), documents)
 
 
@@ -1043,5 +1025,5 @@ def test_megatron_agrees(store: TokenStore, documents: Documents, tokenizer: str
     for one in documents:
         builder.add_document(one, [len(one) // 2, len(one) - len(one) // 2])
     builder.finalize(str(tmp_path / "text_document.idx"))
-    ready = convert([str(tmp_path / "text_document")], tokenizer, str(tmp_path / "store"), ALL)
+    ready = convert(Conversion([str(tmp_path / "text_document")], tokenizer, str(tmp_path / "store"), ALL))
     assert same(in_split(ready.split("train")), documents)

@@ -15,9 +15,10 @@ import maskwright
 from maskwright.cli.main import run
 from maskwright.core.config import RunConfig, build_config
 from maskwright.core.errors import ConfigError, InputError, StoreError
-from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.data.prepare import blocks
+from maskwright.data.prepare.driver import prepare
+from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
-from maskwright.data.writer import StoreWriter
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks import pretrain as task
 from maskwright.tasks.evaluate import Evaluation, Evaluations
@@ -42,7 +43,7 @@ def other_set(tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """All of its text is held out."""
     folder = tmp_path_factory.mktemp("held-out")
     source = Sources([text(folder / "other.txt", 30, seed=9)], layout="sentences")
-    return prepare(source, tokenizer, str(folder / "other"), PrepareOptions(valid_fraction=1.0)).location
+    return prepare(Request(source, tokenizer, str(folder / "other"), PrepareOptions(valid_fraction=1.0))).location
 
 
 def measured(run: Path) -> list[dict[str, Any]]:
@@ -103,11 +104,15 @@ def test_other_sets_are_reported_by_name_and_change_nothing_else(
 
 def test_what_is_no_held_out_set_is_refused(config: Config, corpus: Path, tokenizer: str, tmp_path: Path) -> None:
     source = Sources([str(corpus)], layout="sentences")
-    nothing = prepare(source, tokenizer, str(tmp_path / "nothing"), PrepareOptions(valid_fraction=0.0)).location
+    nothing = prepare(
+        Request(source, tokenizer, str(tmp_path / "nothing"), PrepareOptions(valid_fraction=0.0))
+    ).location
     with pytest.raises(StoreError, match="holds no documents out"):
         prepare_run(config(**{"data.validation": nothing}))
     train_tokenizer(source, str(tmp_path / "tokenizer"), vocab_size=300)
-    other = prepare(source, str(tmp_path / "tokenizer"), str(tmp_path / "other"), PrepareOptions(valid_fraction=1.0))
+    other = prepare(
+        Request(source, str(tmp_path / "tokenizer"), str(tmp_path / "other"), PrepareOptions(valid_fraction=1.0))
+    )
     with pytest.raises(StoreError, match="was made with another tokenizer"):
         prepare_run(config(**{"data.validation": {"a": other.location}}))
     for wrong in ({}, {"a b": "s"}, {"a": 1}, ["s"], 3, {1: "s"}):
@@ -129,7 +134,7 @@ def test_files_are_held_out_in_full_and_never_trained_on(keep_duplicates: bool, 
     valid = text(tmp_path / "valid.txt", 5, 2, shared)
     options = PrepareOptions(valid_fraction=0.0, keep_duplicates=keep_duplicates)
     sources = [Sources([name], layout="sentences") for name in (train, valid)]
-    made = prepare(sources[0], tokenizer, str(tmp_path / "store"), options, held_out=sources[1])
+    made = prepare(Request(sources[0], tokenizer, str(tmp_path / "store"), options, held_out=sources[1]))
     made.verify()
     assert len(texts(made, "valid")) == 6 and "Shared story. Nobody saw the garden." in texts(made, "valid")
     assert not set(texts(made, "valid")) & set(texts(made, "train"))
@@ -137,34 +142,34 @@ def test_files_are_held_out_in_full_and_never_trained_on(keep_duplicates: bool, 
     assert made.origin("valid", 0) == f"{valid}:1" and made.origin("train", 0) == f"{train}:1"
     assert made.manifest["options"]["valid_files"] == 1
     again = [Sources([name], layout="sentences") for name in (train, valid)]
-    assert prepare(again[0], tokenizer, str(tmp_path / "store"), options, held_out=again[1]).location == made.location
+    assert (
+        prepare(Request(again[0], tokenizer, str(tmp_path / "store"), options, held_out=again[1])).location
+        == made.location
+    )
     with pytest.raises(InputError, match="already holds a store made from other text or options"):
-        prepare(Sources([train], layout="sentences"), tokenizer, str(tmp_path / "store"), options)
+        prepare(Request(Sources([train], layout="sentences"), tokenizer, str(tmp_path / "store"), options))
 
 
 def test_a_preparation_with_held_out_files_goes_on_after_a_stop(
     tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import maskwright.data.prepare as module
-
-    monkeypatch.setattr(module, "ENCODE_CHARACTERS", 3_000)
     files = text(tmp_path / "train.txt", 60, 1), text(tmp_path / "valid.txt", 20, 2)
     options = PrepareOptions(valid_fraction=0.0, shard_tokens=3_000)
 
     def make(folder: str) -> TokenStore:
         sources, held_out = (Sources([name], layout="sentences") for name in files)
-        return prepare(sources, tokenizer, str(tmp_path / folder), options, held_out=held_out)
+        return prepare(Request(sources, tokenizer, str(tmp_path / folder), options, held_out=held_out))
 
     whole = make("whole")
     with monkeypatch.context() as patch:
-        commit = StoreWriter.commit
+        original, written = blocks.write_shard, iter(range(100))
 
-        def cut(self: Any, counts: Any) -> None:
-            commit(self, counts)
-            if self.blocks == 2:
+        def cut(*arguments: Any) -> Any:
+            if next(written) == 2:
                 raise KeyboardInterrupt
+            return original(*arguments)
 
-        patch.setattr(StoreWriter, "commit", cut)
+        patch.setattr(blocks, "write_shard", cut)
         with pytest.raises(KeyboardInterrupt):
             make("cut")
     assert whole.fingerprint == make("cut").fingerprint

@@ -17,7 +17,8 @@ from maskwright.data.loader import Loader
 from maskwright.data.mixing import counts_in_block, mixed_order, weights_by_size
 from maskwright.data.opening import make_loader, open_store
 from maskwright.data.order import order
-from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.data.prepare.driver import prepare
+from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
 from maskwright.tasks.preflight import prepare_run
 from maskwright.text.sources import Sources
@@ -111,7 +112,7 @@ def second(tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> TokenSto
     text = "\n\n".join("\n".join(lines) for lines in documents(80, seed=7))
     (folder / "other.txt").write_text(text, encoding="utf-8")
     sources = Sources([str(folder / "other.txt")], layout="sentences")
-    return prepare(sources, tokenizer, str(folder / "store"), PrepareOptions(valid_fraction=0.1))
+    return prepare(Request(sources, tokenizer, str(folder / "store"), PrepareOptions(valid_fraction=0.1)))
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +227,11 @@ def test_sources_that_do_not_fit_are_refused(
         prepare_run(mixed({"max_epochs": 1.0}, {"max_epochs": 1.0}, **{"schedule.steps": 400}))
     (tmp_path / "few.txt").write_text("A dog saw stones.\n", encoding="utf-8")
     for name, folder in (("few", tokenizer), ("foreign", tokenizer_of("bert"))):
-        prepare(Sources([str(tmp_path / "few.txt")]), folder, str(tmp_path / name), PrepareOptions(valid_fraction=0.0))
+        prepare(
+            Request(
+                Sources([str(tmp_path / "few.txt")]), folder, str(tmp_path / name), PrepareOptions(valid_fraction=0.0)
+            )
+        )
     with pytest.raises(ConfigError, match=r"max_epochs 0.0001 is less than one of [\d,]+ rows"):
         prepare_run(mixed({"max_epochs": 0.0001}, {}))
     with pytest.raises(StoreError, match="tokens to train on, and one row takes 30"):

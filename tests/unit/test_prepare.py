@@ -3,15 +3,16 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-import maskwright.data.prepare as module
 from maskwright.core.errors import InputError, SourceError, StoreError
-from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.data.prepare import blocks
+from maskwright.data.prepare.driver import prepare
+from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore, shard_names, token_dtype
-from maskwright.data.writer import StoreWriter
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import load_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
@@ -21,23 +22,18 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ENCODE_CHARACTERS", 20_000)
-
-
 OPTIONS = PrepareOptions(valid_fraction=0.1, shard_tokens=10_000)
 
 
-def test_same_input_gives_the_same_bytes(
-    corpus: Path, tokenizer: str, store: TokenStore, tmp_path: Path, small_blocks: None
-) -> None:
+def test_same_input_gives_the_same_bytes(corpus: Path, tokenizer: str, store: TokenStore, tmp_path: Path) -> None:
     shutil.copy(corpus, tmp_path / corpus.name)
     prepare(
-        Sources([str(tmp_path / corpus.name)], layout="sentences"),
-        tokenizer,
-        str(tmp_path / "store"),
-        OPTIONS,
+        Request(
+            Sources([str(tmp_path / corpus.name)], layout="sentences"),
+            tokenizer,
+            str(tmp_path / "store"),
+            OPTIONS,
+        )
     )
     first, second = content(Path(store.location)), content(tmp_path / "store")
     assert set(first) == set(second)
@@ -51,60 +47,54 @@ def test_same_input_gives_the_same_bytes(
 
 @pytest.mark.parametrize("fail_at", [1, 2, 4])
 def test_a_stopped_preparation_continues_to_the_same_bytes(
-    fail_at: int,
-    corpus: Path,
-    tokenizer: str,
-    store: TokenStore,
-    tmp_path: Path,
-    small_blocks: None,
-    monkeypatch: pytest.MonkeyPatch,
+    fail_at: int, corpus: Path, tokenizer: str, store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed in the middle of writing a shard, after `fail_at` of them."""
     folder, written = tmp_path / "store", 0
-    original = StoreWriter._write_shard
+    original = blocks.write_shard
 
-    def failing(self: StoreWriter, *arguments: object) -> object:
+    def failing(*arguments: Any) -> Any:
         nonlocal written
         written += 1
         if written > fail_at:
             raise KeyboardInterrupt
-        return original(self, *arguments)  # type: ignore[arg-type]
+        return original(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(StoreWriter, "_write_shard", failing)
+        patch.setattr(blocks, "write_shard", failing)
         with pytest.raises(KeyboardInterrupt):
-            prepare(Sources([str(corpus)], layout="sentences"), tokenizer, str(folder), OPTIONS)
+            prepare(Request(Sources([str(corpus)], layout="sentences"), tokenizer, str(folder), OPTIONS))
     with pytest.raises(StoreError, match=r"not a token store|never finished"):
         TokenStore(str(folder))
-    prepare(Sources([str(corpus)], layout="sentences"), tokenizer, str(folder), OPTIONS)
+    prepare(Request(Sources([str(corpus)], layout="sentences"), tokenizer, str(folder), OPTIONS))
     assert content(folder) == content(Path(store.location))
 
 
 def test_a_finished_store_is_checked_and_left_alone(
-    corpus: Path, tokenizer: str, store: TokenStore, tmp_path: Path, small_blocks: None
+    corpus: Path, tokenizer: str, store: TokenStore, tmp_path: Path
 ) -> None:
     shutil.copytree(store.location, tmp_path / "store")
     sources = Sources([str(corpus)], layout="sentences")
     before = content(tmp_path / "store")
-    prepare(sources, tokenizer, str(tmp_path / "store"), OPTIONS)
+    prepare(Request(sources, tokenizer, str(tmp_path / "store"), OPTIONS))
     assert content(tmp_path / "store") == before
     with pytest.raises(InputError, match="other text or options"):
-        prepare(sources, tokenizer, str(tmp_path / "store"), PrepareOptions(valid_fraction=0.2))
+        prepare(Request(sources, tokenizer, str(tmp_path / "store"), PrepareOptions(valid_fraction=0.2)))
 
 
 def test_foreign_folders_are_not_touched(corpus: Path, tokenizer: str, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("precious")
     with pytest.raises(InputError, match="is not empty"):
-        prepare(Sources([str(corpus)]), tokenizer, str(tmp_path))
+        prepare(Request(Sources([str(corpus)]), tokenizer, str(tmp_path)))
     assert content(tmp_path) == {"mine.txt": b"precious"}
 
 
-def test_bad_input_in_the_middle_leaves_nothing(tokenizer: str, tmp_path: Path, small_blocks: None) -> None:
+def test_bad_input_in_the_middle_leaves_nothing(tokenizer: str, tmp_path: Path) -> None:
     good = "\n".join(f"line {number} of quite some length, to fill several blocks" for number in range(4000))
     (tmp_path / "a.txt").write_bytes(good.encode() + b"\nbad \xff byte\n")
     sources = Sources([str(tmp_path / "a.txt")], layout="lines")
     with pytest.raises(SourceError, match=r"a.txt:4001:5: 0xff, byte 218,895 of the text, is not UTF-8"):
-        prepare(sources, tokenizer, str(tmp_path / "store"), OPTIONS)
+        prepare(Request(sources, tokenizer, str(tmp_path / "store"), OPTIONS))
     assert not (tmp_path / "store").exists()
 
 
@@ -113,7 +103,7 @@ def test_duplicates_lengths_and_split(tokenizer: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n".join(lines))
     sources = Sources([str(tmp_path / "a.txt")], layout="lines")
     options = PrepareOptions(valid_fraction=0.25, min_characters=2, max_characters=100)
-    ready = prepare(sources, tokenizer, str(tmp_path / "store"), options)
+    ready = prepare(Request(sources, tokenizer, str(tmp_path / "store"), options))
     assert ready.manifest["counts"] == {
         "read": 1002,
         "kept": 400,
@@ -122,7 +112,9 @@ def test_duplicates_lengths_and_split(tokenizer: str, tmp_path: Path) -> None:
         "too_long": 1,
     }
     assert ready.manifest["splits"]["valid"]["documents"] == pytest.approx(100, abs=30)
-    kept = prepare(sources, tokenizer, str(tmp_path / "all"), PrepareOptions(valid_fraction=0.25, keep_duplicates=True))
+    kept = prepare(
+        Request(sources, tokenizer, str(tmp_path / "all"), PrepareOptions(valid_fraction=0.25, keep_duplicates=True))
+    )
     assert kept.manifest["counts"]["kept"] == 1002
     encoder = load_tokenizer(tokenizer, special_tokens_are_text=True)
 
@@ -142,10 +134,12 @@ def test_split_does_not_depend_on_order_or_neighbours(tokenizer: str, tmp_path: 
     for name, some in (("a", lines), ("b", lines[::-1][:200])):
         (tmp_path / f"{name}.txt").write_text("\n".join(some))
         ready = prepare(
-            Sources([str(tmp_path / f"{name}.txt")], layout="lines"),
-            tokenizer,
-            str(tmp_path / name),
-            PrepareOptions(valid_fraction=0.2),
+            Request(
+                Sources([str(tmp_path / f"{name}.txt")], layout="lines"),
+                tokenizer,
+                str(tmp_path / name),
+                PrepareOptions(valid_fraction=0.2),
+            )
         )
         split, encoder = ready.split("valid"), load_tokenizer(tokenizer, special_tokens_are_text=True)
         ids = split.gather(np.array([0]), np.array([split.tokens]))
@@ -156,7 +150,7 @@ def test_split_does_not_depend_on_order_or_neighbours(tokenizer: str, tmp_path: 
 
 def test_literal_special_tokens_stay_text(tokenizer: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n".join(f"see <mask> and </s> and <s> {n}" for n in range(50)))
-    ready = prepare(Sources([str(tmp_path / "a.txt")], layout="lines"), tokenizer, str(tmp_path / "store"))
+    ready = prepare(Request(Sources([str(tmp_path / "a.txt")], layout="lines"), tokenizer, str(tmp_path / "store")))
     special = sorted(read_vocabulary(tokenizer).special)
     assert ready.split("train").counts(ready.vocabulary.size)[special].sum() == 0
 
@@ -164,7 +158,7 @@ def test_literal_special_tokens_stay_text(tokenizer: str, tmp_path: Path) -> Non
 def test_empty_corpus_is_an_error_and_leaves_nothing(tokenizer: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n\n\n")
     with pytest.raises(StoreError, match="no document is left of 0 read"):
-        prepare(Sources([str(tmp_path / "a.txt")]), tokenizer, str(tmp_path / "store"))
+        prepare(Request(Sources([str(tmp_path / "a.txt")]), tokenizer, str(tmp_path / "store")))
     assert not (tmp_path / "store").exists()
 
 
@@ -225,7 +219,7 @@ def test_the_layout_in_use_is_not_offered_where_nothing_is_held_out(tokenizer: s
     """Short, and repeated: more documents were guessed than are kept."""
     (tmp_path / "a.txt").write_text("One sentence.\nTwo here.\n\n" * 3 + "Another one.\nAnd two.\n")
     with pytest.raises(InputError, match="none of 2 documents") as caught:
-        prepare(Sources([str(tmp_path / "a.txt")]), tokenizer, str(tmp_path / "store"), PrepareOptions(0.001))
+        prepare(Request(Sources([str(tmp_path / "a.txt")]), tokenizer, str(tmp_path / "store"), PrepareOptions(0.001)))
     assert "--layout lines" in str(caught.value) and "--layout sentences" not in str(caught.value)
 
 
@@ -245,6 +239,6 @@ def test_each_document_knows_where_it_came_from(tmp_path: Path, tokenizer: str) 
         (tmp_path / name).write_text(content)
     options = PrepareOptions(valid_fraction=0.5, shard_tokens=2)
     sources = Sources([str(tmp_path / name) for name in texts], layout="sentences")
-    store = prepare(sources, tokenizer, str(tmp_path / "store"), options)
+    store = prepare(Request(sources, tokenizer, str(tmp_path / "store"), options))
     found = {store.origin(side, number) for side in ("train", "valid") for number in range(store.split(side).documents)}
     assert found == {f"{tmp_path}/{place}" for place in ("a.txt:2", "a.txt:4", "b.txt:3", "b.txt:7")}

@@ -14,7 +14,8 @@ import pytest
 
 from maskwright.core.config import read_config
 from maskwright.core.errors import InputError, SourceError
-from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.data.prepare.driver import prepare
+from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.tasks.preflight import prepare_run
 from maskwright.text import encoder as encoders
 from maskwright.text.audit import audit
@@ -76,7 +77,7 @@ def test_tokenizers_of_letters_load_in_transformers_with_equal_ids(
     split = ["ACGTAC", "N", "A", "C", "G", "T", "A"] if kind == "kmer" else list("ACGTACNACGTA")
     assert theirs.tokenize("acgtacNacgta") == split
     assert theirs.decode(theirs("ACGTACNACG")["input_ids"], skip_special_tokens=True) == "ACGTACNACG"
-    ready = prepare(Sources([str(tmp_path / "a.fa")]), folder, str(tmp_path / "store"), PrepareOptions(0.0))
+    ready = prepare(Request(Sources([str(tmp_path / "a.fa")]), folder, str(tmp_path / "store"), PrepareOptions(0.0)))
     assert ready.manifest["splits"]["train"]["documents"] == 2
     assert ready.vocabulary.mask == theirs.mask_token_id
 
@@ -116,7 +117,7 @@ def test_the_recipe_for_dna_plans_on_a_made_up_genome(tmp_path: Path) -> None:
     (tmp_path / "genome.fa").write_bytes(genome)
     sources, folder = Sources([str(tmp_path / "genome.fa")]), str(tmp_path / "tokenizer")
     assert make_tokenizer(sources, folder, "kmer", "dna").size == 4118
-    store = prepare(sources, folder, str(tmp_path / "store"), PrepareOptions(0.2)).location
+    store = prepare(Request(sources, folder, str(tmp_path / "store"), PrepareOptions(0.2))).location
     ready = prepare_run(read_config("dna", [f"data.store={store}"]))
     assert ready.model.architecture == "modernbert" and ready.loader.batches(0)[0].predicted > 0
     assert "3,000 steps of 16 rows" in ready.describe()

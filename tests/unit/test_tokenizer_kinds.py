@@ -20,7 +20,8 @@ from tokenizer_kinds import KINDS, TRAINED, train
 from maskwright.core.errors import InputError, TokenizerError
 from maskwright.data.encode import encode_documents
 from maskwright.data.loader import Loader
-from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.data.prepare.driver import prepare
+from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.labels.encode import open_tokenizer
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.config import to_hf_config
@@ -158,7 +159,9 @@ def test_sentences_have_the_ids_of_their_document(kind: str, tokenizer_of: Folde
 @pytest.mark.parametrize("kind", KINDS)
 def test_store_and_masks(kind: str, corpus: Path, tokenizer_of: Folder, tmp_path: Path) -> None:
     folder, location = tokenizer_of(kind), str(tmp_path / "store")
-    ready = prepare(Sources([str(corpus)], layout="sentences"), folder, location, PrepareOptions(valid_fraction=0.1))
+    ready = prepare(
+        Request(Sources([str(corpus)], layout="sentences"), folder, location, PrepareOptions(valid_fraction=0.1))
+    )
     auto, found = transformers.AutoTokenizer.from_pretrained(folder), ready.vocabulary
     split = ready.split("train")
     first = split.gather(np.array([0]), split.document_ends[:1]).tolist()

@@ -10,8 +10,9 @@ from typing import Any, Literal, get_args
 from maskwright.api.given import Location, integer, location, locations, number, require_word
 from maskwright.core.console import warn
 from maskwright.core.errors import InputError
-from maskwright.data.prepare import PrepareOptions, report
-from maskwright.data.prepare import prepare as prepare_store
+from maskwright.data.prepare.driver import prepare as prepare_store
+from maskwright.data.prepare.report import report
+from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import Split, SplitName, TokenStore
 from maskwright.tasks.hub import local
 from maskwright.text.sources import Fault, Layout, OnBadInput, Sources
@@ -118,7 +119,7 @@ def prepare(
         held_out, valid_fraction = _sources(valid_files, same, text_column, on_bad_input), 0.0
     options = PrepareOptions(valid_fraction, keep_duplicates, least, most)
     folder = location(to)
-    prepare_store(sources, local(location(tokenizer), weights=False), folder, options, held_out=held_out)
+    prepare_store(Request(sources, local(location(tokenizer), weights=False), folder, options, held_out=held_out))
     return Store(folder)
 
 

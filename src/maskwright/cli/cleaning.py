@@ -49,12 +49,6 @@ MaskPii = Annotated[
         metavar="KINDS", help="Personal data that placeholders replace: email, ip, phone, separated by commas."
     ),
 ]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N", min=1, help="Processes that clean; any number gives the same result. Default: one for each core."
-    ),
-]
 
 
 def cleaning_options(

@@ -1,4 +1,4 @@
-"""`--on`: a work on data computed by a cluster."""
+"""`--workers` and `--on`: who computes a long work on data."""
 
 from __future__ import annotations
 
@@ -9,8 +9,19 @@ from typing import Annotated
 import typer
 
 from maskwright.core.errors import InputError
-from maskwright.core.runner import Runner
+from maskwright.core.hardware import usable_cores, usable_memory_bytes
+from maskwright.core.runner import Here, Runner
 
+WORKER_BYTES = 1 << 30
+"""Memory that a process may take, by which there are no more of them than fit."""
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Processes; any number gives the same result. Default: one for each core, as far as memory allows.",
+    ),
+]
 On = Annotated[
     str | None,
     typer.Option(
@@ -32,8 +43,14 @@ WorkerMemory = Annotated[
 
 
 @contextmanager
-def runner_on(on: str, worker_memory: float | None) -> Iterator[Runner]:
-    """Raises `InputError` for what is no place, `MaskwrightError` where nothing answers there."""
+def runner_on(on: str | None, workers: int | None, worker_memory: float | None) -> Iterator[Runner]:
+    """Processes of this machine, one for each core unless `workers` says otherwise; or a cluster. Raises `InputError`
+    for what is no place, `MaskwrightError` where nothing answers there."""
+    if on is None:
+        fitting = max(usable_memory_bytes() // WORKER_BYTES, 1)
+        with Here(workers or min(usable_cores(), fitting)) as here:
+            yield here
+        return
     kind, _, address = on.partition(":")
     if kind != "ray":
         raise InputError(f"{on[:80]!r} is no cluster", where="--on", fix="write ray or ray:ADDRESS")

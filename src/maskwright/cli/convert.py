@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from maskwright.cli.cluster import On, WorkerMemory, refuse, runner_on
+from maskwright.cli.cluster import On, WorkerMemory, Workers, refuse, runner_on
 from maskwright.cli.options import AsJson, To, data_app, print_result
 from maskwright.core.errors import InputError
-
-if TYPE_CHECKING:
-    from maskwright.data.convert import Conversion
-    from maskwright.data.store import TokenStore
 
 Format = Literal["arrow", "datasets", "parquet", "megatron", "fairseq", "mds", "datatrove", "npy", "bin", "tfrecord"]
 
@@ -76,19 +72,20 @@ def data_convert(
         ),
     ] = 0.01,
     shard_tokens: Annotated[int, typer.Option(metavar="N", help="Tokens in a shard, roughly.")] = 64_000_000,
+    workers: Workers = None,
     on: On = None,
     worker_memory: WorkerMemory = None,
     as_json: AsJson = False,
 ) -> None:
     """Turn the token ids of another tool into a token store, or a store into theirs."""
-    from maskwright.data.convert import Conversion, ConvertOptions
-    from maskwright.data.prepare import report
+    from maskwright.data.convert import Conversion, ConvertOptions, convert
+    from maskwright.data.prepare.report import report
     from maskwright.tasks.hub import local
 
-    refuse(on, None, worker_memory)
+    refuse(on, workers, worker_memory)
     if to_format is not None:
-        if tokenizer is not None or from_ is not None or on is not None:
-            fix = "leave out --tokenizer, --from and --on: the store has its own tokenizer and format"
+        if tokenizer is not None or from_ is not None or (workers or on) is not None:
+            fix = "leave out --tokenizer, --from, --workers and --on: the store has its own tokenizer and format"
             raise InputError("--to-format goes with one token store", fix=fix)
         _write_out(src, to, to_format, as_json)
         return
@@ -97,18 +94,11 @@ def data_convert(
         raise InputError("--tokenizer is needed", fix=fix)
     options = ConvertOptions(valid_fraction, special_tokens, token_offset, shard_tokens)
     folder = local(tokenizer, weights=False)
-    conversion = Conversion(src, folder, to, options, from_, column, dtype, document_end, encoder)
-    ready = _convert(conversion, on, worker_memory)
+    given: Any = {"kind": from_, "column": column, "dtype": dtype, "document_end": document_end, "encoder": encoder}
+    conversion = Conversion(src, folder, to, options, **given)
+    with runner_on(on, workers, worker_memory) as runner:
+        ready = convert(conversion, runner)
     print_result(report(ready.location, ready.manifest), ready.manifest, as_json)
-
-
-def _convert(conversion: Conversion, on: str | None, worker_memory: float | None) -> TokenStore:
-    from maskwright.data.parts.files import convert_in_parts
-
-    if on is None:
-        return conversion.run()
-    with runner_on(on, worker_memory) as runner:
-        return convert_in_parts(conversion, runner)
 
 
 def _write_out(src: list[str], to: str, to_format: Written, as_json: bool) -> None:

@@ -15,10 +15,9 @@ from maskwright.cli.cleaning import (
     Languages,
     MaskPii,
     NearDuplicates,
-    Workers,
     cleaning_options,
 )
-from maskwright.cli.cluster import On, WorkerMemory, refuse, runner_on
+from maskwright.cli.cluster import On, WorkerMemory, Workers, refuse, runner_on
 from maskwright.cli.options import (
     AsJson,
     Layout,
@@ -40,7 +39,6 @@ from maskwright.core.console import say
 if TYPE_CHECKING:
     from maskwright.text.vocabulary import Vocabulary
 from maskwright.core.errors import InputError
-from maskwright.core.hardware import usable_cores
 
 # ---- text ----------------------------------------------------------------------------------------------------------
 
@@ -68,8 +66,8 @@ def text_audit(
         str | None,
         typer.Option(
             metavar="PATH",
-            help="Folder for what is found of each part, which all machines see. The same command goes on from there. "
-            "Only with --on.",
+            help="Folder for what is found of each part, from which the same command continues. With --on, all "
+            "machines must see it. Default: a temporary one.",
         ),
     ] = None,
     to: Annotated[
@@ -82,11 +80,10 @@ def text_audit(
     from maskwright.tasks.audit_page import write_page
     from maskwright.tasks.hub import local
     from maskwright.text.audit import audit, report
-    from maskwright.text.parts.audit import audit_in_parts
 
     refuse(on, workers, worker_memory)
-    if on is None and parts is not None:
-        raise InputError("goes with --on", where="--parts", fix="leave it out")
+    if on is not None and parts is None:
+        raise InputError("--on needs --parts", where="--on", fix="give a folder that all machines see, such as parts")
     cleaning = cleaning_options(
         filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words, mask_pii
     )
@@ -102,15 +99,8 @@ def text_audit(
         "tokenizer": tokenizer,
         "cleaning": cleaning,
     }
-    if on is None:
-        result = audit(src, **reading, workers=workers or usable_cores())
-    else:
-        if parts is None:
-            raise InputError(
-                "--on needs --parts", where="--on", fix="give a folder that all machines see, such as parts"
-            )
-        with runner_on(on, worker_memory) as runner:
-            result = audit_in_parts(src, runner, parts, **reading)
+    with runner_on(on, workers, worker_memory) as runner:
+        result = audit(src, runner, parts, **reading)
     if to:
         write_page(to, result)
     print_result(report(result), asdict(result), as_json)
@@ -307,8 +297,9 @@ def data_prepare(
     as_json: AsJson = False,
 ) -> None:
     """Encode documents into a token store. The same command continues after a stop."""
-    from maskwright.data.parts.driver import prepare_in_parts
-    from maskwright.data.prepare import PrepareOptions, Request, prepare_here, report
+    from maskwright.data.prepare.driver import prepare
+    from maskwright.data.prepare.report import report
+    from maskwright.data.prepare.request import PrepareOptions, Request
     from maskwright.tasks.hub import local
 
     refuse(on, workers, worker_memory)
@@ -325,11 +316,8 @@ def data_prepare(
     )
     tokenizer = local(tokenizer, weights=False)
     request = Request(sources, tokenizer, to, options, encoder, held_out, cleaning)
-    if on is None:
-        ready = prepare_here(request, workers or usable_cores())
-    else:
-        with runner_on(on, worker_memory) as runner:
-            ready = prepare_in_parts(request, runner)
+    with runner_on(on, workers, worker_memory) as runner:
+        ready = prepare(request, runner)
     print_result(report(ready.location, ready.manifest), ready.manifest, as_json)
 
 
@@ -340,7 +328,7 @@ def data_inspect(
 ) -> None:
     """Show what a token store holds and where it came from. In a bucket, only its manifest is read."""
     from maskwright.core.storage import is_url
-    from maskwright.data.prepare import came_from, report
+    from maskwright.data.prepare.report import came_from, report
     from maskwright.data.remote import remote_manifest
     from maskwright.data.store import TokenStore
 

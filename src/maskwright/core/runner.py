@@ -7,6 +7,7 @@ that a part may be computed twice: its first worker may be lost, or only be thou
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -14,10 +15,10 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
-from maskwright.core.console import progress
+from maskwright.core import hardware
+from maskwright.core.console import Progress, progress
 from maskwright.core.errors import MaskwrightError
 from maskwright.core.parent import PARENT, end_with_parent
 
@@ -25,6 +26,7 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 FLIGHT = 2
 """Parts that are begun or wait for each process."""
+LOOK_SECONDS = 0.5
 
 
 class Runner(Protocol):
@@ -45,11 +47,64 @@ class Runner(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Here:
-    """This process or, with `processes` > 1, so many others of this machine."""
+def _nobody(size: int) -> None:
+    pass
 
-    processes: int = 1
+
+_advance: Callable[[int], None] = _nobody
+_shared: list[Any] = []
+"""The bytes that all processes of `Here` have done, in one of them."""
+
+
+def advance(size: int) -> None:
+    """Called by a work: `size` more bytes of its part are done."""
+    _advance(size)
+
+
+def _compute(work: Callable[[Part], Result], part: Part, size: int, add: Callable[[int], None]) -> Result:
+    """`add` gets `size` in all."""
+    global _advance
+    left = size
+
+    def told(done: int) -> None:
+        nonlocal left
+        done = min(done, left)
+        left -= done
+        add(done)
+
+    _advance = told
+    gc.freeze()  # garbage collection then skips what imports have made: a twelfth of the time of encoding
+    try:
+        result = work(part)
+    finally:
+        gc.unfreeze()
+        _advance = _nobody
+    add(left)
+    return result
+
+
+class Here:
+    """This process or, with `processes` > 1, that many others of this machine. In a `with` block the others wait for
+    the next work."""
+
+    def __init__(self, processes: int = 1) -> None:
+        self.processes = processes
+        self._pool: ProcessPoolExecutor | None = None
+        self._entered = False
+        self._done: Any = None
+
+    def __enter__(self) -> Self:
+        self._entered = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._entered = False
+        self._close()
+
+    def _close(self) -> None:
+        if self._pool:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
 
     def require_seen(self, folder: str, files: Sequence[str]) -> None:
         pass
@@ -58,38 +113,60 @@ class Here:
         self, work: Callable[[Part], Result], parts: Sequence[Part], title: str, sizes: Sequence[int]
     ) -> Generator[tuple[int, Result]]:
         with progress(title, sum(sizes), "bytes") as bar:
-            for number, result in self._alone(work, parts) if self.processes < 2 else self._by_many(work, parts):
-                bar.advance(sizes[number])
-                yield number, result
+            if min(self.processes, len(parts)) > 1:
+                yield from self._by_many(work, parts, sizes, bar)
+                return
+            for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+                yield number, _compute(work, part, size, bar.advance)
 
-    def _alone(self, work: Callable[[Part], Result], parts: Sequence[Part]) -> Generator[tuple[int, Result]]:
-        for number, part in enumerate(parts):
-            yield number, work(part)
-
-    def _by_many(self, work: Callable[[Part], Result], parts: Sequence[Part]) -> Generator[tuple[int, Result]]:
-        spawn = multiprocessing.get_context("spawn")  # a fork would copy the locks of an encoder's threads
-        pool = ProcessPoolExecutor(self.processes, spawn, _start, (os.getpid(),))
+    def _by_many(
+        self, work: Callable[[Part], Result], parts: Sequence[Part], sizes: Sequence[int], bar: Progress
+    ) -> Generator[tuple[int, Result]]:
         waiting: dict[Future[Result], int] = {}
         try:
-            for number, part in enumerate(parts):
-                waiting[pool.submit(work, part)] = number
+            pool = self._opened()
+            for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+                waiting[pool.submit(_compute_there, work, part, size)] = number
                 while len(waiting) >= FLIGHT * self.processes:
-                    yield from _ended(waiting)
+                    yield from self._ended(waiting, bar)
             while waiting:
-                yield from _ended(waiting)
+                yield from self._ended(waiting, bar)
         except BrokenProcessPool:
+            self._close()
             fix = "free some memory, or give fewer --workers; the same command goes on where it stopped"
             raise MaskwrightError("one of its processes was killed from outside", fix=fix) from None
         finally:
-            pool.shutdown(cancel_futures=True)
+            if waiting or not self._entered:
+                self._close()
+
+    def _opened(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            spawn = multiprocessing.get_context("spawn")  # a fork would copy the locks of an encoder's threads
+            self._done = spawn.Value("q", 0)
+            threads = max(len(hardware.usable_cpus()) // self.processes, 1)
+            self._pool = ProcessPoolExecutor(self.processes, spawn, _start, (os.getpid(), threads, self._done))
+        self._done.value = 0
+        return self._pool
+
+    def _ended(self, waiting: dict[Future[Result], int], bar: Progress) -> Generator[tuple[int, Result]]:
+        ended = wait(waiting, LOOK_SECONDS, FIRST_COMPLETED).done
+        bar.advance(self._done.value - bar.done)
+        for future in ended:
+            yield waiting.pop(future), future.result()
 
 
-def _ended(waiting: dict[Future[Result], int]) -> Generator[tuple[int, Result]]:
-    for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-        yield waiting.pop(future), future.result()
+def _compute_there(work: Callable[[Part], Result], part: Part, size: int) -> Result:
+    return _compute(work, part, size, _add)
 
 
-def _start(parent: int) -> None:
+def _add(size: int) -> None:
+    with _shared[0].get_lock():
+        _shared[0].value += size
+
+
+def _start(parent: int, threads: int, done: Any) -> None:
+    os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # of the tokenizers, which else take all cores each
+    _shared.append(done)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is for the parent
     if sys.platform == "linux":  # elsewhere a parent that is killed leaves them to wait
         os.environ[PARENT] = str(parent)

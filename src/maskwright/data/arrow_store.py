@@ -19,7 +19,7 @@ from maskwright.core import storage
 from maskwright.core.console import note, progress
 from maskwright.core.data_config import Arrow
 from maskwright.core.errors import ConfigError, StoreError
-from maskwright.data.convert import Cleaner, ConvertOptions, Counts, document_keys, held_out
+from maskwright.data.convert import Cleaner, ConvertOptions, Counts, document_keys
 from maskwright.data.foreign.blocks import Block, Int64
 from maskwright.data.foreign.columns import (
     HELD_OUT,
@@ -32,6 +32,7 @@ from maskwright.data.foreign.columns import (
 )
 from maskwright.data.foreign.detect import detect
 from maskwright.data.store import Split, SplitName, TokenStore
+from maskwright.text.dedup import held_out
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
 
@@ -116,7 +117,7 @@ class ArrowStore:
         shift = begin - (np.cumsum(block.sizes) - block.sizes)[some]
         keys = document_keys(ids, begin, end)
         self._digest.update(keys.tobytes())
-        valid = held_out(keys, self._cleaner.options.valid_fraction)
+        valid = held_out(keys[:, 0], self._cleaner.options.valid_fraction)
         if block.file in self._held_out:
             valid[:] = True
             self._digest.update(b"held out")

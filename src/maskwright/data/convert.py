@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import chdir
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -14,21 +15,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core import storage
-from maskwright.core.console import progress, say, several
+from maskwright.core.console import say, several
 from maskwright.core.errors import InputError, StoreError
+from maskwright.core.runner import Here, Runner, advance
 from maskwright.data import manifest as manifests
 from maskwright.data import store
 from maskwright.data.encode import Encoded
 from maskwright.data.foreign.blocks import Block, Foreign, Ids, Int64, Options
 from maskwright.data.foreign.detect import Format, detect, open_foreign
+from maskwright.data.prepare.blocks import SPLITS, EncodedParts, write_blocks
+from maskwright.data.prepare.folder import VERSION, discarded, held, paths_of
 from maskwright.data.writer import StoreWriter
-from maskwright.text.dedup import text_keys
+from maskwright.text.dedup import held_out, text_keys
+from maskwright.text.parts.columns import ColumnWriter, Note, written
+from maskwright.text.parts.cut import digest_of
+from maskwright.text.parts.phase import compute, fault_note
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids
 
 FEW = 8
 """Special ids up to which comparing with each is faster than a table."""
 Side = tuple[str, Encoded, NDArray[np.uint64]]
-"""(split, documents, their origins): what `StoreWriter.add` takes."""
+"""(split, documents, [documents, 2] their origins: number of the file, number in it from 1 on)"""
 SpecialTokens = Literal["refuse", "strip", "remove"]
 
 
@@ -61,28 +68,6 @@ class Counts:
     """Ids left out, as `special_tokens` of the options says."""
     unknown_tokens: int = 0
     """Ids that the tokenizer has no token for and that became its `<unk>`."""
-
-
-def convert(
-    places: list[str],
-    tokenizer: str,
-    folder: str,
-    options: ConvertOptions | None = None,
-    *,
-    kind: Format | None = None,
-    column: str | None = None,
-    dtype: str | None = None,
-    document_end: str | None = None,
-    encoder: str | None = None,
-) -> store.TokenStore:
-    """Writes the store and returns it opened. `kind`: None for what the files look like.
-
-    Raises kinds of `InputError` (exit 2), and leaves nothing of this call in the folder; an interrupted conversion goes
-    on where it was.
-    """
-    return Conversion(
-        places, tokenizer, folder, options or ConvertOptions(), kind, column, dtype, document_end, encoder
-    ).run()
 
 
 @dataclass(frozen=True)
@@ -214,13 +199,6 @@ def document_keys(ids: Ids, starts: Int64, ends: Int64) -> NDArray[np.uint64]:
     return np.frombuffer(text_keys(view, *places), "<u8").reshape(-1, 2)
 
 
-def held_out(keys: NDArray[np.uint64], fraction: float) -> NDArray[np.bool_]:
-    """[documents]: `is_held_out` of each key."""
-    if fraction == 1.0:
-        return np.ones(len(keys), bool)
-    return keys[:, 0] < np.uint64(math.ceil(fraction * 2.0**64))
-
-
 @dataclass(frozen=True)
 class Files:
     """The files of another tool's store, and how each becomes documents of ours."""
@@ -251,10 +229,10 @@ class Files:
         fraction = self.cleaner.options.valid_fraction
         if self.source.held_out:
             return np.full(len(sizes), file in self.source.held_out)
-        if fraction in (0.0, 1.0):
-            return np.full(len(sizes), fraction == 1.0)
+        if not fraction:
+            return np.zeros(len(sizes), bool)
         ends = np.cumsum(sizes)
-        return held_out(document_keys(ids, ends - sizes, ends), fraction)
+        return held_out(document_keys(ids, ends - sizes, ends)[:, 0], fraction)
 
     def require_unchanged(self, number: int) -> None:
         path, record = self.source.files[number], self.records[number]
@@ -263,19 +241,92 @@ class Files:
             raise StoreError("was changed while it was read", where=path, fix="convert again")
 
 
+def convert(conversion: Conversion, runner: Runner | None = None) -> store.TokenStore:
+    """Writes the store and returns it opened. `runner`: None for this process. The files and the store's folder have to
+    be seen by all machines that compute.
+
+    Raises kinds of `InputError` (exit 2), the first fault in the order of reading. Finished files are not read again by
+    the same call."""
+    writer, files, runner = conversion.writer, conversion.files, runner or Here()
+    if finished := writer.finished():
+        return finished
+    conversion.tell()
+    with held(writer.folder, runner, files.source.files) as work:
+        paths = paths_of(work, "convert", [digest_of(VERSION, *decided) for decided in conversion.decided_by()])
+        sizes = [int(record["bytes"]) for record in files.records]
+        one = ConvertFile(os.getcwd(), files, writer.dtype)
+        notes = compute(runner, one, [*enumerate(paths)], "convert", sizes)
+        counts = Counts(*(sum(note["counts"][name] for note in notes) for name in asdict(Counts())))
+        write_blocks(runner, writer, work, EncodedParts(tuple(paths)), conversion.options.shard_tokens)
+        with discarded(writer.folder):
+            conversion.finish(counts)
+    shutil.rmtree(work, ignore_errors=True)
+    return store.TokenStore(writer.folder)
+
+
+@dataclass(frozen=True)
+class ConvertFile:
+    """Writes the columns that `EncodedParts` names of one file, by its number. Its note has the counts."""
+
+    place: str
+    """The working directory in which files were named."""
+    files: Files
+    dtype: str
+
+    def __call__(self, task: tuple[int, str]) -> Note:
+        with chdir(self.place):
+            try:
+                return self._convert(*task)
+            except InputError as error:
+                return fault_note(error)
+
+    def _convert(self, number: int, path: str) -> Note:
+        cleaner = replace(self.files.cleaner, counts=Counts())
+        files = replace(self.files, cleaner=cleaner)
+        with written(path) as file:
+            self._append(file, [])  # every column is there, also where nothing is kept
+            for block in files.source.blocks(number):
+                self._append(file, [*files.sides(block)])
+                advance(block.ids.nbytes)
+            files.require_unchanged(number)
+            file.note = {"counts": asdict(cleaner.counts)}
+        return file.note
+
+    def _append(self, file: ColumnWriter, sides: Sequence[Side]) -> None:
+        none = np.zeros(0, np.int64)
+        sizes = np.concatenate([none, *(encoded.document_sizes for _, encoded, _ in sides)])
+        lines = np.concatenate([none, *(encoded.sentence_sizes for _, encoded, _ in sides)])
+        lasts = np.searchsorted(np.cumsum(lines), np.cumsum(sizes), side="right")
+        valid = [np.full(len(encoded.document_sizes), split == "valid") for split, encoded, _ in sides]
+        file.append("tokens", sizes.astype("<u8"))
+        file.append("sentences", np.diff(lasts, prepend=0).astype("<u8"))
+        file.append("valid", np.concatenate([none, *valid]).astype("u1"))
+        for split in SPLITS:
+            own = [(encoded, origins) for side, encoded, origins in sides if side == split]
+            ids = [np.zeros(0, self.dtype), *(encoded.ids for encoded, _ in own)]
+            file.append(f"{split}.ids", np.concatenate(ids))
+            spoken = np.concatenate([none, *(encoded.sentence_sizes for encoded, _ in own)])
+            file.append(f"{split}.sentences", spoken.astype("<u4"))
+            places = [np.zeros(0, "<u8"), *(origins.astype("<u8").reshape(-1) for _, origins in own)]
+            file.append(f"{split}.origins", np.concatenate(places))
+
+
 class Conversion:
     def __init__(
         self,
         places: list[str],
         tokenizer: str,
         folder: str,
-        options: ConvertOptions,
-        kind: Format | None,
-        column: str | None,
-        dtype: str | None,
-        document_end: str | None,
-        encoder: str | None,
+        options: ConvertOptions | None = None,
+        *,
+        kind: Format | None = None,
+        column: str | None = None,
+        dtype: str | None = None,
+        document_end: str | None = None,
+        encoder: str | None = None,
     ) -> None:
+        """`kind`: None for what the files look like. Raises kinds of `InputError` (exit 2)."""
+        options = options or ConvertOptions()
         vocabulary, pieces = read_vocabulary(tokenizer), token_ids(tokenizer)
         end = None if document_end is None else _document_end(document_end, pieces, vocabulary.size)
         stored = None if end is None else end - options.token_offset
@@ -283,8 +334,8 @@ class Conversion:
         self.source: Foreign = open_foreign(
             places, self.kind, Options(column, dtype, stored, encoder), vocabulary, pieces
         )
-        self.options, self.counts = options, Counts()
-        cleaner = Cleaner(vocabulary, options, self.counts, self.source.files, self.source.mapping)
+        self.options = options
+        cleaner = Cleaner(vocabulary, options, Counts(), self.source.files, self.source.mapping)
         status = [os.stat(path) for path in self.source.files]
         self.sources: list[dict[str, Any]] = [
             {"location": path, "bytes": one.st_size, "modified_ns": one.st_mtime_ns}
@@ -299,41 +350,18 @@ class Conversion:
         plan = storage.sha256_of([manifests.FORMAT, self.names, *self.decided])
         self.writer = StoreWriter(folder, tokenizer, plan, with_sentences=self.source.sentences)
 
-    def run(self) -> store.TokenStore:
-        if finished := self.writer.finished():
-            return finished
-        self.tell()
-        with self.writer.open(asdict(self.counts)):
-            self._work()
-            self.finish()
-        return store.TokenStore(self.writer.folder)
-
     def tell(self) -> None:
         say(f"reading {several(len(self.source.files), 'file')} of the format {self.kind}")
         for line in self.source.said:
             say(line)
-
-    def _work(self) -> None:
-        numbers = range(len(self.sources))
-        with progress("convert", sum(int(one["bytes"]) for one in self.sources), "bytes") as bar:
-            for block in (block for number in numbers for block in self.source.blocks(number)):
-                bar.advance(block.ids.nbytes)
-                for split, encoded, origins in self.files.sides(block):
-                    if self.counts.read > self.writer.passed:
-                        self.writer.add(split, encoded, origins)
-                if self.writer.pending_tokens >= self.options.shard_tokens:
-                    self.writer.commit(asdict(self.counts))
-        self.writer.commit(asdict(self.counts))
-        for number in numbers:
-            self.files.require_unchanged(number)
 
     def decided_by(self) -> list[Any]:
         """Of each file, what decides its documents and their origins, in values of JSON."""
         held_out = sorted(self.source.held_out)
         return [[number, name, held_out, *self.decided] for number, name in enumerate(self.names)]
 
-    def finish(self) -> None:
-        counts = self.counts
+    def finish(self, counts: Counts) -> None:
+        """Writes the manifest. Raises `InputError` where nothing is left, or nothing is held out."""
         if not self.writer.shards:
             what = f"no document is left of {counts.read:,} read ({counts.empty:,} empty)"
             raise StoreError(what, where=self.source.files[0], fix="check the files and --document-end")

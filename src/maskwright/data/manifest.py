@@ -88,7 +88,7 @@ def read_manifest(folder: str) -> dict[str, Any]:
             fix="bring it here: `maskwright data pull URL --to FOLDER`",
         )
     if not os.path.isfile(path):
-        if any(os.path.exists(os.path.join(folder, name)) for name in ("prepare.json", "parts")):
+        if os.path.exists(os.path.join(folder, "parts")):
             fix = "run `maskwright data prepare` again: it continues"
             raise StoreError("its preparation never finished", where=folder, fix=fix)
         if os.path.exists(os.path.join(folder, "epoch_0_metrics.json")):
@@ -135,12 +135,6 @@ def _other_tools(folder: str) -> str:
     if any(name.endswith(OTHER_TOOLS) for name in names):
         return "; `maskwright data convert` makes one of the ids of another tool"
     return ""
-
-
-def require_shards(shards: Any, dtype: str, where: str) -> None:
-    """Raises `StoreError` unless `shards`, from the notes of a stopped preparation, could be a manifest's."""
-    _require_shape(TypeAdapter(list[_Shard]), shards, where)
-    _require_agreement(shards, dtype, where)
 
 
 def _require_shape(kind: TypeAdapter[Any], value: Any, where: str) -> None:

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 import unicodedata
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import Any
 
-from maskwright.core import extras
-from maskwright.core.console import human_bytes, human_count, progress, say
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.core import extras, storage
+from maskwright.core.console import human_bytes, human_count, say
+from maskwright.core.errors import InputError
+from maskwright.core.runner import Here, Runner
 from maskwright.core.secrets import redact
 from maskwright.text.cleaning.language import STEP, together
+from maskwright.text.cleaning.limits import KEEP, NAMES, NEAR_DUPLICATE, Limits, Totals
+from maskwright.text.cleaning.steps import C4_LINES, CleaningOptions, changed
 from maskwright.text.compression import changed_while_read
-from maskwright.text.dedup import Duplicates
 from maskwright.text.document import Document, Fault
 from maskwright.text.kept import Kept, kept_by
 from maskwright.text.layout import LAYOUTS, Layout, share_held_out, smaller
+from maskwright.text.parts.columns import Columns, ColumnWriter, Note, written
+from maskwright.text.parts.cut import Part, cut, digest_of, split
+from maskwright.text.parts.duplicates import Resolved, found_in, repeated_in, resolve, write_keys
+from maskwright.text.parts.judge import Judge, Judging, read
+from maskwright.text.parts.phase import compute, fault_note, remove_others
 from maskwright.text.records import SEQUENCE_ENDINGS, Letters
 from maskwright.text.sources import Sources, file_kind
-
-if TYPE_CHECKING:
-    from maskwright.text.cleaning.steps import CleaningOptions
-    from maskwright.text.cleaning.survey import Outcome
 
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
 SPECIAL = re.compile(r"<s>|</s>|<pad>|<unk>|<mask>|<bos>|<eos>|\[(?:CLS|SEP|PAD|UNK|MASK)\]")
@@ -35,6 +45,10 @@ SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 2_000, 10_000
 """What languages and a tokenizer are looked at on: the beginnings of the first documents."""
 EXAMPLE_CHARACTERS = 120
 REPEATED = "exact duplicate documents"
+AS_READ = "as-read"
+"""The key column of documents before cleaning."""
+VERSION = 3
+"""Of what the phases write: the files of another version are not read."""
 
 
 @dataclass
@@ -108,36 +122,227 @@ def new_findings() -> dict[str, Finding]:
 
 def audit(
     patterns: list[str],
+    runner: Runner | None = None,
+    folder: str | None = None,
     *,
     layout: Layout = "auto",
     text_column: str = "text",
     tokenizer: str | None = None,
     cleaning: CleaningOptions | None = None,
-    workers: int = 1,
     letters: Letters = "upper",
 ) -> Audit:
-    """Reads every document once, and once more for `cleaning`, which `workers` processes do. Raises `SourceError` only
-    where reading cannot go on (damaged archive, no column)."""
-    sources, result = begun(patterns, layout, text_column, letters)
-    kept = kept_by(tokenizer)
-    duplicates, scripts, samples = Duplicates(), Counter[str](), list[str]()
-    with progress("audit", sum(sources.sizes), "bytes") as bar:
-        for document in sources:
-            examine(document, result, scripts)
-            if not duplicates.is_new(kept.key(document.utf8)):
-                result.findings[REPEATED].add(f"{document.source}:{document.line}")
-            if result.documents <= SAMPLE_DOCUMENTS:
-                samples.append(document.text[:SAMPLE_CHARACTERS])
-            bar.advance(sources.bytes_read - bar.done)
-    look_at(samples, result, tokenizer, sources)
-    if cleaning and cleaning.any:
-        again = Sources(patterns, layout=sources.layout, text_column=text_column, on_bad_input="skip", letters=letters)
-        _clean(again, cleaning, workers, result, kept)
-    result.scripts = shares(scripts)
-    return result
+    """What is in the text, and what `cleaning` would leave out and change.
+
+    `runner`: None for this process. `folder`: seen by all machines that compute; it keeps what is found of each part,
+    and the same call continues from there. None for a temporary one. Raises `SourceError` only where reading cannot go
+    on (damaged archive, no column)."""
+    reading = (layout, text_column, letters)
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="maskwright-audit-") as work:
+            return _Audit(patterns, runner or Here(), work, reading, tokenizer, cleaning).run()
+    storage.make_folder(folder)
+    with storage.locked(os.path.join(folder, "audit.lock"), remove=True):
+        return _Audit(patterns, runner or Here(), os.path.abspath(folder), reading, tokenizer, cleaning).run()
 
 
-def begun(patterns: list[str], layout: Layout, text_column: str, letters: Letters) -> tuple[Sources, Audit]:
+class _Audit:
+    def __init__(
+        self,
+        patterns: list[str],
+        runner: Runner,
+        folder: str,
+        reading: tuple[Layout, str, Letters],
+        tokenizer: str | None,
+        cleaning: CleaningOptions | None,
+    ) -> None:
+        self.runner, self.folder, self.tokenizer = runner, folder, tokenizer
+        self.cleaning = cleaning or CleaningOptions()
+        self.limits = Limits(compared=kept_by(tokenizer))
+        self.sources, self.result = _begun(patterns, *reading)
+        self.again = Sources(
+            patterns, layout=self.sources.layout, text_column=reading[1], on_bad_input="skip", letters=reading[2]
+        )
+        self.scripts = Counter[str]()
+
+    def run(self) -> Audit:
+        self.runner.require_seen(self.folder, self.sources.files)
+        self.parts = split(self.runner, self.folder, cut([self.sources]))
+        self.sizes = [part.bytes for part in self.parts]
+        judged = self._judge()
+        paths = tuple(path for path, _ in judged)
+        for _, note in judged:
+            _add_part(self.result, note)
+            self.scripts.update(note["scripts"])
+        self._count_repeated(paths)
+        samples = islice(self.again, SAMPLE_DOCUMENTS)
+        look_at([document.text[:SAMPLE_CHARACTERS] for document in samples], self.result, self.tokenizer, self.sources)
+        if self.cleaning.any:
+            self._clean(judged)
+        self.result.scripts = _shares(self.scripts)
+        return self.result
+
+    def _paths(self, phase: str, *decided_by: Any) -> list[str]:
+        paths = [
+            os.path.join(self.folder, f"{phase}-{part.number:06}-{digest_of(VERSION, part.identity(), *decided_by)}")
+            for part in self.parts
+        ]
+        remove_others(self.folder, f"{phase}-", paths)
+        return paths
+
+    def _judge(self) -> list[tuple[str, Note]]:
+        record = self.cleaning.record()
+        paths = self._paths("audit", record, asdict(self.limits))
+        work = Examine(Judge(self.cleaning, digest_of(record), self.limits))
+        notes = compute(self.runner, work, [*zip(self.parts, paths, strict=True)], "audit", self.sizes)
+        return [*zip(paths, notes, strict=True)]
+
+    def _count_repeated(self, judged: tuple[str, ...]) -> None:
+        searched = found_in(self.runner, self.folder, judged, (AS_READ,), self.result.documents, None)
+        examples: list[str] = []
+        for part in range(len(judged)):
+            if len(examples) < EXAMPLES:
+                places = np.sort(repeated_in(searched, part)["place"])[: EXAMPLES - len(examples)]
+                examples += [self._where(judged, part, int(place)) for place in places]
+        count = sum(Columns(path).note["repeated"] for path in searched)
+        self.result.findings[REPEATED].add_all(count, examples)
+
+    def _where(self, judged: Sequence[str], part: int, place: int) -> str:
+        file = Columns(judged[part])
+        name = self.parts[part].files[int(file.column("file", place, place + 1)[0])]
+        return redact(f"{name}:{int(file.column('line', place, place + 1)[0])}")
+
+    def _clean(self, judged: list[tuple[str, Note]]) -> None:
+        paths = tuple(path for path, _ in judged)
+        resolved = resolve(self.runner, self.folder, judged, self.parts, self.cleaning, self.limits)
+        looked = self._paths("look", [os.path.basename(path) for path in paths])
+        work = Look(self.cleaning, resolved)
+        notes = compute(self.runner, work, [*zip(self.parts, looked, strict=True)], "look", self.sizes)
+        totals, examples, changes = Totals(), dict[str, list[str]](), Changes(self.cleaning)
+        near = list[tuple[int, list[int]]]()
+        for part, ((_, note), end) in enumerate(zip(judged, notes, strict=True)):
+            totals.add(note["names"], resolved.codes(part))
+            near += [(part, pair) for pair in end["near"]]
+            _add_examples(examples, note["examples"])
+            changes.counts.update(end["changes"])
+            _add_examples(changes.examples, end["examples"])
+        for part, (place, first_part, first) in near[:EXAMPLES]:
+            document = next(islice(self.parts[part].open(), place, None))
+            _show(examples, NAMES[NEAR_DUPLICATE], document, f"like {self._where(paths, first_part, first)}")
+        done = "leaves them out with the same options"
+        counts = totals.by_cleaning().items()
+        self.result.left_out = {name: Finding(count, done, examples.get(name, [])) for name, count in counts}
+        self.result.changed = changes.findings()
+
+
+# ---- one part ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Examine:
+    """Writes what the judge writes of a part, and what the audit finds in it."""
+
+    judge: Judge
+
+    def __call__(self, task: tuple[Part, str]) -> Note:
+        part, path = task
+        try:
+            with written(path) as writer:
+                for _ in Judging(self.judge, part, writer, _Examined(self.judge.limits.compared)).batches():
+                    pass
+                return writer.note
+        except InputError as error:
+            return fault_note(error)
+
+
+class _Examined:
+    """The judge's observer."""
+
+    def __init__(self, compared: Kept) -> None:
+        self.compared = compared
+        self.result = Audit(0, "", findings=new_findings())
+        self.scripts = Counter[str]()
+        self.examples: dict[str, list[str]] = {}
+        self.keys: list[bytes] = []
+        self.origins: list[tuple[str, int]] = []
+
+    def fault(self, fault: Fault) -> None:
+        _note_fault(self.result.findings, fault)
+
+    def dropped(self, document: Document, reason: str, detail: str) -> None:
+        _show(self.examples, reason, document, detail)
+
+    def batch(self, documents: Sequence[Document]) -> None:
+        for document in documents:
+            examine(document, self.result, self.scripts)
+            self.keys.append(self.compared.key(document.utf8))
+            self.origins.append((document.source, document.line))
+
+    def write(self, writer: ColumnWriter, part: Part, first: int) -> None:
+        """Columns `file` (the place in the part's files) and `line` say where each document begins; the note says what
+        was found so far."""
+        keys = np.frombuffer(b"".join(self.keys), "<u8").reshape(-1, 2)
+        write_keys(writer, AS_READ, first, keys[:, 0], keys[:, 1])
+        place = {name: number for number, name in enumerate(part.files)}
+        writer.append("file", np.array([place[name] for name, _ in self.origins], "<u4"))
+        writer.append("line", np.array([line for _, line in self.origins], "<u8"))
+        self.keys, self.origins = [], []
+        found = {**asdict(self.result), "lengths": [*self.result.lengths.items()]}
+        writer.note |= {"audit": found, "scripts": dict(self.scripts), "examples": self.examples}
+
+
+def _add_part(result: Audit, note: Note) -> None:
+    """Adds what a part's note says, after those of the parts before it."""
+    found = note["audit"]
+    for name in ("documents", "characters", "bytes"):
+        setattr(result, name, getattr(result, name) + found[name])
+    if found["sentences"] is not None:
+        result.sentences = (result.sentences or 0) + found["sentences"]
+    shortest = [result.shortest_document_characters, found["shortest_document_characters"]]
+    result.shortest_document_characters = min((one for one in shortest if one is not None), default=None)
+    result.longest_document_characters = max(result.longest_document_characters, found["longest_document_characters"])
+    for size, count in found["lengths"]:
+        result.lengths[size] = result.lengths.get(size, 0) + count
+    for name, finding in found["findings"].items():
+        result.findings[name].add_all(finding["count"], finding["examples"])
+
+
+def _add_examples(shown: dict[str, list[str]], found: dict[str, list[str]]) -> None:
+    for name, examples in found.items():
+        shown[name] = [*shown.get(name, []), *examples][:EXAMPLES]
+
+
+@dataclass(frozen=True)
+class Look:
+    """Pass 2 over a part: what cleaning changes in the documents that are kept, and the first near duplicates."""
+
+    cleaning: CleaningOptions
+    resolved: Resolved
+
+    def __call__(self, task: tuple[Part, str]) -> Note:
+        part, path = task
+        try:
+            changes, codes = Changes(self.cleaning), self.resolved.codes(part.number)
+            for number, document in enumerate(read(part)) if changes.kinds else ():
+                if number == len(codes):
+                    raise changed_while_read(document.source)
+                if codes[number] == KEEP:
+                    changes.add(document)
+        except InputError as error:
+            return fault_note(error)
+        with written(path) as writer:
+            near = self._near(part.number, codes)
+            writer.note = {"near": near, "changes": dict(changes.counts), "examples": changes.examples}
+        return writer.note
+
+    def _near(self, part: int, codes: NDArray[np.uint16]) -> list[list[int]]:
+        """[number in the part, part and number of the first document that it is like] of the first near duplicates."""
+        rows = repeated_in(self.resolved.near, part)
+        rows = np.sort(rows[codes[rows["place"]] == NEAR_DUPLICATE], order=["place", "part", "first"])
+        _, begins = np.unique(rows["place"], return_index=True)
+        return [list(map(int, row)) for row in rows[begins[:EXAMPLES]]]
+
+
+def _begun(patterns: list[str], layout: Layout, text_column: str, letters: Letters) -> tuple[Sources, Audit]:
     """The text, and an audit that hears of its faults while it is read. Faulty lines are not among the documents."""
     findings = new_findings()
     # `skip` reports every kind of fault and reads on.
@@ -146,7 +351,7 @@ def begun(patterns: list[str], layout: Layout, text_column: str, letters: Letter
         layout=layout,
         text_column=text_column,
         on_bad_input="skip",
-        on_fault=partial(note_fault, findings),
+        on_fault=partial(_note_fault, findings),
         letters=letters,
     )
     if sources.guess is not None:
@@ -159,13 +364,13 @@ def begun(patterns: list[str], layout: Layout, text_column: str, letters: Letter
     )
 
 
-def note_fault(findings: dict[str, Finding], fault: Fault) -> None:
+def _note_fault(findings: dict[str, Finding], fault: Fault) -> None:
     named = {"encoding": "encoding faults", "record": "broken records", "empty_file": "empty files"}
     named["other_encoding"] = "files in another encoding"
     findings[named[fault.kind]].add(f"{fault.where}: {fault.what}")
 
 
-def shares(scripts: Counter[str]) -> dict[str, float]:
+def _shares(scripts: Counter[str]) -> dict[str, float]:
     letters = sum(scripts.values())
     return {name: round(count / letters, 4) for name, count in scripts.most_common(8)} if letters else {}
 
@@ -191,71 +396,23 @@ def look_at(samples: list[str], result: Audit, tokenizer: str | None, sources: S
         result.tokens_per_word = dict(sorted(Counter(sizes).items()))
 
 
-def _clean(sources: Sources, cleaning: CleaningOptions, workers: int, result: Audit, kept: Kept) -> None:
-    from maskwright.text.cleaning.survey import NEAR_DUPLICATE, Limits, survey
-
-    examples: dict[str, list[str]] = {}
-
-    def note(document: Document, reason: str, detail: str) -> None:
-        show(examples, reason, document, detail)
-
-    with tempfile.TemporaryDirectory() as folder:
-        outcome = survey([sources], cleaning, Limits(compared=kept), folder, "audit", workers=workers, on_left_out=note)
-    pairs = outcome.near[:EXAMPLES]
-    wanted = {number for pair in pairs for number in pair}
-    places = _read_again(sources, cleaning, outcome, wanted, result)
-    for later, earlier in pairs:
-        first = places[earlier]
-        show(examples, outcome.names[NEAR_DUPLICATE], places[later], f"like {redact(first.source)}:{first.line}")
-    result.left_out = left_out(outcome.by_cleaning(), examples)
-
-
-def show(examples: dict[str, list[str]], reason: str, document: Document, detail: str) -> None:
+def _show(examples: dict[str, list[str]], reason: str, document: Document, detail: str) -> None:
     """Adds a document that is left out to the first ones of its reason."""
     if len(shown := examples.setdefault(reason, [])) < EXAMPLES:
         where = redact(f"{document.source}:{document.line}") + (f" ({detail})" if detail else "")
         shown.append(f"{where}: {' '.join(document.text[:EXAMPLE_CHARACTERS].split())}")
 
 
-def left_out(counts: dict[str, int], examples: dict[str, list[str]]) -> dict[str, Finding]:
-    done = "leaves them out with the same options"
-    return {name: Finding(count, done, examples.get(name, [])) for name, count in counts.items()}
-
-
-def _read_again(
-    sources: Sources, cleaning: CleaningOptions, outcome: Outcome, wanted: set[int], result: Audit
-) -> dict[int, Document]:
-    """The documents with the numbers `wanted`. Notes in `result` what changes in those that stay."""
-    from maskwright.text.cleaning.survey import STAYS
-
-    shown, places = Changes(cleaning), dict[int, Document]()
-    for number, document in enumerate(sources) if wanted or shown.kinds else ():
-        if number in wanted:
-            places[number] = document
-        if number == len(outcome.codes):
-            raise changed_while_read(document.source)
-        if shown.kinds and outcome.codes[number] == STAYS:
-            shown.add(document)
-        if not shown.kinds and number == max(wanted):
-            break
-    result.changed = shown.findings()
-    return places
-
-
 class Changes:
     """What cleaning changes in documents that stay."""
 
     def __init__(self, cleaning: CleaningOptions) -> None:
-        from maskwright.text.cleaning.steps import C4_LINES
-
         self.cleaning = cleaning
         self.kinds = [*cleaning.masked, *([C4_LINES] if "c4" in cleaning.filters else [])]
         self.counts = Counter[str]()
         self.examples: dict[str, list[str]] = {kind: [] for kind in self.kinds}
 
     def add(self, document: Document) -> None:
-        from maskwright.text.cleaning.steps import changed
-
         where = redact(f"{document.source}:{document.line}")
 
         def note(kind: str, what: str) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import math
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 def text_key(utf8: bytes) -> bytes:
     """16 bytes that stand for the text (BLAKE2b): two texts with one key would be chance of 2^-128."""
     return hashlib.blake2b(utf8, digest_size=16).digest()
-
-
-def is_held_out(key: bytes, valid_fraction: float) -> bool:
-    """By hash, so that order, sharding and other documents change nothing and equal texts share a side."""
-    return int.from_bytes(key[:8], "little") < valid_fraction * 2.0**64
 
 
 def text_keys(text: memoryview, starts: list[int], ends: list[int]) -> bytes:
@@ -21,14 +20,13 @@ def text_keys(text: memoryview, starts: list[int], ends: list[int]) -> bytes:
     return b"".join([digest(text[begin:end], digest_size=16).digest() for begin, end in zip(starts, ends, strict=True)])
 
 
-class Duplicates:
-    """Remembers keys: about 100 bytes of memory a document."""
+def is_held_out(key: bytes, valid_fraction: float) -> bool:
+    """By hash, so that order, sharding and other documents change nothing and equal texts share a side."""
+    return int.from_bytes(key[:8], "little") < valid_fraction * 2.0**64
 
-    def __init__(self) -> None:
-        self._seen: set[bytes] = set()
 
-    def is_new(self, key: bytes) -> bool:
-        if key in self._seen:
-            return False
-        self._seen.add(key)
-        return True
+def held_out(keys: NDArray[np.uint64], valid_fraction: float) -> NDArray[np.bool_]:
+    """[documents]: `is_held_out` of each. `keys` [documents]: the first 8 bytes of each key."""
+    if valid_fraction == 1.0:
+        return np.ones(len(keys), bool)
+    return keys < np.uint64(math.ceil(valid_fraction * 2.0**64))

@@ -147,7 +147,8 @@ class Sources:
             self._position = lambda: 0
             try:
                 for document in self._read(name):
-                    self.bytes_read = done + min(self._position(), size)
+                    begin = self.span.begin if self.span else 0
+                    self.bytes_read = done + min(self._position() - begin, size)
                     yield document
             except OtherEncoding as error:  # comes before the first document
                 if self.on_bad_input != "skip":

@@ -28,7 +28,8 @@ from maskwright.data.masking import Masker
 from maskwright.data.pregenerated.examples import ArrayFolder, Examples, JsonLines, arrays_sha256, write_metrics
 from maskwright.data.pregenerated.masks import masked
 from maskwright.data.pregenerated.sequences import Documents, Shape, sequences
-from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.data.prepare.driver import prepare
+from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import copy_tokenizer
@@ -83,7 +84,7 @@ def pregenerate(
         record = _unfinished(folder)
         text = os.path.join(folder, TEXT)
         try:
-            store = prepare(sources, tokenizer, text, PrepareOptions(valid_fraction=0.0, keep_duplicates=True))
+            store = prepare(Request(sources, tokenizer, text, PrepareOptions(valid_fraction=0.0, keep_duplicates=True)))
             plan = {"text": store.fingerprint, "tokenizer": store.vocabulary.fingerprint, "options": asdict(options)}
             if record is not None and {key: record.get(key) for key in plan} != plan:
                 what, fix = "holds unfinished epochs of other text or options", "delete it, or choose another folder"

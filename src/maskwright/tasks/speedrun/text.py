@@ -12,7 +12,8 @@ from typing import Any
 from maskwright.core import storage
 from maskwright.core.console import say
 from maskwright.core.errors import InputError
-from maskwright.data.prepare import PrepareOptions, prepare
+from maskwright.data.prepare.driver import prepare
+from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
 from maskwright.tasks.blimp import read_pairs
 from maskwright.tasks.speedrun.tracks import (
@@ -130,7 +131,7 @@ def _prepare(track: Track, folder: str, sources: Sources) -> None:
     train_tokenizer(Sources([divided["store"]]), tokenizer, vocab_size=VOCAB_SIZE)
     for kind, share in (("store", CHOSEN_BY), ("judged", 1.0)):
         options = PrepareOptions(valid_fraction=share)
-        prepare(Sources([divided[kind]]), tokenizer, os.path.join(part, kind), options)
+        prepare(Request(Sources([divided[kind]]), tokenizer, os.path.join(part, kind), options))
         os.unlink(divided[kind])
     storage.write_json(os.path.join(part, FILES), _files(sources))
     os.rename(part, folder)

@@ -2,7 +2,7 @@
 
 First the steps that judge a text alone (language, quality rules, the user's own, contamination), then the one that
 only changes it (personal data): a placeholder would hide an example that holds an address. Last come exact and near
-duplicates among the documents that are left; see `survey`.
+duplicates among the documents that are left; see `text/parts`.
 """
 
 from __future__ import annotations
@@ -132,7 +132,9 @@ class Cleaner:
                 if example:
                     reasons[place], details[place] = "contamination: holds an evaluation example", example
         staying = [place for place, reason in enumerate(reasons) if not reason]
-        texts = [masked(current[place], self.options.masked, Counter()).utf8 for place in staying]
+        texts = [current[place].utf8 for place in staying]
+        if self.options.masked:
+            texts = [masked(current[place], self.options.masked, Counter()).utf8 for place in staying]
         keys = np.frombuffer(b"".join(map(self._kept.key, texts)), "<u8").reshape(len(texts), 2)
         if self.options.near_duplicates:
             keys = np.concatenate([keys, near_duplicates.band_keys(texts, self.options.near_duplicates)], axis=1)

@@ -1,110 +1,161 @@
-"""The first reading of a part: why each of its documents goes, and the keys by which repeated ones are found."""
+"""Pass 1: drop codes and dedup keys of one part's documents."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
+from maskwright.core import runner
 from maskwright.core.errors import InputError
 from maskwright.text.cleaning.contamination import read_evaluations
-from maskwright.text.cleaning.near_duplicates import bands_and_rows
+from maskwright.text.cleaning.limits import KEEP, Limits, Reasons
 from maskwright.text.cleaning.steps import Cleaner, CleaningOptions
-from maskwright.text.cleaning.survey import Limits, Reasons, batches, entered
-from maskwright.text.document import Fault
+from maskwright.text.document import Document, Fault
 from maskwright.text.kept import Kept
-from maskwright.text.parts import keys as run_of_keys
-from maskwright.text.parts.audited import AuditedPart
+from maskwright.text.parts import duplicates
 from maskwright.text.parts.columns import ColumnWriter, Note, written
 from maskwright.text.parts.cut import Part
 from maskwright.text.parts.phase import fault_note
 
-EXACT = "exact"
+BATCH_CHARACTERS = 2_000_000
 SHOWN_FAULTS = 10
+
+
+class Observer(Protocol):
+    """What else wants to know of a part's documents."""
+
+    def fault(self, fault: Fault) -> None: ...
+
+    def dropped(self, document: Document, reason: str, detail: str) -> None:
+        """Called for each document that a rule drops, not for duplicates."""
+        ...
+
+    def batch(self, documents: Sequence[Document]) -> None: ...
+
+    def write(self, writer: ColumnWriter, part: Part, first: int) -> None:
+        """Writes columns of the documents since the last call, the first of which has the number `first`."""
+        ...
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Judges a part. `cleaning_digest` is of the options and the files that they name."""
+    """Writes a part's drop codes, dedup keys and faults. `cleaning_digest`: of the options and the files that they
+    name."""
 
     cleaning: CleaningOptions
     cleaning_digest: str
     limits: Limits
-    audits: bool = False
-    """Whether it is for an audit, which counts and shows, and has nothing for a manifest."""
 
     def __call__(self, task: tuple[Part, str]) -> Note:
         part, path = task
         try:
             with written(path) as writer:
-                _Judging(self, part, writer).run()
+                judging = Judging(self, part, writer)
+                for _ in judging.batches():
+                    pass
+                writer.note["files"] = part.records()
                 return writer.note
         except InputError as error:
             return fault_note(error)
 
 
-@dataclass
-class _Judging:
-    work: Judge
-    part: Part
-    writer: ColumnWriter
-    faults: list[Fault] = field(default_factory=list)
+class Judging:
+    """One part, while it is judged."""
 
-    def run(self) -> None:
-        work, audited = self.work, AuditedPart(self.work.limits.compared) if self.work.audits else None
-        sources = self.part.open(audited.note if audited else self._note)
-        cleaner, reasons = _cleaner(work.cleaning, work.cleaning_digest, work.limits.compared), Reasons()
-        codes, keys, documents, utf8_bytes = list[Any](), list[Any](), 0, 0
-        for batch in batches(sources):
-            judged = cleaner.judge(work.limits.kept(batch))
-            heard = audited.leave_out if audited else None
-            own_codes, own_keys = entered(batch, judged, work.limits, reasons, heard)
+    def __init__(self, judge: Judge, part: Part, writer: ColumnWriter, observer: Observer | None = None) -> None:
+        self.judge, self.part, self.writer, self.observer = judge, part, writer, observer
+        self._faults: list[Fault] = []
+        self._reasons = Reasons()
+
+    def batches(self) -> Iterator[tuple[list[Document], NDArray[np.uint16], NDArray[np.uint64]]]:
+        """Yields documents, their codes [documents] and keys [documents, columns], 0 for what is dropped. After the
+        last ones, the part's note is whole."""
+        judge, documents, utf8_bytes = self.judge, 0, 0
+        cleaner = _cleaner(judge.cleaning, judge.cleaning_digest, judge.limits.compared)
+        codes, keys = list[Any](), list[Any]()
+        for batch in batches(read(self.part, self._fault)):
+            own_codes, own_keys = self._judged(cleaner, batch)
             codes.append(own_codes)
             keys.append(own_keys)
             documents += len(batch)
             utf8_bytes += sum(len(document.utf8) for document in batch)
-            if audited:
-                audited.add(batch)
-            if sum(map(len, codes)) >= run_of_keys.RUN_DOCUMENTS:
-                self._write(codes, keys, audited)
+            if self.observer:
+                self.observer.batch(batch)
+            if sum(map(len, codes)) >= duplicates.RUN_DOCUMENTS:
+                self._write(codes, keys)
                 codes, keys = [], []
-        self._write(codes, keys, audited)
-        records = [] if audited else self.part.records()
+            yield batch, own_codes, own_keys
+        self._write(codes, keys)
         self.part.require_unchanged()
         self.writer.note |= {
             "documents": documents,
             "bytes": utf8_bytes,
-            "names": reasons.names,
-            "files": records,
-            "faults": [[fault.kind, fault.where, fault.what, fault.fix] for fault in self.faults],
+            "names": self._reasons.names,
+            "faults": [[fault.kind, fault.where, fault.what, fault.fix] for fault in self._faults],
         }
 
-    def _write(self, codes: list[Any], keys: list[Any], audited: AuditedPart | None) -> None:
-        """A run of documents, which may have none."""
-        first, names = self.writer.count("codes"), bands(self.work.cleaning)
+    def _judged(self, cleaner: Cleaner, batch: Sequence[Document]) -> tuple[NDArray[np.uint16], NDArray[np.uint64]]:
+        codes = np.array([self.judge.limits.code(document) for document in batch], "<u2")
+        within = np.flatnonzero(codes == KEEP).tolist()
+        judged = cleaner.judge([batch[place] for place in within])
+        for place, reason, detail in zip(within, judged.reasons, judged.details, strict=True):
+            if reason:
+                codes[place] = self._reasons.code(reason)
+                if self.observer:
+                    self.observer.dropped(batch[place], reason, detail)
+        keys = np.zeros((len(batch), judged.keys.shape[1]), "<u8")
+        keys[codes == KEEP] = judged.keys
+        return codes, keys
+
+    def _write(self, codes: list[Any], keys: list[Any]) -> None:
+        """Writes a run of documents, which may have none."""
+        first, names = self.writer.count("codes"), duplicates.bands(self.judge.cleaning)
         self.writer.append("codes", np.concatenate([np.zeros(0, "<u2"), *codes]))
         matrix = np.concatenate([np.zeros((0, 2 + len(names)), "<u8"), *keys])
-        run_of_keys.write_keys(self.writer, EXACT, first, matrix[:, 0], matrix[:, 1])
+        duplicates.write_keys(self.writer, duplicates.EXACT, first, matrix[:, 0], matrix[:, 1])
         for place, name in enumerate(names):
-            run_of_keys.write_keys(self.writer, name, first, matrix[:, 2 + place])
-        if audited:
-            audited.write(self.writer, self.part, first)
+            duplicates.write_keys(self.writer, name, first, matrix[:, 2 + place])
+        if self.observer:
+            self.observer.write(self.writer, self.part, first)
 
-    def _note(self, fault: Fault) -> None:
-        if len(self.faults) < SHOWN_FAULTS:
-            self.faults.append(fault)
+    def _fault(self, fault: Fault) -> None:
+        if self.observer:
+            self.observer.fault(fault)
+        elif len(self._faults) < SHOWN_FAULTS:
+            self._faults.append(fault)
 
 
-def bands(cleaning: CleaningOptions) -> list[str]:
-    """The names of the columns of keys of near duplicates."""
-    share = cleaning.near_duplicates
-    return [f"band-{number:03}" for number in range(bands_and_rows(share)[0])] if share else []
+def read(part: Part, on_fault: Any = None) -> Iterator[Document]:
+    """The part's documents, with the progress told to its runner."""
+    sources, told = part.open(on_fault), 0
+    for document in sources:
+        yield document
+        if sources.bytes_read > told:
+            runner.advance(sources.bytes_read - told)
+            told = sources.bytes_read
+
+
+def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """The documents in order, those that are judged at once together."""
+    batch: list[Document] = []
+    characters = 0
+    for document in documents:
+        batch.append(document)
+        characters += document.characters
+        if characters >= BATCH_CHARACTERS or len(batch) >= BATCH_CHARACTERS // 100:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
 
 
 @lru_cache(maxsize=1)
-def _cleaner(options: CleaningOptions, digest: str, kept: Kept) -> Cleaner:
+def _cleaner(options: CleaningOptions, digest: str, compared: Kept) -> Cleaner:
     """Kept by a process for its next part. `digest` tells changed files apart."""
     files = options.evaluation_files
-    return Cleaner(options, read_evaluations(files, options.contamination_words) if files else None, kept)
+    return Cleaner(options, read_evaluations(files, options.contamination_words) if files else None, compared)

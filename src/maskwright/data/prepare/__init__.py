@@ -1,0 +1,1 @@
+"""Text to a token store, in parts."""

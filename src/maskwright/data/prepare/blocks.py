@@ -1,0 +1,159 @@
+"""Shards from parts: which documents go into which block, and the writing of a block's shards."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.core import storage
+from maskwright.core.runner import Runner
+from maskwright.data import manifest as manifests
+from maskwright.data.prepare.folder import paths_of
+from maskwright.data.writer import StoreWriter, write_shard
+from maskwright.text.cleaning.limits import KEEP
+from maskwright.text.parts.columns import Columns, Note, written
+from maskwright.text.parts.cut import digest_of
+from maskwright.text.parts.duplicates import Resolved
+from maskwright.text.parts.phase import compute
+
+SPLITS = ("train", "valid")
+EMPTY = 2
+"""In the column `valid`, in the place of a split's number: no id is left of the document."""
+Piece = tuple[int, int, int]
+"""Number of a part, and the first and the last (exclusive) of the documents in its file."""
+
+
+@dataclass(frozen=True)
+class EncodedParts:
+    """The files of all parts, in the order of reading.
+
+    Columns, of each document: `tokens`, `sentences` (how many), `valid` (1 where it is held out, `EMPTY` where it has
+    no id) and, with `resolved`, `documents` (its number in the part). Of each split, one document after the other:
+    `SPLIT.ids`, `SPLIT.sentences` (ids in each), `SPLIT.origins` (number of the file, line)."""
+
+    files: tuple[str, ...]
+    resolved: Resolved | None = None
+    """What has become of each document; None where all are kept."""
+
+    def kept(self, part: int) -> NDArray[np.bool_]:
+        """[documents in the part's file]: whether each is kept."""
+        file = Columns(self.files[part])
+        if self.resolved is None:
+            return np.ones(file.count("tokens"), bool)
+        return self.resolved.codes(part)[file.column("documents")] == KEEP
+
+    def empty(self) -> int:
+        """Kept documents of which no id is left."""
+        files = enumerate(map(Columns, self.files))
+        return sum(int((self.kept(part) & (file.column("valid") == EMPTY)).sum()) for part, file in files)
+
+    def sizes(self) -> Iterator[NDArray[np.int64]]:
+        """Of each part, [documents in its file]: tokens, 0 for what is dropped."""
+        for part, path in enumerate(self.files):
+            yield np.where(self.kept(part), Columns(path).column("tokens"), 0).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Documents in a row whose shards are written at once."""
+
+    number: int
+    pieces: tuple[Piece, ...]
+    tokens: int
+
+
+def blocks_of(sizes: Iterable[NDArray[np.int64]], shard_tokens: int) -> Iterator[Block]:
+    """Yields the blocks of parts whose documents have `sizes` tokens: a block ends with the first document after which
+    it has `shard_tokens`."""
+    number = tokens = 0
+    pieces: list[Piece] = []
+    for part, own in enumerate(sizes):
+        ends, first = np.cumsum(own), 0
+        while first < len(own):
+            before = int(ends[first - 1]) if first else 0
+            end = int(np.searchsorted(ends, before + shard_tokens - tokens)) + 1
+            full, end = end <= len(own), min(end, len(own))
+            tokens += int(ends[end - 1]) - before
+            pieces.append((part, first, end))
+            first = end
+            if full:
+                yield Block(number, tuple(pieces), tokens)
+                number, tokens, pieces = number + 1, 0, []
+    if tokens:
+        yield Block(number, tuple(pieces), tokens)
+
+
+def write_blocks(runner: Runner, writer: StoreWriter, work: str, parts: EncodedParts, shard_tokens: int) -> None:
+    """The last phase: the shards of all blocks. Those that are there are not written again."""
+    blocks = [*blocks_of(parts.sizes(), shard_tokens)]
+    place, names = os.path.abspath(writer.folder), digest_of([os.path.basename(path) for path in parts.files])
+    paths = paths_of(work, "write", [digest_of(names, block.number, block.pieces) for block in blocks])
+    sizes = [np.dtype(writer.dtype).itemsize * block.tokens for block in blocks]
+    write = WriteBlock(place, parts, writer.dtype, writer.with_sentences)
+    for note in compute(runner, write, [*zip(blocks, paths, strict=True)], "write", sizes):
+        writer.shards += note["shards"]
+    kept = {record["name"] for shard in writer.shards for record in shard["files"].values()}
+    for name in os.listdir(place):
+        left = storage.is_temporary(name) or (manifests.is_shard_name(name) and name not in kept)
+        if left:  # by a worker that was killed, or an earlier command with other options
+            os.unlink(os.path.join(place, name))
+
+
+@dataclass(frozen=True)
+class WriteBlock:
+    """Joins a block's shards. Memory holds the ends of documents, never all ids."""
+
+    folder: str
+    parts: EncodedParts
+    dtype: str
+    with_sentences: bool
+
+    def __call__(self, task: tuple[Block, str]) -> Note:
+        block, path = task
+        with written(path) as writer:
+            shards = [self._shard(block, split) for split in SPLITS]
+            writer.note = {"shards": [shard for shard in shards if shard]}
+        return writer.note
+
+    def _shard(self, block: Block, split: str) -> dict[str, Any] | None:
+        ids, sizes, sentences, origins = list[Any](), list[Any](), list[Any](), list[Any]()
+        for part, begin, end in block.pieces:
+            file = Columns(self.parts.files[part])
+            of_split = file.column("valid", 0, end) == SPLITS.index(split)
+            own = np.flatnonzero(of_split[begin:]) + begin
+            keep = self.parts.kept(part)[own]
+
+            def of_documents(name: str, counts: NDArray[Any]) -> Iterator[NDArray[Any]]:
+                """The numbers of the kept documents, of which each has `counts` in the column."""
+                first = int(counts[:begin][of_split[:begin]].sum())  # noqa: B023 - read before the next piece
+                pieces = file.pieces(f"{split}.{name}", first, first + int(counts[own].sum()))  # noqa: B023
+                return _kept(pieces, counts[own], keep)  # noqa: B023
+
+            tokens = file.column("tokens", 0, end)
+            ids.append(of_documents("ids", tokens))
+            sizes.append(tokens[own][keep])
+            origins += of_documents("origins", np.full(end, 2))
+            if self.with_sentences:
+                sentences += of_documents("sentences", file.column("sentences", 0, end))
+        if not sum(int(some.sum()) for some in sizes):
+            return None
+        place = (self.folder, split, block.number, self.dtype)
+        lines = sentences if self.with_sentences else None
+        return write_shard(place, itertools.chain.from_iterable(ids), sizes, lines, origins)
+
+
+def _kept(pieces: Sequence[NDArray[Any]], counts: NDArray[Any], keep: NDArray[np.bool_]) -> Iterator[NDArray[Any]]:
+    """`pieces` of numbers, of which each document has `counts`, without those of dropped documents."""
+    if keep.all():
+        yield from pieces
+        return
+    wanted, begin = np.repeat(keep, counts.astype(np.int64)), 0
+    for piece in pieces:
+        yield piece[wanted[begin : begin + len(piece)]]
+        begin += len(piece)

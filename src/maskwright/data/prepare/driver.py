@@ -1,0 +1,209 @@
+"""Phases of `data prepare`, each computed part by part, by one process or many machines:
+
+    cut      large files    where documents end, so that a file is several parts
+    encode   each part      drop codes and dedup keys of its documents, ids of what may be kept, its files' checksums
+    find     key ranges     duplicates, over all parts
+    write    each block     its shards, joined from what the parts hold
+
+With cleaning a part is read twice, as duplicates of cleaned text are dropped before they are encoded: `judge` (codes,
+keys, checksums), `find`, `encode`. The bytes of the store depend on neither the parts nor who computes them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from maskwright.core.console import human_bytes, say, warn
+from maskwright.core.runner import Here, Runner
+from maskwright.data import store
+from maskwright.data.prepare.blocks import EncodedParts, write_blocks
+from maskwright.data.prepare.encode import SAMPLE_CHARACTERS, SAMPLE_DOCUMENTS, Encode, JudgeAndEncode, Target
+from maskwright.data.prepare.folder import PARTS, VERSION, discarded, held, paths_of
+from maskwright.data.prepare.request import Counts, Request
+from maskwright.text.cleaning.limits import DUPLICATE, KEEP, TOO_LONG, TOO_SHORT, Totals
+from maskwright.text.cleaning.steps import CleaningOptions, changed
+from maskwright.text.document import Fault
+from maskwright.text.encoder import EncoderName, open_encoder, proven
+from maskwright.text.parts.columns import Note
+from maskwright.text.parts.cut import Part, cut, digest_of, split
+from maskwright.text.parts.duplicates import Resolved, resolve
+from maskwright.text.parts.judge import Judge
+from maskwright.text.parts.phase import compute
+from maskwright.text.tokenizer import copy_tokenizer
+from maskwright.text.vocabulary import read_vocabulary
+
+Computed = Sequence[tuple[str, Note]]
+"""The file of each part, and its note."""
+
+
+def prepare(request: Request, runner: Runner | None = None) -> store.TokenStore:
+    """Writes the store and returns it opened; a store that is finished is checked. `runner`: None for this process. The
+    text, the store's folder and the tokenizer's have to be seen by all machines that compute.
+
+    Raises `InputError` (exit 2) on bad text, the first fault in the order of reading, and on a folder that holds
+    anything else. Finished parts stay in it, and the same call continues from there."""
+    return _Preparation(request, runner or Here()).run()
+
+
+def file_records(part: Part) -> list[dict[str, Any]]:
+    return part.records()
+
+
+class _Preparation:
+    def __init__(self, request: Request, runner: Runner) -> None:
+        self.request, self.runner = request, runner
+        self.folder = os.path.abspath(request.folder)
+        self.work = os.path.join(self.folder, PARTS)
+        self.parts = cut(request.all_sources, request.held_out)
+        self.cleaning = request.cleaning or CleaningOptions()
+        _ = request.file_number  # refuses a file on both sides
+
+    def run(self) -> store.TokenStore:
+        if os.path.exists(os.path.join(self.folder, "manifest.json")):
+            return self._finished()
+        files = [name for one in self.request.all_sources for name in one.files]
+        with held(self.request.folder, self.runner, files):
+            self.parts = split(self.runner, self.work, self.parts)
+            self._tell_room()
+            if self.request.cleaning:
+                judged = self._judge()
+                self.encoder = self._proven(self._kept(self._resolve(judged)))
+                encoded = self._encode(judged)
+            else:
+                self.encoder = self._proven(document.text for part in self.parts for document in part.open())
+                judged = encoded = self._judge_and_encode()
+            self._write(judged, encoded)
+        shutil.rmtree(self.work, ignore_errors=True)
+        return store.TokenStore(self.request.folder)
+
+    def _finished(self) -> store.TokenStore:
+        """The store that is there. Raises `InputError` if it is of other text or options."""
+        self.runner.require_seen(self.folder, [name for part in self.parts for name in part.files])
+        found: dict[int, list[dict[str, Any]]] = dict(self.runner.run(file_records, self.parts, "hash", self._sizes()))
+        origin = self._origin([found[number] for number in range(len(self.parts))])
+        ready = self.request.writer(origin).finished()
+        assert ready is not None
+        shutil.rmtree(self.work, ignore_errors=True)
+        return ready
+
+    def _origin(self, records: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        """The files' fingerprints in the manifest's order: held-out files last."""
+        ordered = sorted(zip(self.parts, records, strict=True), key=lambda pair: pair[0].held_out)
+        return [record for _, own in ordered for record in own]
+
+    def _sizes(self) -> list[int]:
+        return [part.bytes for part in self.parts]
+
+    def _tell_room(self) -> None:
+        """A token of about 4 bytes of text takes 2 or 4: in its part, and in the store before the parts go. Ends of
+        sentences and documents take up to a fifth of the text."""
+        width = np.dtype(store.token_dtype(read_vocabulary(self.request.tokenizer).size)).itemsize
+        needed, free = sum(self._sizes()) * (width / 2 + 0.2), shutil.disk_usage(self.folder).free
+        if needed > free:
+            line = f"about {human_bytes(needed)} of disk are needed for parts and store, {human_bytes(free)} are free"
+            warn(f"{line} at {self.request.folder}")
+
+    # ---- the phases ------------------------------------------------------------------------------------------
+
+    def _judge(self) -> Computed:
+        limits, record = self.request.limits, self.request.cleaning_record
+        digests = [digest_of(VERSION, part.identity(), record, asdict(limits)) for part in self.parts]
+        return self._computed("judge", Judge(self.cleaning, digest_of(record), limits), self.parts, digests)
+
+    def _resolve(self, judged: Computed) -> Resolved:
+        self.resolved = resolve(self.runner, self.work, judged, self.parts, self.cleaning, self.request.limits)
+        return self.resolved
+
+    def _encode(self, judged: Computed) -> Computed:
+        everything = digest_of([os.path.basename(path) for path, _ in judged])
+        digests = [digest_of(everything, self._decided(), part.number) for part in self.parts]
+        return self._computed("encode", Encode(self.resolved, self.cleaning, self._target()), self._numbered(), digests)
+
+    def _judge_and_encode(self) -> Computed:
+        judge = Judge(self.cleaning, "", self.request.limits)
+        decided = [VERSION, asdict(judge.limits), self._decided()]
+        digests = [digest_of(part.identity(), self.request.file_number[part.files[0]], decided) for part in self.parts]
+        encoded = self._computed("encode", JudgeAndEncode(judge, self._target()), self._numbered(), digests)
+        self._resolve(encoded)
+        return encoded
+
+    def _computed(self, phase: str, work: Any, tasks: Sequence[Any], digests: Sequence[str]) -> Computed:
+        paths = paths_of(self.work, phase, digests)
+        if done := sum(map(os.path.exists, paths)):
+            say(f"continuing with {done:,} of {len(paths):,} parts done ({phase})")
+        notes = compute(self.runner, work, [*zip(tasks, paths, strict=True)], phase, self._sizes())
+        for part, note in zip(self.parts, notes, strict=True):
+            sources = self.request.held_out if part.held_out else self.request.sources
+            assert sources is not None
+            for fault in note.get("faults", ()):
+                sources.tell(Fault(*fault))
+        return [*zip(paths, notes, strict=True)]
+
+    def _numbered(self) -> list[tuple[Part, int]]:
+        """The parts, each with the number of its first file."""
+        return [(part, self.request.file_number[part.files[0]]) for part in self.parts]
+
+    def _decided(self) -> list[Any]:
+        """What decides the ids and splits of kept documents."""
+        request = self.request
+        fingerprint = read_vocabulary(request.tokenizer).fingerprint
+        return [fingerprint, request.options.valid_fraction, asdict(request.kept), self.encoder]
+
+    def _target(self) -> Target:
+        request, vocabulary = self.request, read_vocabulary(self.request.tokenizer)
+        tokenizer = os.path.join(self.work, f".tokenizer-{vocabulary.fingerprint[:20]}")
+        copy_tokenizer(request.tokenizer, tokenizer)
+        dtype = store.token_dtype(vocabulary.size)
+        share = request.options.valid_fraction
+        return Target(tokenizer, request.tokenizer, self.encoder, dtype, request.with_sentences, share, request.kept)
+
+    def _proven(self, texts: Iterator[str]) -> EncoderName:
+        """The encoder that all parts take: the fast one if it gives the slow one's ids on the text's beginning."""
+        request = self.request
+        encoder, referee = open_encoder(request.tokenizer, request.encoder)
+        if referee is not encoder:
+            samples = [text[:SAMPLE_CHARACTERS] for text in islice(texts, SAMPLE_DOCUMENTS)]
+            encoder = proven(encoder, referee, samples, request.tokenizer, request.encoder)
+        return "gigatoken" if encoder.name == "gigatoken" else "tokenizers"
+
+    def _kept(self, resolved: Resolved) -> Iterator[str]:
+        for part in self.parts:
+            codes = resolved.codes(part.number)
+            if (codes == KEEP).any():
+                for document, code in zip(part.open(), codes, strict=False):
+                    if code == KEEP:
+                        yield changed(document, self.cleaning, Counter()).text
+
+    def _write(self, judged: Computed, encoded: Computed) -> None:
+        origin = self._origin([note["files"] for _, note in judged])
+        writer = self.request.writer(origin)
+        parts = EncodedParts(tuple(path for path, _ in encoded), self.resolved)
+        write_blocks(self.runner, writer, self.work, parts, self.request.options.shard_tokens)
+        for one in self.request.all_sources:
+            one.require_unchanged()
+        with discarded(self.folder):
+            self.request.finish(writer, self._counts(judged, encoded, parts.empty()), origin, self.encoder)
+
+    def _counts(self, judged: Computed, encoded: Computed, empty: int) -> Counts:
+        totals, changes = Totals(), Counter[str]()
+        for part, ((_, note), (_, end)) in enumerate(zip(judged, encoded, strict=True)):
+            totals.add(note["names"], self.resolved.codes(part))
+            changes.update(end.get("changes", {}))
+        return Counts(
+            read=totals.documents,
+            kept=totals.of(KEEP) - empty,
+            empty=empty,
+            duplicates=totals.of(DUPLICATE),
+            too_short=totals.of(TOO_SHORT),
+            too_long=totals.of(TOO_LONG),
+            left_out=totals.by_cleaning() if self.request.cleaning else {},
+            changed=dict(sorted(changes.items())),
+        )

@@ -1,0 +1,194 @@
+"""Token ids of one part's documents."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.core.errors import InputError, TokenizerError
+from maskwright.data import store
+from maskwright.data.encode import Encoded, encode_documents, without_empty
+from maskwright.data.prepare.blocks import EMPTY, SPLITS
+from maskwright.text.cleaning.limits import KEEP
+from maskwright.text.cleaning.steps import CleaningOptions, changed
+from maskwright.text.compression import changed_while_read
+from maskwright.text.dedup import held_out
+from maskwright.text.document import Document
+from maskwright.text.encoder import Encoder, EncoderName, open_encoder, require_equal
+from maskwright.text.kept import Kept
+from maskwright.text.parts.columns import ColumnWriter, Note, written
+from maskwright.text.parts.cut import Part
+from maskwright.text.parts.duplicates import RUN_DOCUMENTS, Resolved
+from maskwright.text.parts.judge import Judge, Judging, read
+from maskwright.text.parts.phase import fault_note
+from maskwright.text.vocabulary import read_vocabulary
+
+BATCH_CHARACTERS = 4_000_000
+"""Text handed to the tokenizer's threads at once: large enough that they never wait, small enough for a laptop."""
+SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 32, 500
+"""The sample from the text's beginning on which a fast encoder is compared with the reference one: 5 milliseconds. Of
+each batch, its first document's beginning is."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What decides the ids, and which split a document goes to."""
+
+    tokenizer: str
+    """A copy in the folder of the parts, which all machines see."""
+    named: str
+    """The tokenizer as the user named it."""
+    encoder: EncoderName
+    dtype: str
+    with_sentences: bool
+    valid_fraction: float
+    compared: Kept
+    """What of a document decides about its split."""
+
+
+@dataclass(frozen=True)
+class JudgeAndEncode:
+    """Without cleaning, a part is read once: all its documents within the limits are encoded, but for those that it
+    repeats itself. Which of them other parts have is found out afterwards."""
+
+    judge: Judge
+    target: Target
+
+    def __call__(self, task: tuple[tuple[Part, int], str]) -> Note:
+        (part, first_file), path = task
+        try:
+            with written(path) as writer:
+                judging = Judging(self.judge, part, writer)
+                _Encoding(self.target, part, first_file, writer).run(self._kept(judging))
+                writer.note["files"] = part.records()
+                part.require_unchanged()
+                return writer.note
+        except InputError as error:
+            return fault_note(error)
+
+    def _kept(self, judging: Judging) -> Iterator[tuple[int, Document, int]]:
+        number, seen = 0, set[bytes]()
+        for batch, codes, keys in judging.batches():
+            for document, code, key in zip(batch, codes.tolist(), keys, strict=True):
+                if code == KEEP:
+                    whole = key.tobytes()
+                    if self.judge.limits.keep_duplicates or whole not in seen:
+                        yield number, document, int(key[0])
+                        seen.add(whole)
+                number += 1
+            if len(seen) > RUN_DOCUMENTS:
+                seen.clear()
+
+
+@dataclass(frozen=True)
+class Encode:
+    """With cleaning, a part is read again, and only the documents that are kept are encoded."""
+
+    resolved: Resolved
+    cleaning: CleaningOptions
+    target: Target
+
+    def __call__(self, task: tuple[tuple[Part, int], str]) -> Note:
+        (part, first_file), path = task
+        changes = Counter[str]()
+        try:
+            with written(path) as writer:
+                _Encoding(self.target, part, first_file, writer).run(self._kept(part, changes))
+                writer.note["changes"] = dict(changes)
+                return writer.note
+        except InputError as error:
+            return fault_note(error)
+
+    def _kept(self, part: Part, changes: Counter[str]) -> Iterator[tuple[int, Document, int]]:
+        codes = self.resolved.codes(part.number)
+        number = -1
+        for number, document in enumerate(read(part)):
+            if number == len(codes):
+                raise changed_while_read(document.source)
+            if codes[number] == KEEP:
+                clean = changed(document, self.cleaning, changes)
+                yield number, clean, int.from_bytes(self.target.compared.key(clean.utf8)[:8], "little")
+        if number + 1 < len(codes):
+            raise changed_while_read(part.files[-1])
+        part.require_unchanged()
+
+
+class _Encoding:
+    """Writes the columns that `EncodedParts` names."""
+
+    def __init__(self, target: Target, part: Part, first_file: int, writer: ColumnWriter) -> None:
+        self.target, self.part, self.writer = target, part, writer
+        self.file_number = {name: first_file + place for place, name in enumerate(part.files)}
+        self.tools = _tools(target.tokenizer, target.encoder)
+
+    def run(self, documents: Iterator[tuple[int, Document, int]]) -> None:
+        """`documents`: of each, its number in the part, the document, and the first half of its dedup key."""
+        self._begin()
+        batch: list[tuple[int, Document, int]] = []
+        characters = 0
+        for one in documents:
+            batch.append(one)
+            characters += one[1].characters
+            if characters >= BATCH_CHARACTERS:
+                self._encode(batch)
+                batch, characters = [], 0
+        self._encode(batch)
+
+    def _begin(self) -> None:
+        """Every column is there, also where nothing is kept."""
+        kinds = {"documents": "<u4", "tokens": "<u8", "sentences": "<u8", "valid": "u1"}
+        for split in SPLITS:
+            kinds |= {f"{split}.ids": self.target.dtype, f"{split}.sentences": "<u4", f"{split}.origins": "<u8"}
+        for name, kind in kinds.items():
+            self.writer.append(name, np.zeros(0, kind))
+
+    def _encode(self, batch: list[tuple[int, Document, int]]) -> None:
+        if not batch:
+            return
+        (encoder, referee), byte_length, special = self.tools
+        if referee is not encoder:
+            require_equal(encoder, referee, [batch[0][1].text[:SAMPLE_CHARACTERS]], self.target.named)
+        share = 1.0 if self.part.held_out else self.target.valid_fraction
+        valid = held_out(np.array([key for _, _, key in batch], np.uint64), share).astype("u1")
+        tokens, sentences = np.zeros(len(batch), "<u8"), np.zeros(len(batch), "<u8")
+        for split, places in zip(SPLITS, (np.flatnonzero(valid == 0), np.flatnonzero(valid)), strict=True):
+            if not len(places):
+                continue
+            documents = [batch[place][1] for place in places]
+            encoded = encode_documents(encoder, documents, byte_length)
+            _require_text(encoded, special, self.target.named)
+            tokens[places] = encoded.document_sizes
+            encoded, some = without_empty(encoded, documents)
+            valid[places[~some]] = EMPTY
+            documents = [batch[place][1] for place in places[some]]
+            sentences[places[some]] = [len(document.parts) for document in documents]
+            origins = [(self.file_number[document.source], document.line) for document in documents]
+            self.writer.append(f"{split}.ids", encoded.ids.astype(self.target.dtype, copy=False))
+            self.writer.append(f"{split}.origins", np.array(origins, "<u8").reshape(-1))
+            if self.target.with_sentences:
+                self.writer.append(f"{split}.sentences", encoded.sentence_sizes.astype("<u4"))
+        self.writer.append("documents", np.array([number for number, _, _ in batch], "<u4"))
+        self.writer.append("tokens", tokens)
+        self.writer.append("sentences", sentences)
+        self.writer.append("valid", valid)
+
+
+def _require_text(encoded: Encoded, special: NDArray[np.bool_], tokenizer: str) -> None:
+    """Raises `TokenizerError` if a text has ids that are `special` [vocabulary]."""
+    if special[encoded.ids].any():
+        fix = "mark its special tokens as special"
+        raise TokenizerError("turned text into special ids", where=tokenizer, fix=fix)
+
+
+@lru_cache(maxsize=1)
+def _tools(
+    tokenizer: str, encoder: EncoderName
+) -> tuple[tuple[Encoder, Encoder], NDArray[np.int32], NDArray[np.bool_]]:
+    """((encoder, the one to compare it with), bytes of each id, special ids), kept by a process for its next part."""
+    vocabulary = read_vocabulary(tokenizer)
+    return open_encoder(tokenizer, encoder), np.array(vocabulary.byte_length, np.int32), store.special_table(vocabulary)

@@ -1,0 +1,66 @@
+"""The folder of a store that is being made, and the folder of its parts in it.
+
+What a phase finds lies in `PARTS`, in files whose names say what decided them. So a part that is finished is never
+computed again: not after a worker or the driver was killed, and not after another part's file was repaired.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from maskwright.core import storage
+from maskwright.core.errors import InputError
+from maskwright.core.runner import Runner
+from maskwright.data.manifest import is_shard_name
+from maskwright.text.parts.phase import remove_others
+
+LOCK = "prepare.lock"
+PARTS = "parts"
+VERSION = 3
+"""Of what the phases write: the files of another version are not read."""
+
+
+@contextmanager
+def held(folder: str, runner: Runner, files: Sequence[str]) -> Iterator[str]:
+    """Locks the folder of a store that is made of `files`, and yields the folder of its parts. Where no part was
+    finished, it is left as it was. Raises `InputError` for a folder that holds anything else."""
+    place, work = os.path.abspath(folder), os.path.join(os.path.abspath(folder), PARTS)
+    if os.path.exists(place) and not os.path.isdir(place):
+        raise InputError("is a file, but a folder is needed", where=folder, fix="choose another folder")
+    with storage.new_folder(place), storage.locked(os.path.join(place, LOCK), remove=True):
+        names = {name for name in os.listdir(place) if name != LOCK and not storage.is_temporary(name)}
+        if names and PARTS not in names:
+            raise InputError("is not empty", where=folder, fix="choose another folder")
+        storage.make_folder(work)
+        try:
+            runner.require_seen(work, files)
+            yield work
+        finally:
+            if os.path.exists(work) and not [*filter(_is_finished, os.listdir(work))]:
+                shutil.rmtree(work)
+
+
+def _is_finished(name: str) -> bool:
+    return not (storage.is_temporary(name) or name.startswith("."))
+
+
+def paths_of(work: str, phase: str, digests: Sequence[str]) -> list[str]:
+    """The file of each part in a phase, by what decides it; those of other text or options are deleted."""
+    paths = [os.path.join(work, f"{phase}-{place:06}-{digest}") for place, digest in enumerate(digests)]
+    remove_others(work, f"{phase}-", paths)
+    return paths
+
+
+@contextmanager
+def discarded(folder: str) -> Iterator[None]:
+    """Deletes parts and shards where the whole is refused: the same text and options would be refused again."""
+    try:
+        yield
+    except InputError:
+        shutil.rmtree(os.path.join(folder, PARTS))
+        for name in filter(is_shard_name, os.listdir(folder)):
+            os.unlink(os.path.join(folder, name))
+        raise

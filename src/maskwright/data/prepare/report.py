@@ -1,0 +1,62 @@
+"""A store's manifest in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from maskwright.core.console import several
+from maskwright.text.cleaning.language import together
+from maskwright.text.cleaning.steps import C4_LINES
+
+LEFT_OUT = {
+    "duplicates": "duplicates",
+    "too_short": "too short",
+    "too_long": "too long",
+    "empty": "empty",
+    "special_tokens": "special tokens left out",
+    "unknown_tokens": "unknown tokens",
+}
+"""What became of other documents than those kept, and of ids, in stores of text and in converted ones."""
+
+
+CHANGES = {
+    "email": ("masked", "email address", "email addresses"),
+    "ip": ("masked", "IP address", "IP addresses"),
+    "phone": ("masked", "phone number", "phone numbers"),
+    C4_LINES: ("left out", "line by C4's rules", "lines by C4's rules"),
+}
+"""What cleaning did to documents that it kept."""
+
+
+MOST_FILES = 10
+"""Of a store's text, named to a person; `--json` names all."""
+
+
+def came_from(manifest: dict[str, Any]) -> str:
+    """Names the files of a store's text, which only who did not just prepare it has to be told."""
+    files = [str(one["location"]) for one in manifest["sources"]]
+    more = f" and {len(files) - MOST_FILES:,} more" if len(files) > MOST_FILES else ""
+    return f"text: {several(len(files), 'file')}, {', '.join(files[:MOST_FILES])}{more}"
+
+
+def report(location: str, manifest: dict[str, Any]) -> str:
+    """Describes a store for a person."""
+    counts, words = manifest["counts"], manifest["tokenizer"]
+    lines = [
+        f"{location}: format {manifest['format']}, {manifest['dtype']}, fingerprint {manifest['fingerprint'][:16]}",
+        f"tokenizer: {words['vocab_size']:,} tokens, fingerprint {words['fingerprint'][:16]}",
+        f"documents: {counts['read']:,} read, {counts['kept']:,} kept, "
+        + ", ".join(f"{counts[name]:,} {said}" for name, said in LEFT_OUT.items() if name in counts),
+    ]
+    for name, count in together(counts.get("left_out", {})).items():
+        lines.append(f"cleaning left out {several(count, 'document')} ({name})")
+    for name, count in counts.get("changed", {}).items():
+        done, one, more = CHANGES[name]
+        lines.append(f"cleaning {done} {several(count, one, more)}")
+    for name, split in manifest["splits"].items():
+        sentences = f", {split['sentences']:,} sentences" if split["sentences"] else ""
+        lines.append(f"{name}: {several(split['documents'], 'document')}, {split['tokens']:,} tokens{sentences}")
+    shards = manifest["shards"]
+    size = sum(file["bytes"] for shard in shards for file in shard["files"].values())
+    lines.append(f"shards: {len(shards)}, {size:,} bytes")
+    return "\n".join(lines)

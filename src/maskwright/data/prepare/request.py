@@ -1,0 +1,174 @@
+"""What a token store is to be made of, and how: the request, its plan, and the checks at its end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+from maskwright.core import storage
+from maskwright.core.errors import InputError, StoreError
+from maskwright.data import manifest as manifests
+from maskwright.data.writer import StoreWriter
+from maskwright.text.cleaning.limits import Limits
+from maskwright.text.cleaning.steps import CleaningOptions
+from maskwright.text.encoder import EncoderName
+from maskwright.text.kept import EVERYTHING, Kept, kept_by
+from maskwright.text.layout import share_held_out, smaller
+from maskwright.text.sources import Sources
+from maskwright.text.vocabulary import read_vocabulary
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    valid_fraction: float = 0.01
+    keep_duplicates: bool = False
+    min_characters: int = 1
+    max_characters: int | None = None
+    shard_tokens: int = 64_000_000
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.valid_fraction <= 1.0:
+            raise InputError(
+                f"--valid-fraction {self.valid_fraction} is not from 0 to 1",
+                fix="0.01 holds one document in a hundred out, 1 makes a store that is a test set only",
+            )
+        if self.shard_tokens < 1 or self.min_characters < 1:
+            raise InputError("--shard-tokens and --min-characters must be at least 1", fix="raise them")
+
+
+@dataclass
+class Counts:
+    """Documents by what became of them."""
+
+    read: int = 0
+    kept: int = 0
+    duplicates: int = 0
+    too_short: int = 0
+    too_long: int = 0
+    empty: int = 0
+    """Without an id: the tokenizer keeps nothing of them."""
+    left_out: dict[str, int] = field(default_factory=dict)
+    """By cleaning, for each of its rules."""
+    changed: dict[str, int] = field(default_factory=dict)
+    """Personal data that was masked in what is kept, by kind, and lines that C4's rules left out of it."""
+
+    def record(self) -> dict[str, Any]:
+        """Without what cleaning alone counts, where nothing was cleaned, and without a count of none that are empty."""
+        return {name: value for name, value in asdict(self).items() if value != {} and (name != "empty" or value)}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a store is to be made of, and how. `encoder` changes the speed, never an id."""
+
+    sources: Sources
+    tokenizer: str
+    folder: str
+    options: PrepareOptions = field(default_factory=PrepareOptions)
+    encoder: EncoderName = "auto"
+    held_out: Sources | None = None
+    """Text that is held out in full, instead of a share of `sources`; where both have a document, training does not
+    get it."""
+    cleaning: CleaningOptions | None = None
+
+    def __post_init__(self) -> None:
+        storage.require_local(self.folder)
+        if self.cleaning and not self.cleaning.any:
+            object.__setattr__(self, "cleaning", None)
+
+    @property
+    def all_sources(self) -> list[Sources]:
+        """Held-out text first, so that what training has of it is known when it comes."""
+        return [*([self.held_out] if self.held_out else []), self.sources]
+
+    @property
+    def limits(self) -> Limits:
+        options = self.options
+        return Limits(options.min_characters, options.max_characters, options.keep_duplicates, self.kept)
+
+    @cached_property
+    def kept(self) -> Kept:
+        """What of a document decides about its side, and whether it is another's duplicate."""
+        return kept_by(self.tokenizer)
+
+    @property
+    def with_sentences(self) -> bool:
+        return all(one.layout == "sentences" and one.only_plain_text for one in self.all_sources)
+
+    @cached_property
+    def cleaning_record(self) -> dict[str, Any]:
+        return self.cleaning.record() if self.cleaning else {}
+
+    @cached_property
+    def file_number(self) -> dict[str, int]:
+        """Each file's number in the manifest's sources. Raises `InputError` for one that is trained on and held out."""
+        files = [*self.sources.files, *(self.held_out.files if self.held_out else [])]
+        both = set(self.sources.files) & set(self.held_out.files if self.held_out else [])
+        if both:
+            fix = "leave it out of one of them"
+            raise InputError("is among the files to train on and in --valid-files", where=min(both), fix=fix)
+        return {name: number for number, name in enumerate(files)}
+
+    def plan(self, origin: Sequence[dict[str, Any]]) -> str:
+        """Digest of all that decides the store's bytes. `origin`: the fingerprints of its files. The same files in
+        another place are the same input."""
+        sources, held_out = self.sources, self.held_out
+        placeless = [{**record, "location": os.path.basename(record["location"])} for record in origin]
+        return storage.sha256_of(
+            [
+                manifests.FORMAT,
+                [[record["location"], record] for record in placeless],
+                read_vocabulary(self.tokenizer).fingerprint,
+                asdict(self.options),
+                sources.layout,
+                sources.text_column,
+                sources.on_bad_input,
+                *([len(held_out.files), held_out.layout] if held_out else []),
+                *([self.cleaning_record] if self.cleaning else []),
+                *([sources.letters] if sources.letters != "upper" else []),
+                *([asdict(self.kept)] if self.kept != EVERYTHING else []),
+            ]
+        )
+
+    def writer(self, origin: Sequence[dict[str, Any]]) -> StoreWriter:
+        return StoreWriter(self.folder, self.tokenizer, self.plan(origin), with_sentences=self.with_sentences)
+
+    def finish(self, writer: StoreWriter, counts: Counts, origin: Sequence[dict[str, Any]], encoder: str) -> None:
+        """Writes the manifest. Raises `InputError` where nothing is left, or nothing is held out."""
+        if not writer.shards:
+            raise StoreError(
+                f"no document is left of {counts.read:,} read ({counts.too_short:,} too short, "
+                f"{counts.too_long:,} too long, {counts.empty:,} empty, "
+                f"{sum(counts.left_out.values()):,} left out by cleaning)",
+                where=self.sources.files[0],
+                fix="check the files, --layout, the length limits and the filters: `text audit` shows what they find",
+            )
+        if (self.options.valid_fraction or self.held_out) and not writer.totals()["valid"]["documents"]:
+            raise self._nothing_held_out(counts)
+        options = {
+            **asdict(self.options),
+            "layout": self.sources.layout,
+            "text_column": self.sources.text_column,
+            "on_bad_input": self.sources.on_bad_input,
+            **({"valid_files": len(self.held_out.files)} if self.held_out else {}),
+            **({"cleaning": self.cleaning_record} if self.cleaning else {}),
+            **({"letters": self.sources.letters} if self.sources.letters != "upper" else {}),
+        }
+        packages = {"tokenizers", encoder, *(self.cleaning.packages if self.cleaning else [])}
+        packages |= {name for one in self.all_sources for name in one.packages}
+        writer.finish(counts.record(), options, origin, packages)
+
+    def _nothing_held_out(self, counts: Counts) -> InputError:
+        kept, guess = counts.kept, self.sources.guess
+        if self.held_out:
+            what = f"none of its documents is held out: all {counts.duplicates:,} are repeats"
+            return InputError(what, where=self.held_out.files[0], fix="name other text as --valid-files")
+        fix = "give more documents, name held-out text as --valid-files, take a --valid-fraction such as "
+        fix += f"{share_held_out(kept):.2g}, "
+        more = smaller(self.sources.layout, guess.documents, kept) if guess else []
+        fix += "".join(f"or {layout}, " for layout in more)
+        what = f"none of {kept:,} documents fell into the held-out share of {self.options.valid_fraction:g}"
+        return InputError(what, where=self.sources.files[0], fix=fix + "or --valid-fraction 0 to hold none out")

@@ -1,0 +1,78 @@
+"""Drop codes: why a document is left out, as a number, and the length limits that come before all other rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.core.errors import InputError
+from maskwright.text.document import Document
+from maskwright.text.kept import EVERYTHING, Kept
+
+KEEP, TOO_SHORT, TOO_LONG, DUPLICATE, NEAR_DUPLICATE = range(5)
+NAMES = ["", "too short", "too long", "duplicates", "near duplicates"]
+MOST_REASONS = 1000
+
+
+@dataclass(frozen=True)
+class Limits:
+    min_characters: int = 1
+    max_characters: int | None = None
+    keep_duplicates: bool = False
+    compared: Kept = EVERYTHING
+    """What of two texts has to be equal for them to be duplicates."""
+
+    def code(self, document: Document) -> int:
+        size = document.characters
+        if size < self.min_characters:
+            return TOO_SHORT
+        return TOO_LONG if self.max_characters is not None and size > self.max_characters else KEEP
+
+
+class Reasons:
+    """Drop codes of reasons, in the order in which they are met."""
+
+    def __init__(self, names: Sequence[str] = NAMES) -> None:
+        self.names = list(names)
+        self._code_of = {name: code for code, name in enumerate(names)}
+
+    def code(self, reason: str) -> int:
+        """Raises `InputError` where a filter of the user's gives too many."""
+        if reason not in self._code_of:
+            if len(self.names) == MOST_REASONS:
+                fix = "let it return few different reasons, without parts of the text"
+                raise InputError(f"gives more than {MOST_REASONS:,} reasons", where=f"--filter {reason}", fix=fix)
+            self._code_of[reason] = len(self.names)
+            self.names.append(reason)
+        return self._code_of[reason]
+
+
+class Totals:
+    """Documents of all parts by drop code. Each part numbers its reasons itself."""
+
+    def __init__(self) -> None:
+        self._reasons = Reasons()
+        self._counts: dict[int, int] = {}
+
+    def add(self, names: Sequence[str], codes: NDArray[np.uint16]) -> None:
+        """Adds a part's documents. `codes` [documents]: places in `names`."""
+        for place, count in enumerate(np.bincount(codes).tolist()):
+            if count:
+                code = self._reasons.code(names[place])
+                self._counts[code] = self._counts.get(code, 0) + count
+
+    def of(self, code: int) -> int:
+        """Documents with one of the codes that are numbers above."""
+        return self._counts.get(code, 0)
+
+    @property
+    def documents(self) -> int:
+        return sum(self._counts.values())
+
+    def by_cleaning(self) -> dict[str, int]:
+        """Documents that cleaning leaves out, by reason; most frequent first."""
+        ranked = sorted(self._counts.items(), key=lambda pair: (-pair[1], pair[0]))
+        return {self._reasons.names[code]: count for code, count in ranked if code >= NEAR_DUPLICATE}

@@ -1,0 +1,206 @@
+"""Exact and near duplicates over all parts: sorted dedup keys in each part's file, and a search of one key range at a
+time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.core.runner import Runner
+from maskwright.text.cleaning.limits import DUPLICATE, KEEP, NEAR_DUPLICATE, Limits
+from maskwright.text.cleaning.near_duplicates import bands_and_rows
+from maskwright.text.cleaning.steps import CleaningOptions
+from maskwright.text.parts.columns import Columns, ColumnWriter, Note, written
+from maskwright.text.parts.cut import Part, digest_of
+from maskwright.text.parts.phase import compute, remove_others
+
+EXACT = "exact"
+RANGES = 1_024
+"""Key ranges into which each run of documents is sorted; a search takes one or more of them at a time."""
+RUN_DOCUMENTS = 1_000_000
+"""Documents of a part whose keys memory holds at once, up to 200 bytes each."""
+KEYS_AT_ONCE = 1 << 23
+"""Keys of a column that a search sorts in memory at once, about 60 bytes each: 0.5 GB."""
+KEY_BYTES = 12
+"""A key and its document's number."""
+Repeated = NDArray[np.void]
+REPEATED = np.dtype([("place", "<u4"), ("part", "<u4"), ("first", "<u4")])
+"""A repeated document's number in its part; and the part, and the number in it, of the first document like it."""
+
+
+# ---- keys of a part ------------------------------------------------------------------------------------------------
+
+
+def bands(cleaning: CleaningOptions) -> list[str]:
+    """Names of the key columns of near duplicates."""
+    share = cleaning.near_duplicates
+    return [f"band-{number:03}" for number in range(bands_and_rows(share)[0])] if share else []
+
+
+def write_keys(
+    writer: ColumnWriter,
+    name: str,
+    first: int,
+    keys: NDArray[np.uint64],
+    second: NDArray[np.uint64] | None = None,
+) -> None:
+    """Writes the keys of a run of documents, sorted, with where each key range begins and each key's document number.
+
+    `keys` [documents]: 0 for none. `second` [documents]: a column in which duplicates have to be equal too. `first`:
+    number of the run's first document. A part has one run or more, in the order of reading."""
+    places = np.flatnonzero(keys)
+    places = places[np.argsort(keys[places], kind="stable")]
+    keys = keys[places]
+    borders = np.arange(1, RANGES, dtype=np.uint64) << np.uint64(64 - RANGES.bit_length() + 1)
+    begins = np.concatenate([[0], np.searchsorted(keys, borders), [len(keys)]])
+    writer.append(f"{name}.begins", (writer.count(f"{name}.keys") + begins).astype("<u8"))
+    writer.append(f"{name}.keys", keys)
+    writer.append(f"{name}.places", (first + places).astype("<u4"))
+    if second is not None:
+        writer.append(f"{name}.second", second[places])
+
+
+def _runs_of(file: Columns, name: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """(begin, end) in the key column of the ranges from `begin` to `end`, of each run in the order of reading."""
+    for run in range(file.count(f"{name}.begins") // (RANGES + 1)):
+        begins = file.numbers(f"{name}.begins", run * (RANGES + 1) + begin, run * (RANGES + 1) + end + 1)
+        yield int(begins[0]), int(begins[-1])
+
+
+# ---- the search ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Files that say what becomes of each document, after the search."""
+
+    judged: tuple[str, ...]
+    exact: tuple[str, ...]
+    near: tuple[str, ...]
+
+    def codes(self, part: int) -> NDArray[np.uint16]:
+        """[documents of the part]: drop codes, `KEEP` for what is kept.
+
+        Near duplicates were searched for among exact ones too. That changes nothing: a copy has the keys of the
+        document that it repeats, which comes before it."""
+        codes = Columns(self.judged[part]).column("codes").copy()
+        codes[repeated_in(self.exact, part)["place"]] = DUPLICATE
+        near = repeated_in(self.near, part)["place"]
+        codes[near[codes[near] == KEEP]] = NEAR_DUPLICATE
+        return codes
+
+
+def resolve(
+    runner: Runner,
+    folder: str,
+    judged: Sequence[tuple[str, Note]],
+    parts: Sequence[Part],
+    cleaning: CleaningOptions,
+    limits: Limits,
+) -> Resolved:
+    """Finds the duplicates of all parts. `judged`: the file of each part and its note, in the order of reading."""
+    paths = tuple(path for path, _ in judged)
+    documents = sum(note["documents"] for _, note in judged)
+    held_out = sum(part.held_out for part in parts)
+    exact: tuple[str, ...] = ()
+    if held_out or not limits.keep_duplicates:
+        # Of duplicates that are kept, only those of held-out documents go.
+        exact = found_in(runner, folder, paths, (EXACT,), documents, held_out if limits.keep_duplicates else None)
+    near = found_in(runner, folder, paths, (*bands(cleaning),), documents, None) if bands(cleaning) else ()
+    return Resolved(paths, exact, near)
+
+
+def found_in(
+    runner: Runner, folder: str, judged: tuple[str, ...], columns: tuple[str, ...], documents: int, held_out: int | None
+) -> tuple[str, ...]:
+    """The files that name the duplicates in the key columns, one for each range of keys."""
+    ranges = searches(documents)
+    digest = digest_of([os.path.basename(path) for path in judged], columns, ranges, held_out)
+    begins = f"find-{columns[0]}-"
+    paths = tuple(os.path.join(folder, f"{begins}{number:04}-{digest}") for number in range(ranges))
+    remove_others(folder, begins, paths)
+    work = FindRepeats(judged, columns, ranges, held_out)
+    size = KEY_BYTES * len(columns) * documents // ranges
+    compute(runner, work, [*enumerate(paths)], f"find {'near ' * (len(columns) > 1)}duplicates", [size] * ranges)
+    return paths
+
+
+def searches(keys: int) -> int:
+    """Searches for `keys` keys: a power of two, up to `RANGES`."""
+    return min(RANGES, 1 << (max(keys - 1, 0) // KEYS_AT_ONCE).bit_length())
+
+
+@dataclass(frozen=True)
+class FindRepeats:
+    """Searches one range of keys in each of the columns. Memory holds one column's range."""
+
+    judged: tuple[str, ...]
+    """The file of each part, in the order of reading."""
+    columns: tuple[str, ...]
+    ranges: int
+    held_out: int | None = None
+    """How many parts, from the first on, are of held-out files, if only what repeats one of them counts."""
+
+    def __call__(self, task: tuple[int, str]) -> Note:
+        number, path = task
+        found = [self._search(column, number) for column in self.columns]
+        owners = np.concatenate([owner for owner, _ in found])
+        repeated = np.concatenate([rows for _, rows in found])
+        order = np.argsort(owners, kind="stable")
+        with written(path) as writer:
+            writer.append("ends", np.cumsum(np.bincount(owners, minlength=len(self.judged)), dtype="<u8"))
+            writer.append("repeated", repeated[order].view("<u4"))
+            writer.note = {"repeated": len(repeated)}
+        return writer.note
+
+    def _search(self, name: str, number: int) -> tuple[NDArray[np.int64], Repeated]:
+        """(the part of each repeated document, the document and what it repeats)"""
+        step = RANGES // self.ranges
+        keys, second, places, counts = [], [], [], []
+        for path in self.judged:
+            file = Columns(path)
+            counts.append(0)
+            for begin, end in _runs_of(file, name, number * step, (number + 1) * step):
+                keys.append(file.numbers(f"{name}.keys", begin, end))
+                places.append(file.numbers(f"{name}.places", begin, end))
+                if f"{name}.second" in file:
+                    second.append(file.numbers(f"{name}.second", begin, end))
+                counts[-1] += end - begin
+        # Runs follow each other, and a run's equal keys are in its order: so equal keys are in the order of reading.
+        columns = [np.concatenate(keys), *([np.concatenate(second)] if second else [])]
+        later, first = repeats(columns)
+        owners = np.repeat(np.arange(len(counts)), counts)
+        if self.held_out is not None:
+            leaks = (owners[later] >= self.held_out) & (owners[first] < self.held_out)
+            later, first = later[leaks], first[leaks]
+        place = np.concatenate(places)
+        rows = np.empty(len(later), REPEATED)
+        rows["place"], rows["part"], rows["first"] = place[later], owners[first], place[first]
+        return owners[later], rows
+
+
+def repeats(keys: Sequence[NDArray[np.uint64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(indices of keys that came before, and for each the first index that has it). `keys`: columns, one or more, all
+    of which have to be equal."""
+    order = np.lexsort(keys[::-1])  # which leaves equal keys in the order of reading
+    same = np.zeros(len(order), bool)
+    same[1:] = True
+    for values in keys:
+        same[1:] &= values[order[1:]] == values[order[:-1]]
+    begins = np.maximum.accumulate(np.where(same, 0, np.arange(len(order))))
+    return order[same], order[begins[same]]
+
+
+def repeated_in(searched: Sequence[str], part: int) -> Repeated:
+    """The repeated documents of a part, in all key ranges."""
+    found = [np.zeros(0, REPEATED)]
+    for path in searched:
+        file = Columns(path)
+        ends = file.numbers("ends", max(part - 1, 0), part + 1)
+        begin, end = (0 if part == 0 else int(ends[0])), int(ends[-1])
+        found.append(file.numbers("repeated", 3 * begin, 3 * end).view(REPEATED))
+    return np.concatenate(found)
