@@ -1,9 +1,9 @@
-"""`data prepare` in parts on one core: CPU seconds of each phase, and of the driver alone.
+"""`data prepare` on one core: CPU seconds of each phase, and of the driver alone.
 
     python benchmarks/parts.py --text books.txt --tokenizer data/tokenizer --megabytes 500
 
 The text is made larger as in `data.py`, cut into pages of about 2 kB, and laid into files. Each phase's share is what
-its parts take in this process; what is left is the driver's. The store is compared with that of `prepare`.
+its parts take in this process; what is left is the driver's.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ PAGE_BYTES = 2_000
 class Timed:
     """Computes parts one after the other, and counts the CPU seconds of each phase."""
 
+    processes = 2
     seconds: Counter[str] = field(default_factory=Counter)
     parts: Counter[str] = field(default_factory=Counter)
 
@@ -63,8 +64,6 @@ def pages(text: str, folder: str, files: int) -> int:
 
 
 def measure(folder: str, tokenizer: str, store: str, options: dict[str, Any]) -> dict[str, Any]:
-    from maskwright.data.parts.driver import prepare_in_parts
-
     from maskwright.data.prepare.driver import prepare
     from maskwright.data.prepare.request import PrepareOptions, Request
     from maskwright.text.cleaning.steps import CleaningOptions
@@ -77,19 +76,14 @@ def measure(folder: str, tokenizer: str, store: str, options: dict[str, Any]) ->
         return Request(sources, tokenizer, place, PrepareOptions(shard_tokens=16_000_000), "auto", None, cleaning)
 
     runner, begin = Timed(), time.process_time()
-    made = prepare_in_parts(request(f"{store}/parts"), runner)
+    made = prepare(request(store), runner)
     whole = time.process_time() - begin
-    one, begin = request(f"{store}/one"), time.process_time()
-    twin = prepare(Request(one.sources, tokenizer, one.folder, one.options, cleaning=cleaning))
-    alone = time.process_time() - begin
-    assert made.fingerprint == twin.fingerprint and made.manifest == twin.manifest
     size = sum(record["bytes"] for shard in made.shards for record in shard["files"].values())
     shutil.rmtree(store)
     return {
         "cpu_seconds": dict(runner.seconds),
         "parts": dict(runner.parts),
         "driver_cpu_seconds": whole - sum(runner.seconds.values()),
-        "one_machine_cpu_seconds": alone,
         "store_bytes": size,
         "documents": made.manifest["counts"]["read"],
         "tokens": sum(split["tokens"] for split in made.manifest["splits"].values()),
@@ -98,19 +92,16 @@ def measure(folder: str, tokenizer: str, store: str, options: dict[str, Any]) ->
 
 def driver_alone(folder: str, parts: int = 40, pages_each: int = 250_000, notes: int = 2_000) -> dict[str, float]:
     """CPU seconds of the driver's work that grows: borders of shards for each document, and notes for each part."""
-    from maskwright.data.parts.driver import blocks_of
-
+    from maskwright.data.prepare.blocks import EncodedParts, blocks_of
     from maskwright.text.parts.columns import Columns, written
 
     rng, paths = np.random.default_rng(1), []
     for number in range(parts):
         with written(f"{folder}/{number}") as writer:
-            characters = rng.integers(500, 4_000, pages_each).astype("<u8")
-            writer.append("characters", characters)
-            writer.append("tokens", characters // 4)
+            writer.append("tokens", rng.integers(125, 1_000, pages_each).astype("<u8"))
         paths.append(f"{folder}/{number}")
     begin = time.process_time()
-    blocks = len([*blocks_of(paths, 64_000_000)])
+    blocks = len([*blocks_of(EncodedParts(tuple(paths)).sizes(), 64_000_000)])
     borders = time.process_time() - begin
     for number in range(notes):
         with written(f"{folder}/note-{number}") as writer:
@@ -128,10 +119,8 @@ def driver_alone(folder: str, parts: int = 40, pages_each: int = 250_000, notes:
 
 def search_alone(folder: str, parts: int = 200, pages_each: int = 100_000, bands: int = 9) -> dict[str, float]:
     """CPU seconds of a search as a large text has it: a few hundred keys of each part in each of its ranges."""
-    from maskwright.text.parts.keys import write_keys
-    from maskwright.text.parts.repeats import FindRepeats
-
     from maskwright.text.parts.columns import written
+    from maskwright.text.parts.duplicates import FindRepeats, write_keys
 
     rng, columns = np.random.default_rng(1), [f"band-{number:03}" for number in range(bands)]
     for number in range(parts):
@@ -158,7 +147,6 @@ def ratios(found: dict[str, dict[str, Any]], megabytes: int) -> dict[str, float]
             rates[f"{name}_{phase.replace(' ', '_')}_megabytes_per_cpu_second"] = megabytes / seconds
         whole = sum(one["cpu_seconds"].values()) + one["driver_cpu_seconds"]
         rates[f"{name}_megabytes_per_cpu_second"] = megabytes / whole
-        rates[f"{name}_over_one_machine"] = whole / one["one_machine_cpu_seconds"]
         rates[f"{name}_driver_share"] = one["driver_cpu_seconds"] / whole
     return rates
 

@@ -19,6 +19,8 @@ class Backwards:
     def __init__(self, most: int = 1_000) -> None:
         self.most, self.computed, self.seen = most, 0, list[str]()
 
+    processes = None
+
     def require_seen(self, folder: str, files: Sequence[str]) -> None:
         self.seen += files
 

@@ -37,6 +37,7 @@ from maskwright.text.sources import Sources
 class Shuffled:
     """Computes parts in an order of its own, counts them, and is killed after some."""
 
+    processes = None
     seed: int = 0
     killed_after: int | None = None
     computed: list[str] = field(default_factory=list)
@@ -401,6 +402,7 @@ def test_a_fast_encoder_that_errs_on_a_later_batch_is_refused(
 
     monkeypatch.setattr(encoders, "GigatokenEncoder", Wrong)
     monkeypatch.setattr(extras, "installed", lambda name: True)
+    encode.tools.cache_clear()
     monkeypatch.setattr(encode, "BATCH_CHARACTERS", 1)
     sources, options = Sources([str(corpus)], layout="sentences"), PrepareOptions(shard_tokens=1_000)
     request = Request(sources, tokenizer, str(tmp_path / "store"), options)

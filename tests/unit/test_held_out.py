@@ -13,6 +13,7 @@ from conftest import documents
 
 import maskwright
 from maskwright.cli.main import run
+from maskwright.core import hardware
 from maskwright.core.config import RunConfig, build_config
 from maskwright.core.errors import ConfigError, InputError, StoreError
 from maskwright.data.prepare import blocks
@@ -52,8 +53,15 @@ def measured(run: Path) -> list[dict[str, Any]]:
 
 
 def test_other_sets_are_reported_by_name_and_change_nothing_else(
-    config: Config, store: TokenStore, other_set: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    config: Config,
+    store: TokenStore,
+    other_set: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # `evaluate` takes bf16 where that is faster, and the runs here are of fp32.
+    monkeypatch.setattr(hardware, "cpu_multiplies_bf16_faster", lambda: False)
     keys = {"schedule.steps": 4, "logging.report_to": ["tensorboard"]}
     task.pretrain(config(**keys), str(tmp_path / "plain"))
     stores = {"other-text": other_set, "own": store.location}

@@ -18,7 +18,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Protocol, Self, TypeVar
 
 from maskwright.core import hardware
-from maskwright.core.console import Progress, progress
+from maskwright.core.console import Progress, only_warnings, progress
 from maskwright.core.errors import MaskwrightError
 from maskwright.core.parent import PARENT, end_with_parent
 
@@ -30,6 +30,11 @@ LOOK_SECONDS = 0.5
 
 
 class Runner(Protocol):
+    @property
+    def processes(self) -> int | None:
+        """Processes of this machine that compute all parts; None where those of a cluster do."""
+        ...
+
     def run(
         self, work: Callable[[Part], Result], parts: Sequence[Part], title: str, sizes: Sequence[int]
     ) -> Generator[tuple[int, Result]]:
@@ -167,6 +172,7 @@ def _add(size: int) -> None:
 def _start(parent: int, threads: int, done: Any) -> None:
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # of the tokenizers, which else take all cores each
     _shared.append(done)
+    only_warnings()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is for the parent
     if sys.platform == "linux":  # elsewhere a parent that is killed leaves them to wait
         os.environ[PARENT] = str(parent)

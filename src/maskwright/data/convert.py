@@ -32,8 +32,6 @@ from maskwright.text.parts.cut import digest_of
 from maskwright.text.parts.phase import compute, fault_note
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids
 
-FEW = 8
-"""Special ids up to which comparing with each is faster than a table."""
 Side = tuple[str, Encoded, NDArray[np.uint64]]
 """(split, documents, [documents, 2] their origins: number of the file, number in it from 1 on)"""
 SpecialTokens = Literal["refuse", "strip", "remove"]
@@ -95,25 +93,12 @@ class Cleaner:
         return ids, sizes[some], sentences, block.first + np.flatnonzero(some)
 
     def special(self, ids: Ids) -> NDArray[np.bool_] | None:
-        """[tokens]: whether each is a special one; None if none is. Looking each id up would take a sixth of a whole
-        conversion, and most often the smallest and the largest id show it."""
-        low, high = (int(ids.min()), int(ids.max())) if len(ids) else (0, -1)
-        there = [one for one in self._special_ids if low <= one <= high]
-        if not there:
-            return None
-        found = self._table[ids] if len(there) > FEW else ids == there[0]
-        for one in there[1:] if len(there) <= FEW else ():
-            found |= ids == one
-        return found if found.any() else None
+        """[tokens]: whether each is a special one; None if none is."""
+        return store.special_in(ids, self._table)
 
     @cached_property
     def _table(self) -> NDArray[np.bool_]:
         return store.special_table(self.vocabulary)
-
-    @cached_property
-    def _special_ids(self) -> list[int]:
-        ids: list[int] = np.flatnonzero(self._table).tolist()
-        return ids
 
     def own_ids(self, block: Block) -> Ids:
         """The tokenizer's ids in the store's type. Raises `StoreError` for one beyond the vocabulary."""

@@ -25,13 +25,13 @@ from maskwright.core.console import human_bytes, say, warn
 from maskwright.core.runner import Here, Runner
 from maskwright.data import store
 from maskwright.data.prepare.blocks import EncodedParts, write_blocks
-from maskwright.data.prepare.encode import SAMPLE_CHARACTERS, SAMPLE_DOCUMENTS, Encode, JudgeAndEncode, Target
+from maskwright.data.prepare.encode import SAMPLE_CHARACTERS, SAMPLE_DOCUMENTS, Encode, JudgeAndEncode, Target, tools
 from maskwright.data.prepare.folder import PARTS, VERSION, discarded, held, paths_of
 from maskwright.data.prepare.request import Counts, Request
 from maskwright.text.cleaning.limits import DUPLICATE, KEEP, TOO_LONG, TOO_SHORT, Totals
 from maskwright.text.cleaning.steps import CleaningOptions, changed
 from maskwright.text.document import Fault
-from maskwright.text.encoder import EncoderName, open_encoder, proven
+from maskwright.text.encoder import proven
 from maskwright.text.parts.columns import Note
 from maskwright.text.parts.cut import Part, cut, digest_of, split
 from maskwright.text.parts.duplicates import Resolved, resolve
@@ -158,21 +158,30 @@ class _Preparation:
         return [fingerprint, request.options.valid_fraction, asdict(request.kept), self.encoder]
 
     def _target(self) -> Target:
-        request, vocabulary = self.request, read_vocabulary(self.request.tokenizer)
-        tokenizer = os.path.join(self.work, f".tokenizer-{vocabulary.fingerprint[:20]}")
-        copy_tokenizer(request.tokenizer, tokenizer)
-        dtype = store.token_dtype(vocabulary.size)
-        share = request.options.valid_fraction
-        return Target(tokenizer, request.tokenizer, self.encoder, dtype, request.with_sentences, share, request.kept)
-
-    def _proven(self, texts: Iterator[str]) -> EncoderName:
-        """The encoder that all parts take: the fast one if it gives the slow one's ids on the text's beginning."""
         request = self.request
-        encoder, referee = open_encoder(request.tokenizer, request.encoder)
-        if referee is not encoder:
-            samples = [text[:SAMPLE_CHARACTERS] for text in islice(texts, SAMPLE_DOCUMENTS)]
-            encoder = proven(encoder, referee, samples, request.tokenizer, request.encoder)
-        return "gigatoken" if encoder.name == "gigatoken" else "tokenizers"
+        dtype, share = store.token_dtype(read_vocabulary(request.tokenizer).size), request.options.valid_fraction
+        names = self._tokenizer(), request.tokenizer, request.encoder, self.encoder
+        return Target(*names, dtype, request.with_sentences, share, request.kept)
+
+    def _tokenizer(self) -> str:
+        """A folder that all machines see."""
+        if self.runner.processes:
+            return os.path.abspath(self.request.tokenizer)
+        copy = os.path.join(self.work, f".tokenizer-{read_vocabulary(self.request.tokenizer).fingerprint[:20]}")
+        copy_tokenizer(self.request.tokenizer, copy)
+        return copy
+
+    def _proven(self, texts: Iterator[str]) -> str:
+        """The name of the encoder that all parts take: the fast one if it gives the slow one's ids on the text's
+        beginning."""
+        request = self.request
+        encoders, _, _ = tools(os.path.abspath(request.tokenizer), request.encoder)
+        referee = encoders["tokenizers"]
+        fast = next((one for one in encoders.values() if one is not referee), None)
+        if fast is None:
+            return referee.name
+        samples = [text[:SAMPLE_CHARACTERS] for text in islice(texts, SAMPLE_DOCUMENTS)]
+        return proven(fast, referee, samples, request.tokenizer, request.encoder).name
 
     def _kept(self, resolved: Resolved) -> Iterator[str]:
         for part in self.parts:

@@ -10,6 +10,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from maskwright.core import extras
 from maskwright.core.errors import InputError, TokenizerError
 from maskwright.data import store
 from maskwright.data.encode import Encoded, encode_documents, without_empty
@@ -40,10 +41,12 @@ class Target:
     """What decides the ids, and which split a document goes to."""
 
     tokenizer: str
-    """A copy in the folder of the parts, which all machines see."""
+    """A folder that all machines see."""
     named: str
     """The tokenizer as the user named it."""
-    encoder: EncoderName
+    wanted: EncoderName
+    encoder: str
+    """The name of the one that was chosen for all parts."""
     dtype: str
     with_sentences: bool
     valid_fraction: float
@@ -74,13 +77,13 @@ class JudgeAndEncode:
     def _kept(self, judging: Judging) -> Iterator[tuple[int, Document, int]]:
         number, seen = 0, set[bytes]()
         for batch, codes, keys in judging.batches():
-            for document, code, key in zip(batch, codes.tolist(), keys, strict=True):
-                if code == KEEP:
-                    whole = key.tobytes()
-                    if self.judge.limits.keep_duplicates or whole not in seen:
-                        yield number, document, int(key[0])
-                        seen.add(whole)
-                number += 1
+            whole, first = keys[:, :2].tobytes(), keys[:, 0].tolist()
+            for place in np.flatnonzero(codes == KEEP).tolist():
+                key = whole[16 * place : 16 * place + 16]
+                if self.judge.limits.keep_duplicates or key not in seen:
+                    yield number + place, batch[place], first[place]
+                    seen.add(key)
+            number += len(batch)
             if len(seen) > RUN_DOCUMENTS:
                 seen.clear()
 
@@ -124,7 +127,7 @@ class _Encoding:
     def __init__(self, target: Target, part: Part, first_file: int, writer: ColumnWriter) -> None:
         self.target, self.part, self.writer = target, part, writer
         self.file_number = {name: first_file + place for place, name in enumerate(part.files)}
-        self.tools = _tools(target.tokenizer, target.encoder)
+        self.tools = tools(target.tokenizer, target.wanted)
 
     def run(self, documents: Iterator[tuple[int, Document, int]]) -> None:
         """`documents`: of each, its number in the part, the document, and the first half of its dedup key."""
@@ -150,7 +153,10 @@ class _Encoding:
     def _encode(self, batch: list[tuple[int, Document, int]]) -> None:
         if not batch:
             return
-        (encoder, referee), byte_length, special = self.tools
+        encoders, byte_length, special = self.tools
+        encoder, referee = encoders.get(self.target.encoder), encoders["tokenizers"]
+        if encoder is None:
+            raise extras.missing("gigatoken", "--encoder")
         if referee is not encoder:
             require_equal(encoder, referee, [batch[0][1].text[:SAMPLE_CHARACTERS]], self.target.named)
         share = 1.0 if self.part.held_out else self.target.valid_fraction
@@ -180,15 +186,15 @@ class _Encoding:
 
 def _require_text(encoded: Encoded, special: NDArray[np.bool_], tokenizer: str) -> None:
     """Raises `TokenizerError` if a text has ids that are `special` [vocabulary]."""
-    if special[encoded.ids].any():
+    if store.special_in(encoded.ids, special) is not None:
         fix = "mark its special tokens as special"
         raise TokenizerError("turned text into special ids", where=tokenizer, fix=fix)
 
 
 @lru_cache(maxsize=1)
-def _tools(
-    tokenizer: str, encoder: EncoderName
-) -> tuple[tuple[Encoder, Encoder], NDArray[np.int32], NDArray[np.bool_]]:
-    """((encoder, the one to compare it with), bytes of each id, special ids), kept by a process for its next part."""
+def tools(tokenizer: str, wanted: EncoderName) -> tuple[dict[str, Encoder], NDArray[np.int32], NDArray[np.bool_]]:
+    """(the encoder that is wanted and the one to compare it with, by name; bytes of each id; special ids), kept by a
+    process for its next part."""
     vocabulary = read_vocabulary(tokenizer)
-    return open_encoder(tokenizer, encoder), np.array(vocabulary.byte_length, np.int32), store.special_table(vocabulary)
+    encoders = {one.name: one for one in open_encoder(tokenizer, wanted)}
+    return encoders, np.array(vocabulary.byte_length, np.int32), store.special_table(vocabulary)

@@ -144,6 +144,8 @@ def _unseen(node: str, path: str) -> MaskwrightError:
 class Tasks:
     """The `Runner` of a cluster that this process is connected to."""
 
+    processes = None
+
     def __init__(self, worker_memory_bytes: int | None) -> None:
         self.options: dict[str, Any] = {"num_cpus": 1, "max_retries": 0}
         if worker_memory_bytes:

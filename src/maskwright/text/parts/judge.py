@@ -75,7 +75,7 @@ class Judging:
     def batches(self) -> Iterator[tuple[list[Document], NDArray[np.uint16], NDArray[np.uint64]]]:
         """Yields documents, their codes [documents] and keys [documents, columns], 0 for what is dropped. After the
         last ones, the part's note is whole."""
-        judge, documents, utf8_bytes = self.judge, 0, 0
+        judge, documents = self.judge, 0
         cleaner = _cleaner(judge.cleaning, judge.cleaning_digest, judge.limits.compared)
         codes, keys = list[Any](), list[Any]()
         for batch in batches(read(self.part, self._fault)):
@@ -83,7 +83,6 @@ class Judging:
             codes.append(own_codes)
             keys.append(own_keys)
             documents += len(batch)
-            utf8_bytes += sum(len(document.utf8) for document in batch)
             if self.observer:
                 self.observer.batch(batch)
             if sum(map(len, codes)) >= duplicates.RUN_DOCUMENTS:
@@ -94,13 +93,12 @@ class Judging:
         self.part.require_unchanged()
         self.writer.note |= {
             "documents": documents,
-            "bytes": utf8_bytes,
             "names": self._reasons.names,
             "faults": [[fault.kind, fault.where, fault.what, fault.fix] for fault in self._faults],
         }
 
     def _judged(self, cleaner: Cleaner, batch: Sequence[Document]) -> tuple[NDArray[np.uint16], NDArray[np.uint64]]:
-        codes = np.array([self.judge.limits.code(document) for document in batch], "<u2")
+        codes = np.array([*map(self.judge.limits.code, batch)], "<u2")
         within = np.flatnonzero(codes == KEEP).tolist()
         judged = cleaner.judge([batch[place] for place in within])
         for place, reason, detail in zip(within, judged.reasons, judged.details, strict=True):
