@@ -68,9 +68,7 @@ HEAVY = {
     "fastwarc": {"text/records.py"},
     "pyarrow": {
         "text/compression.py",
-        "text/records.py",
-        "labels/tables.py",
-        "labels/write.py",
+        "text/parquet.py",
         "data/foreign/columns.py",
         "data/foreign/mds.py",
         "data/foreign/write.py",

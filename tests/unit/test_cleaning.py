@@ -572,15 +572,16 @@ def test_evaluation_files_of_every_kind_are_read(name: str, tmp_path: Path) -> N
     elif plain.suffix == ".jsonl":
         plain.write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
-        plain.write_text(f"{words[0]}\n{','.join(words[1:])}\n" if plain.suffix == ".csv" else "\n".join(words[:2]))
+        plain.write_text(f"{words[0]},x\n{','.join(words[1:])}\n" if plain.suffix == ".csv" else "\n".join(words[:2]))
     if name.endswith((".gz", ".zst")):
         codec = "gzip" if name.endswith(".gz") else "zstd"
         with pyarrow.CompressedOutputStream(str(tmp_path / name), codec) as file:
             file.write(plain.read_bytes())
         plain.unlink()
     found = Contamination(read_evaluations([str(tmp_path / name)])).examples_in([one.encode() for one in words])
-    second = None if plain.suffix == ".txt" else f"{tmp_path}/{name}:2"
-    assert found == [f"{tmp_path}/{name}:1", f"{tmp_path}/{name}:2", second]
+    first, second = (f"{name} record {n}" if plain.suffix == ".parquet" else f"{name}:{n}" for n in (1, 2))
+    third = None if plain.suffix == ".txt" else f"{tmp_path}/{second}"
+    assert found == [f"{tmp_path}/{first}", f"{tmp_path}/{second}", third]
 
 
 def test_a_parquet_file_that_unpacks_to_endless_bytes_is_refused(tmp_path: Path) -> None:

@@ -248,4 +248,6 @@ def open_sources(
         say(f"leaving out {count} of another kind, such as {sources.ignored_files[0]}")
     if sources.guess is not None:
         say(str(sources.guess))
+    for sentence in sources.notes:
+        say(sentence)
     return sources

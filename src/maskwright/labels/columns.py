@@ -10,10 +10,9 @@ from typing import Any
 from maskwright.core.errors import SourceError
 from maskwright.core.finetuning import TaskKind
 from maskwright.labels.example import Answer, Example, Reading, Unusable
-from maskwright.labels.tables import Record, Table
-from maskwright.text.tables import other_delimiter
+from maskwright.text.document import Fault
+from maskwright.text.tables import Column, Record, Table, listed, whole_characters
 
-Column = int | str
 PAIRS: tuple[tuple[str, str | None], ...] = (
     ("sentence1", "sentence2"),
     ("question1", "question2"),
@@ -45,15 +44,15 @@ class Roles:
         return [*self.text, *([] if self.pair is None else [self.pair]), *self.label, *self.key]
 
 
-def examples_of(name: str, table: Table, reading: Reading) -> Iterator[Example]:
+def examples_of(table: Table, reading: Reading) -> Iterator[Example]:
     roles = _roles(table, reading)
     build = {"token_classification": _words, "question_answering": _question}.get(reading.task.kind, _text)
     for number, record in table.rows(roles.all):
-        example = Example(name, number, counted=table.counted)
+        example = Example(table.name, number, counted=table.counted)
         try:
             missing = [column for column in roles.all if column not in record]
             if missing:
-                raise Unusable(f"has no '{missing[0]}' (keys: {_listed(record)})", "add it")
+                raise Unusable(f"has no '{missing[0]}' (keys: {listed([*record])})", "add it")
             yield build(example, record, roles, reading)
         except Unusable as error:
             reading.fault(example.where, error.what, error.fix)
@@ -83,9 +82,8 @@ def _roles(table: Table, reading: Reading) -> Roles:
     roles = Roles(text, pair, label, key)
     pairs = [] if pair is None else [pair]
     for by, columns in ((reading.spelt.text, text), (reading.spelt.text_pair, pairs), (reading.spelt.label, label)):
-        if missing := [column for column in columns if column not in table.columns]:
-            what = f"has no column {missing[0]!r} (columns: {_listed(table.columns)})"
-            raise SourceError(what, where=table.header, fix=_name_it("another", by, table))
+        for column in columns:
+            table.require(column, _name_it("another", by, table))
     if not data.has_header and not reading.labelled:  # a header line in a file that was to have none is no fault
         given = " and ".join(map(str, [*text, *pairs]))
         reading.note(f"the text is column {given}, and the first line is a text as well: no header line is expected")
@@ -93,18 +91,13 @@ def _roles(table: Table, reading: Reading) -> Roles:
 
 
 def _no_column(what: str, by: str, table: Table) -> SourceError:
-    columns = _listed(table.columns)
-    what = f"has no column with a usual name for the {what} (columns: {columns})"
+    what = f"has no column with a usual name for the {what} (columns: {listed(table.columns)})"
     return SourceError(what, where=table.header, fix=_name_it("it", by, table))
 
 
 def _name_it(which: str, by: str, table: Table) -> str:
-    numbers = ", or give its number from 0 where the files have no header line" if table.numbered else ""
-    return other_delimiter(table.columns) or f"name {which} {by}{numbers}"
-
-
-def _listed(columns: Any) -> str:
-    return ", ".join(str(column)[:40] for column in columns)
+    numbers = ", or give its number from 0 where the files have no header line" if table.delimiter else ""
+    return f"name {which} {by}{numbers}"
 
 
 # ---- one record --------------------------------------------------------------------------------------------------
@@ -128,18 +121,19 @@ def _text(example: Example, record: Record, roles: Roles, reading: Reading) -> E
 
 
 def _string(cell: Any, column: Column) -> str:
-    """A null is an empty text. JSON can spell half a surrogate pair, which no tokenizer takes."""
+    """A null is an empty text."""
     if cell is None:
         return ""
     if not isinstance(cell, str):
-        raise Unusable(f"column {column!r} is {type(cell).__name__}, not text", "write it as text")
-    if not cell.isascii():
-        try:
-            cell.encode("utf-8")
-        except UnicodeEncodeError as error:
-            code = f"U+{ord(cell[error.start]):04X}"
-            raise Unusable(f"column {column!r}: {code} is half a surrogate pair", "repair the text") from None
-    return cell
+        fix = "write it as text"
+        if isinstance(cell, list | dict):
+            fix += ', a record for each; with pandas: to_json(FILE, orient="records", lines=True)'
+        raise Unusable(f"column {column!r} is {type(cell).__name__}, not text", fix)
+    return whole_characters(cell, "", _unusable)
+
+
+def _unusable(fault: Fault) -> bool:
+    raise Unusable(fault.what, fault.fix)
 
 
 def _number(cell: Any, column: Column, reading: Reading) -> float:

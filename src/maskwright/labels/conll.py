@@ -9,7 +9,7 @@ from maskwright.core.console import several
 from maskwright.core.errors import SourceError
 from maskwright.labels.columns import tagged
 from maskwright.labels.example import Example, Reading, Unusable
-from maskwright.labels.tables import lines_of
+from maskwright.text.lines import numbered_lines
 
 DOCUMENT = "-DOCSTART-"
 LANGUAGE = re.compile(r"([a-z]{2,3}(?:-[a-z]+)*):(.+)", re.DOTALL)
@@ -25,7 +25,7 @@ def read_conll(name: str, reading: Reading) -> Iterator[Example]:
 
     Columns are parted by tabs if the first line with words has one, else by spaces and tabs. Raises `SourceError`.
     """
-    sentences = _sentences(name, lines_of(name), reading)
+    sentences = _sentences(name, [*numbered_lines(name)], reading)
     first = next((row for sentence in sentences for row in sentence), None)
     if first is None:
         raise SourceError("holds no sentence", where=name, fix="write a word and its tag on each line")
@@ -55,12 +55,12 @@ def read_conll(name: str, reading: Reading) -> Iterator[Example]:
             reading.fault(f"{name}:{line}", error.what, error.fix)
 
 
-def _sentences(name: str, lines: list[str], reading: Reading) -> list[list[Row]]:
+def _sentences(name: str, lines: list[tuple[int, str]], reading: Reading) -> list[list[Row]]:
     """Numbered rows of cells. Left out: `-DOCSTART-`, comments, and words that CoNLL-U counts as `1-2` or `1.1`, which
     are there a second time or not at all."""
-    rows = [(number, line) for number, line in enumerate(lines, 1) if not line.startswith(DOCUMENT)]
+    rows = [(number, line) for number, line in lines if not line.startswith(DOCUMENT)]
     first = next((line for _, line in rows if line.strip(" \t") and not line.startswith("#")), None)
-    tabs = "\t" in (first or "".join(lines))
+    tabs = "\t" in (first or "".join(line for _, line in lines))
     width = len(_cells(first, tabs)) if first else 0
     sentences: list[list[Row]] = [[]]
     comments = 0

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from maskwright.core.errors import SourceError
 from maskwright.core.finetuning import LabelledData, Task
-
-Counted = Literal["line", "record"]
-"""What the numbers of a file's examples count, from 1: its lines, or the records of Parquet, SQuAD and a JSON list."""
-
-
-def place(file: str, number: int, counted: Counted) -> str:
-    return f"{file}:{number}" if counted == "line" else f"{file} record {number}"
+from maskwright.text.document import Counted, Fault, place, strict
 
 
 class Answer(NamedTuple):
@@ -105,3 +99,10 @@ class Reading:
         if self.data.on_bad_input == "error":
             raise SourceError(what, where=where, fix=fix + (f", or {self.spelt.skip}" if self.spelt.skip else ""))
         self.skipped.append(Skipped(where, what))
+
+    def handle(self, fault: Fault) -> bool:
+        """The `FaultHandler` of a file: what is not UTF-8 is an error, whatever becomes of records."""
+        if fault.kind != "record":
+            return strict(fault)
+        self.fault(fault.where, fault.what, fault.fix)
+        return False

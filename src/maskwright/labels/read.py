@@ -9,10 +9,12 @@ from maskwright.core.errors import SourceError
 from maskwright.labels.columns import examples_of
 from maskwright.labels.conll import read_conll
 from maskwright.labels.example import Example, Reading
-from maskwright.labels.squad import read_squad
-from maskwright.labels.tables import TABLES, ending, read_table
+from maskwright.labels.squad import squad_examples
+from maskwright.text.compression import ending, file_size, unreadable
+from maskwright.text.document import empty, strict
+from maskwright.text.tables import JSON_LINES, TABLES, open_table
 
-LISTS = (".jsonl", ".ndjson", ".json", ".parquet")
+LISTS = (*JSON_LINES, ".json", ".parquet")
 """Files whose records can hold lists: one of words, one of tags."""
 
 
@@ -28,16 +30,20 @@ def read_examples(location: str, reading: Reading) -> list[Example]:
 
 def _read(name: str, reading: Reading) -> Iterator[Example]:
     kind, task = ending(name), reading.task.kind
+    if file_size(name) == 0:
+        strict(empty(name))
     if task == "token_classification" and kind not in LISTS:
         if kind == ".csv":
             fix = "use CoNLL columns (.conll, .txt, .tsv), or lists in .jsonl or .parquet"
             raise SourceError("is CSV, which holds no words and tags", where=name, fix=fix)
-        return read_conll(name, reading)
-    if task == "question_answering" and kind == ".json":
-        return read_squad(name, reading)
-    if kind not in TABLES or (task == "question_answering" and kind not in LISTS):
-        wanted = LISTS if task == "question_answering" else TABLES
-        raise SourceError(
-            "is of a kind that cannot be read", where=name, fix=f"use {' '.join(wanted)}, each also .gz or .zst"
-        )
-    return examples_of(name, read_table(name, reading), reading)
+        yield from read_conll(name, reading)
+        return
+    kinds = LISTS if task == "question_answering" else TABLES
+    if kind not in kinds:
+        raise unreadable(name, kinds)
+    with open_table(name, reading.handle, has_header=reading.data.has_header) as table:
+        if table.note:
+            reading.note(table.note)
+        if not table.is_empty:
+            is_squad = task == "question_answering" and "paragraphs" in table.columns
+            yield from (squad_examples if is_squad else examples_of)(table, reading)

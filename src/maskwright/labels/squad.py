@@ -6,43 +6,23 @@ from collections.abc import Iterator
 from typing import Any
 
 from maskwright.core.errors import SourceError
-from maskwright.labels.columns import asked, examples_of
+from maskwright.labels.columns import asked
 from maskwright.labels.example import Answer, Example, Reading, Unusable
-from maskwright.labels.tables import parsed_json, read_table, records_table, whole_text
+from maskwright.text.tables import Table
 
 
-def read_squad(name: str, reading: Reading) -> Iterator[Example]:
-    """Examples are numbered as questions come. A file of flat records ({"data": [{"question": …}]}) is read as well.
-
-    Raises `SourceError`.
-    """
-    content = _one_object(whole_text(name), name)
-    if content is None or "data" not in content:
-        yield from examples_of(name, read_table(name, reading), reading)
-        return
-    articles = content["data"]
-    if not isinstance(articles, list) or not articles:
-        raise _not_squad("no list under 'data'", name)
-    if not isinstance(articles[0], dict) or "paragraphs" not in articles[0]:
-        yield from examples_of(name, records_table(name, [*enumerate(articles, 1)], reading, "record"), reading)
-        return
+def squad_examples(table: Table, reading: Reading) -> Iterator[Example]:
+    """Of a table whose records are articles. Examples are numbered as questions come. Raises `SourceError`."""
     number = 0
-    for article in articles:
-        for paragraph in _part(article, "paragraphs", name):
-            for question in _part(paragraph, "qas", name):
+    for _, article in table.rows(["paragraphs"]):
+        for paragraph in _part(article, "paragraphs", table.name):
+            for question in _part(paragraph, "qas", table.name):
                 number += 1
-                example = Example(name, number, counted="record")
+                example = Example(table.name, number, counted="record")
                 try:
                     yield _question(example, question, paragraph, reading)
                 except Unusable as error:
                     reading.fault(example.where, error.what, error.fix)
-
-
-def _one_object(text: str, name: str) -> dict[str, Any] | None:
-    """The file's content; None for a list, and for JSON lines, where something follows the first object."""
-    text = text.strip()
-    content, end = parsed_json(text, name)
-    return content if isinstance(content, dict) and end == len(text) else None
 
 
 def _part(holder: Any, key: str, name: str) -> list[Any]:

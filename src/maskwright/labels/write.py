@@ -1,4 +1,4 @@
-"""Records to the files that `labels.tables` reads, each whole or not at all."""
+"""Records to the files that `text.tables` reads, each whole or not at all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from maskwright.core import output, storage
 from maskwright.core.errors import InputError
-from maskwright.labels.tables import ending
+from maskwright.text.compression import ending
+from maskwright.text.parquet import write_parquet
 
 WRITTEN = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
 COLUMNS = (".conll", ".txt", ".tsv")
@@ -37,10 +38,7 @@ def write_records(location: str, records: Sequence[dict[str, Any]], separator: s
     kind = ending(location)
     with output.writer(location) as file:
         if kind == ".parquet":
-            import pyarrow
-            import pyarrow.parquet
-
-            pyarrow.parquet.write_table(pyarrow.Table.from_pylist([*records]), file)
+            write_parquet(file, records)
         elif kind in (".csv", ".tsv"):
             file.write(_table([_flat(record, separator) for record in records], tabs=kind == ".tsv").encode())
         else:
@@ -80,10 +78,5 @@ def write_vectors(location: str, vectors: NDArray[np.float32], records: Sequence
     with output.writer(location) as file:
         if ending(location) == ".npy":
             np.save(file, vectors, allow_pickle=False)
-            return
-        import pyarrow
-        import pyarrow.parquet
-
-        column = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors.ravel()), vectors.shape[1])
-        table = pyarrow.Table.from_pylist([*records]).append_column("embedding", column)
-        pyarrow.parquet.write_table(table, file)
+        else:
+            write_parquet(file, records, embedding=vectors)

@@ -7,7 +7,6 @@ paradigm, in which lines 1, 3, … are ungrammatical and the line after each is 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,13 +18,14 @@ from maskwright.core import config as run
 from maskwright.core import storage
 from maskwright.core.console import several
 from maskwright.core.errors import InputError, SourceError
-from maskwright.labels.tables import ending, lines_of
 from maskwright.tasks.models import TrainedModel
 from maskwright.tasks.pseudo_likelihood import TokenScores, open_scorer, score_texts, speed
+from maskwright.text.compression import ending
 from maskwright.text.dedup import is_held_out, text_key
 from maskwright.text.encoder import TokenizersEncoder
+from maskwright.text.lines import numbered_lines
+from maskwright.text.tables import JSON_LINES, open_table
 
-JSON_LINES = (".jsonl", ".ndjson")
 KEYS = ("sentence_good", "sentence_bad")
 LAYOUTS = "give BLiMP's .jsonl files or Zorro's .txt files, each also .gz or .zst"
 
@@ -117,24 +117,19 @@ def read_pairs(location: str) -> list[Pair]:
 
 
 def _blimp_file(name: str) -> Iterator[Pair]:
-    for number, line in enumerate(lines_of(name), 1):
-        if not line.strip():
-            continue
-        where = f"{name}:{number}"
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            raise SourceError("is not JSON", where=where, fix="copy the file again from its origin") from None
-        if not isinstance(record, dict) or not all(str(record.get(key) or "").strip() for key in KEYS):
-            raise SourceError(f"has no {' and '.join(KEYS)}", where=where, fix=LAYOUTS)
-        # One paradigm of BLiMP says syntax/semantics, the others of that field say syntax_semantics.
-        field = str(record.get("field") or "").replace("/", "_")
-        good, bad = (str(record[key]) for key in KEYS)
-        yield Pair(good, bad, str(record.get("UID") or _stem(name)), field, where)
+    with open_table(name) as table:
+        for number, record in table.rows():
+            where = f"{name}:{number}"
+            if not all(str(record.get(key) or "").strip() for key in KEYS):
+                raise SourceError(f"has no {' and '.join(KEYS)}", where=where, fix=LAYOUTS)
+            # One paradigm of BLiMP says syntax/semantics, the others of that field say syntax_semantics.
+            field = str(record.get("field") or "").replace("/", "_")
+            good, bad = (str(record[key]) for key in KEYS)
+            yield Pair(good, bad, str(record.get("UID") or _stem(name)), field, where)
 
 
 def _zorro_file(name: str) -> Iterator[Pair]:
-    lines = [(number, line.strip()) for number, line in enumerate(lines_of(name), 1) if line.strip()]
+    lines = [(number, line.strip()) for number, line in numbered_lines(name) if line.strip()]
     if len(lines) % 2:
         what = f"has {len(lines):,} sentences, and an even number is needed: a bad one, then its good twin"
         raise SourceError(what, where=f"{name}:{lines[-1][0]}", fix=LAYOUTS)

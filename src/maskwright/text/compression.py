@@ -6,7 +6,7 @@ import gzip
 import itertools
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, TypeVar, cast
@@ -24,6 +24,14 @@ ZSTD_FRAME = b"\x28\xb5\x2f\xfd"
 HEAD_BYTES = 1000
 """Of a file: what tells UTF-16 from UTF-8."""
 Part = TypeVar("Part")
+
+
+def ending(location: str) -> str:
+    """In small letters and without compression: `a/B.CSV.gz` -> `.csv`."""
+    name = storage.without_query(location).lower()
+    for compression in COMPRESSIONS:
+        name = name.removesuffix(compression)
+    return os.path.splitext(name)[1]
 
 
 def file_size(location: str) -> int:
@@ -162,8 +170,25 @@ class OtherEncoding(SourceError):
     """Of a file that is not UTF-8 from its first byte on: no line of it can be read."""
 
 
-def refuse_utf16(name: str, raw: bytes) -> None:
-    """Raises `OtherEncoding`. `raw`: how the file begins."""
+def _pickled(name: str) -> OtherEncoding:
+    jsonl = os.path.basename(name).partition(".")[0] + ".jsonl"
+    code = f"import pandas; pandas.read_pickle('{name}').to_json('{jsonl}', orient='records', lines=True)"
+    what = "is a pickle, which can run any program when it is opened"
+    return OtherEncoding(what, where=name, fix=f'if you trust it, convert it once: python -c "{code}"')
+
+
+def unreadable(name: str, kinds: Sequence[str]) -> SourceError:
+    """The error for a file whose name ends in none of `kinds`."""
+    if ending(name) in (".pickle", ".pkl"):
+        return _pickled(name)
+    fix = f"use {' '.join(kinds)}, each also .gz or .zst"
+    return SourceError("is of a kind that cannot be read", where=name, fix=fix)
+
+
+def refuse_others(name: str, raw: bytes) -> None:
+    """Raises `OtherEncoding` for UTF-16, UTF-32, pickles and binary files. `raw`: how the file begins."""
+    if raw[:1] == b"\x80" and raw[1:2] in (b"\2", b"\3", b"\4", b"\5"):  # pickle's protocols that pandas writes
+        raise _pickled(name)
     if raw.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
         raise OtherEncoding("is UTF-32", where=f"{name}:1:1", fix="convert it: iconv -f utf32 -t utf8")
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):

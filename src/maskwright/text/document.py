@@ -1,10 +1,20 @@
-"""What sources give: documents, and faults that are reported rather than raised."""
+"""What sources give: documents, and faults that a handler raises or reports."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
+
+from maskwright.core.errors import SourceError
+
+Counted = Literal["line", "record"]
+"""What numbers in a file count, from 1: its lines, or the records of Parquet and of a JSON list."""
+
+
+def place(file: str, number: int, counted: Counted) -> str:
+    return f"{file}:{number}" if counted == "line" else f"{file} record {number}"
 
 
 @dataclass(frozen=True)
@@ -45,3 +55,17 @@ class Fault:
     where: str
     what: str
     fix: str
+
+
+FaultHandler = Callable[[Fault], bool]
+"""Raises `SourceError`, or returns whether bytes that are not UTF-8 become U+FFFD. Where it returns False, the faulty
+line or record is left out."""
+
+
+def strict(fault: Fault) -> bool:
+    """The handler that raises `SourceError` for each fault."""
+    raise SourceError(fault.what, where=fault.where, fix=fault.fix)
+
+
+def empty(name: str) -> Fault:
+    return Fault("empty_file", name, "is empty", "remove it")

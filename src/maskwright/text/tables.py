@@ -1,44 +1,189 @@
-"""Rows of CSV and TSV, and values of JSON, read with one strictness wherever a table is read."""
+"""Tables to numbered records, with one strictness: CSV, TSV, JSON, JSON lines and Parquet, each also gzip or zstd.
+
+Text, labels and evaluation examples are read through here. JSON holds one value, so it is read whole. The others are
+read a block at a time.
+"""
 
 from __future__ import annotations
 
 import csv
+import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from maskwright.core.console import several
 from maskwright.core.errors import SourceError
+from maskwright.text.compression import Span, ending, open_text
+from maskwright.text.document import Counted, Fault, FaultHandler, place, strict
+from maskwright.text.lines import lines_of
+from maskwright.text.parquet import COPY_AGAIN, open_parquet, parquet_records
 
+Column = int | str
+Record = dict[Column, Any]
+Records = Iterator[tuple[int, Record]]
+Lines = Iterator[tuple[int, str]]
+JSON_LINES = (".jsonl", ".ndjson")
+TABLES = (".csv", ".tsv", *JSON_LINES, ".json", ".parquet")
+DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
+"""Those that are looked for in .csv, in this order."""
+HEAD_LINES = 20
+"""By so many lines a delimiter is told."""
 LARGEST_CELL = 1 << 30
 """Characters; Python's own limit is 131,072."""
+SURROGATE = re.compile("[\ud800-\udfff]")
+OBJECTS = 'write an object such as {"text": …} on each line'
 
 
-def csv_rows(name: str, lines: Iterable[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """(line at which it begins, cells) of each row that is not empty. `lines`: of the file `name`, without their ends.
+@dataclass(frozen=True)
+class Table:
+    """One open file: its columns, and its records."""
+
+    name: str
+    columns: list[Column] = field(default_factory=list)
+    """Of CSV and TSV without a header line, their numbers from 0; of JSON, the keys of the first record."""
+    read: Callable[[list[Column]], Records] = lambda _: iter(())
+    counted: Counted = "line"
+    """What the records' numbers count."""
+    header: str = ""
+    """Where the columns are named: the file, or a line of it. Empty for a file without records."""
+    delimiter: str = ""
+    """Of CSV and TSV, whose columns alone can have numbers."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.header
+
+    @property
+    def is_json(self) -> bool:
+        """Whether each record has keys of its own."""
+        return not self.delimiter and ending(self.name) != ".parquet"
+
+    @property
+    def note(self) -> str:
+        """What was decided for the user, in a sentence; empty where nothing was."""
+        is_guess = ending(self.name) == ".csv" and self.delimiter not in ("", ",")
+        return f"{self.name}: {DELIMITERS[self.delimiter]}s part its columns" if is_guess else ""
+
+    def require(self, column: Column, fix: str) -> None:
+        """Raises `SourceError` with the `fix` for a column that is not there."""
+        if column not in self.columns:
+            raise SourceError(f"has no column {column!r} (columns: {listed(self.columns)})", where=self.header, fix=fix)
+
+    def rows(self, columns: list[Column] | None = None) -> Records:
+        """Numbered records of `columns`, by default of all. A cell of CSV is a `str`. A record of JSON holds what it
+        holds: more, or less. To be called once. Raises `SourceError` for a column that is there twice."""
+        wanted = self.columns if columns is None else columns
+        for column in wanted:
+            if self.columns.count(column) > 1:  # the last one would silently win
+                raise SourceError(f"has several columns {column!r}", where=self.header, fix="rename one of them")
+        return self.read(wanted)
+
+
+def listed(columns: Sequence[Column]) -> str:
+    return ", ".join(str(column)[:40] for column in columns)
+
+
+@contextmanager
+def open_table(
+    name: str,
+    handle: FaultHandler = strict,
+    *,
+    has_header: bool = True,
+    watch: Callable[[Callable[[], int]], None] | None = None,
+    span: Span | None = None,
+) -> Iterator[Table]:
+    """The file `name`, of one of the kinds in `TABLES`.
+
+    `has_header`: whether CSV and TSV begin with a line of names; one of the numbers 0, 1 … is always taken for that.
+    `watch` gets what tells how many of the file's bytes were read. `span`: of JSON lines, what is read of them. Raises
+    `SourceError`, and for a faulty record or line what `handle` raises.
+    """
+    kind = ending(name)
+    if kind == ".parquet":
+        with open_parquet(name) as (file, names):
+            yield Table(name, [*names], lambda some: parquet_records(name, file, some, handle, watch), "record", name)
+        return
+    with open_text(name, watch, span) as stream:
+        lines = lines_of(name, stream, handle, span)
+        if kind in (".csv", ".tsv"):
+            yield _csv_table(name, kind, lines, handle, has_header)
+        elif kind == ".json":
+            yield _json_table(name, "\n".join(line for _, line in lines), handle)
+        else:
+            yield _json_lines_table(name, lines, handle)
+
+
+# ---- CSV and TSV ---------------------------------------------------------------------------------------------------
+
+
+def _csv_table(name: str, kind: str, lines: Lines, handle: FaultHandler, has_header: bool) -> Table:
+    head = [*itertools.islice(lines, HEAD_LINES)]
+    delimiter = "\t" if kind == ".tsv" else _delimiter([line for _, line in head], has_header)
+    rows = _csv_rows(name, itertools.chain(head, lines), delimiter, kind)
+    first_line, first = next(rows, (0, []))
+    if not first:
+        return Table(name)
+    is_named = has_header or _are_numbers(first)
+    columns: list[Column] = [*map(str.strip, first)] if is_named else [*range(len(first))]
+    if is_named and not has_header:
+        columns = [int(column) if column else "" for column in columns]
+
+    def read(wanted: list[Column]) -> Records:
+        width, places = len(columns), [(column, columns.index(column)) for column in wanted]
+        for line, row in rows if is_named else itertools.chain([(first_line, first)], rows):
+            if len(row) == width:
+                yield line, {column: row[index] for column, index in places}
+            else:
+                handle(Fault("record", f"{name}:{line}", *_ragged(len(row), width, delimiter, kind)))
+
+    return Table(name, columns, read, "line", f"{name}:{first_line}", delimiter)
+
+
+def _delimiter(head: list[str], has_header: bool) -> str:
+    """Of the first lines, which parts them all into as many columns, two at least; without that, which parts the header
+    line. A comma where none does, and for one line without a header: that may be a text with semicolons."""
+    csv.field_size_limit(LARGEST_CELL)
+    widths: dict[str, list[int]] = {}
+    for mark in DELIMITERS:
+        with suppress(csv.Error):  # which is raised where the row is read
+            widths[mark] = [len(row) for row in csv.reader([line + "\n" for line in head], delimiter=mark) if row]
+    if len(head) == HEAD_LINES:  # the last row may go on
+        widths = {mark: found[:-1] for mark, found in widths.items()}
+    parting = [mark for mark, found in widths.items() if found and found[0] > 1]
+    even = [mark for mark in parting if len({*widths[mark]}) == 1 and (has_header or len(widths[mark]) > 1)]
+    return next(iter([*even, *(parting if has_header else []), ","]))
+
+
+def _csv_rows(name: str, lines: Lines, delimiter: str, kind: str) -> Iterator[tuple[int, list[str]]]:
+    """(line at which it begins, cells) of each row that is not empty.
 
     CSV has quotes as RFC 4180. TSV has none, as its registration says and as GLUE's files are: there a quote is a
     character. Raises `SourceError` for a row whose quotes do not fit."""
     csv.field_size_limit(LARGEST_CELL)
-    line = ""
+    start, line = 0, ""
 
     def fed() -> Iterator[str]:
-        nonlocal line
-        for line in lines:
+        nonlocal start, line
+        for number, line in lines:
+            if not start:
+                start = number
             yield line + "\n"
 
     rows = csv.reader(
         fed(),
         delimiter=delimiter,
         strict=True,
-        quoting=csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL,
+        quoting=csv.QUOTE_NONE if kind == ".tsv" else csv.QUOTE_MINIMAL,
     )
-    start = 1
     try:
         for row in rows:
             if row:
                 yield start, row
-            start = rows.line_num + 1
+            start = 0
     except csv.Error as error:
         if "\r" in line:
             what = "has a carriage return (CR) inside a cell without quotes, in the record that begins here"
@@ -49,54 +194,107 @@ def csv_rows(name: str, lines: Iterable[str], delimiter: str) -> Iterator[tuple[
         raise SourceError(what, where=f"{name}:{start}", fix=fix) from None
 
 
-def are_numbers(header: Sequence[str]) -> bool:
+def _are_numbers(header: Sequence[str]) -> bool:
     """Whether it is the header that pandas writes for columns without names: 0, 1 … and an empty name for the index."""
     names = header[1:] if header[0] == "" else header
     return [*names] == [str(number) for number in range(len(names))] and bool(names)
 
 
-def ragged(width: int, first: int, delimiter: str) -> tuple[str, str]:
+def _ragged(width: int, first: int, delimiter: str, kind: str) -> tuple[str, str]:
     """What is wrong with a row that has not as many columns as the first, and the fix. Most often a quote, a delimiter
     or a line end in it was meant otherwise."""
     what = f"has {several(width, 'column')}, the first row has {first}"
-    if delimiter == "\t":
+    if kind == ".tsv":
         return what, "repair the row: no cell holds a tab, and a quote is an ordinary character"
-    return what, "repair the row: a cell with a comma, a quote or a line end stands in quotes"
+    return what, f"repair the row: a cell with a {DELIMITERS[delimiter]}, a quote or a line end stands in quotes"
 
 
-def other_delimiter(header: Sequence[object]) -> str | None:
-    """The fix for a header line of one column that holds what parts columns elsewhere; None for any other."""
-    found = next((mark for mark in ";\t|," if len(header) == 1 and mark in str(header[0])), None)
-    return found and f"save it as .csv with commas, or as .tsv with tabs: {found!r} parts no columns here"
+# ---- JSON ----------------------------------------------------------------------------------------------------------
 
 
-def require_one(column: int | str, columns: Sequence[object], where: str, fix: str) -> None:
-    """Raises `SourceError` where a column that is read is there twice: the last one would silently win."""
-    if columns.count(column) > 1:
-        raise SourceError(f"has several columns '{column}'", where=where, fix=fix)
+class _Twice(ValueError):
+    """A key that an object has twice: the last value would silently win."""
 
 
-class NotJSON(ValueError):
-    """Its words are for the user. `line`: of the text."""
-
-    def __init__(self, error: Exception) -> None:
-        self.line, detail = 1, "nested too deeply, or a number is too long"
-        if isinstance(error, json.JSONDecodeError):
-            self.line, detail = error.lineno, error.msg
-        super().__init__(f"is not JSON: {detail}")
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _Twice(next(name for name in names if names.count(name) > 1))
+    return found
 
 
-def json_value(text: str | bytes) -> Any:
-    """Raises `NotJSON`, also for a number of over 4,300 digits."""
+def _told(error: Exception) -> str:
+    """What the user is told of an error of `json`. It raises `ValueError` for a number of over 4,300 digits."""
+    if isinstance(error, _Twice):
+        return f"has several keys '{error}'"
+    detail = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply, or a number is too long"
+    return f"is not JSON: {detail}"
+
+
+def _json_table(name: str, text: str, handle: FaultHandler) -> Table:
+    """A list of objects, an object with such a list under `data`, one object, or objects on a line each."""
+    begin, text = len(text) - len(text.lstrip()), text.rstrip()
+    if not text:
+        return Table(name)
     try:
-        return json.loads(text)
+        found, end = json.JSONDecoder(object_pairs_hook=_once).raw_decode(text, begin)
     except (ValueError, RecursionError) as error:
-        raise NotJSON(error) from None
+        where = f"{name}:{getattr(error, 'lineno', 1)}"
+        raise SourceError(_told(error), where=where, fix=COPY_AGAIN) from None
+    if end < len(text):
+        is_line = "\n" not in text[begin:end] and not text[end:].partition("\n")[0].strip()
+        if is_line and isinstance(found, dict):
+            return _json_lines_table(name, enumerate(text.split("\n"), 1), handle)
+        number = text.count("\n", 0, len(text) - len(text[end:].lstrip())) + 1
+        what = f"has more after the end of its {'object' if isinstance(found, dict) else 'list'}"
+        raise SourceError(what, where=f"{name}:{number}", fix="write one list, or one object on each line")
+    held = found.get("data") if isinstance(found, dict) else found
+    return _table_of(name, enumerate(held if isinstance(held, list) else [found], 1), "record", handle)
 
 
-def first_json_value(text: str) -> tuple[Any, int]:
-    """The value that a text begins with, after white space, and where it ends. Raises `NotJSON`."""
+def _json_lines_table(name: str, lines: Lines, handle: FaultHandler) -> Table:
+    return _table_of(name, _parsed(name, lines, handle), "line", handle)
+
+
+def _parsed(name: str, lines: Lines, handle: FaultHandler) -> Iterator[tuple[int, Any]]:
+    once: Callable[[list[tuple[str, Any]]], Any] | None = _once
+    for number, line in lines:
+        if line and not line.isspace():
+            try:
+                value = json.loads(line, object_pairs_hook=once)
+            except (ValueError, RecursionError) as error:
+                handle(Fault("record", f"{name}:{number}", _told(error), OBJECTS))
+            else:
+                once = None  # which takes time: the first record stands for all
+                yield number, value
+
+
+def _table_of(name: str, values: Iterator[tuple[int, Any]], counted: Counted, handle: FaultHandler) -> Table:
+    def objects() -> Records:
+        for number, value in values:
+            if isinstance(value, dict):
+                yield number, value
+            else:
+                handle(Fault("record", place(name, number, counted), "is not an object with keys", OBJECTS))
+
+    records = objects()
+    first = next(records, None)
+    if first is None:
+        return Table(name)
+    header = place(name, first[0], counted)
+    return Table(name, [*first[1]], lambda _: itertools.chain([first], records), counted, header)
+
+
+def whole_characters(text: str, where: str, handle: FaultHandler) -> str:
+    """The text of a cell; empty when it is left out. JSON can spell half a surrogate pair (`\\ud800`), which no UTF-8
+    holds."""
+    if text.isascii():
+        return text
     try:
-        return json.JSONDecoder().raw_decode(text, len(text) - len(text.lstrip()))
-    except (ValueError, RecursionError) as error:
-        raise NotJSON(error) from None
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        what = f"U+{ord(text[error.start]):04X} is half a surrogate pair"
+        replaced = handle(Fault("encoding", where, what, "repair the text"))
+        return SURROGATE.sub("\ufffd", text) if replaced else ""
+    return text

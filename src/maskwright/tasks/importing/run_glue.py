@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+import itertools
 import os
 from typing import Any
 
@@ -14,6 +14,7 @@ from maskwright.tasks.importing.run_mlm import fetched, fetched_data
 from maskwright.tasks.importing.taken import Taken, shown
 from maskwright.tasks.importing.trainer import NOT_NEEDED, SWITCHES, devices, from_json, training
 from maskwright.tasks.importing.typed import Script, Typed
+from maskwright.text.tables import open_table
 
 SCRIPT = Script(("run_glue.py", "run_glue_no_trainer.py", "run_classification.py"), switches=SWITCHES)
 METRICS = {"accuracy": "accuracy", "f1": "f1_macro", "matthews_correlation": "matthews_corrcoef", "pearson": "pearson"}
@@ -118,13 +119,10 @@ def _columns(file: str, label: str) -> tuple[list[str], bool]:
     """(names of a CSV file's columns, whether its labels are numbers with a fraction); ([], False) for other files."""
     if not file.endswith(".csv") or not os.path.isfile(file):
         return [], False
-    try:
-        with open(file, encoding="utf-8-sig", newline="") as lines:
-            reader = csv.DictReader(lines)
-            names = list(reader.fieldnames or [])
-            labels = [row.get(label) or "" for row, _ in zip(reader, range(LOOKED_AT), strict=False)]
-    except UnicodeDecodeError as error:
-        raise InputError(f"is not UTF-8: byte {error.start}", where=file, fix="save the file as UTF-8") from None
+    with open_table(file) as table:
+        names = [str(column) for column in table.columns]
+        rows = table.rows([label] if label in names else [])
+        labels = [record.get(label, "") for _, record in itertools.islice(rows, LOOKED_AT)]
     return names, bool(labels) and all(_fraction(one) for one in labels)
 
 

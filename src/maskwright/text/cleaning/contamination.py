@@ -14,12 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core.console import warn
+from maskwright.core import storage
+from maskwright.core.console import say, warn
 from maskwright.core.errors import SourceError
 from maskwright.text.cleaning import words
 from maskwright.text.cleaning.words import UInt64
-from maskwright.text.sources import TEXT_ENDINGS, Sources, file_kind
-from maskwright.text.tables import NotJSON, csv_rows, json_value
+from maskwright.text.compression import ending, file_size, unreadable
+from maskwright.text.document import empty, place, strict
+from maskwright.text.lines import numbered_lines
+from maskwright.text.sources import ENDINGS, TEXT_ENDINGS
+from maskwright.text.tables import TABLES, open_table, whole_characters
 
 NGRAM_WORDS, FEWEST_WORDS = 13, 8
 FILTER_BITS = (16, 28)
@@ -36,17 +40,17 @@ class Evaluations:
     origins: dict[int, NDArray[np.int64]]
     """The place in `places` of each."""
     places: tuple[str, ...]
-    """file:line"""
+    """file:line, or file and record"""
     too_short: int
     """Examples with fewer than `FEWEST_WORDS` words."""
 
 
 def read_evaluations(patterns: Sequence[str], ngram_words: int = NGRAM_WORDS) -> Evaluations:
-    """Every text in the files, which may be compressed: lines of plain text, strings of JSON lines and of Parquet,
-    cells of CSV and TSV."""
+    """Every text in the files, which may be compressed: lines of plain text, strings of JSON and of Parquet, cells
+    of CSV and TSV. Raises `SourceError` for whatever is wrong in them."""
     places, texts = [], []
-    for place, text in _texts(Sources(list(patterns), layout="lines", on_bad_input="replace")):
-        places.append(place)
+    for where, text in _texts(patterns):
+        places.append(where)
         texts.append(text.encode())
     parts = words.normalized(texts)
     counts = parts.totals() // words.WHOLE
@@ -74,7 +78,7 @@ class Contamination:
         self._maybe = {size: _Filter(hashes) for size, hashes in evaluations.hashes.items()}
 
     def examples_in(self, texts: Sequence[bytes]) -> list[str | None]:
-        """file:line of an example that each text holds; None where it holds none."""
+        """The place of an example that each text holds; None where it holds none."""
         found: list[str | None] = [None] * len(texts)
         parts = words.normalized(texts)
         for size, hashes in self.evaluations.hashes.items():
@@ -107,36 +111,25 @@ class _Filter:
         return found
 
 
-REPAIR = "repair it, or save it as plain text with an example a line"
-
-
-def _texts(sources: Sources) -> Iterator[tuple[str, str]]:
-    """(file:line, text)"""
-    for name in sources.files:
-        for number, value in _records(sources, name, file_kind(name)):
-            yield from ((f"{name}:{number}", text) for text in _strings(value))
-
-
-def _records(sources: Sources, name: str, kind: str) -> Iterator[tuple[int, Any]]:
-    lines = sources.lines(name)
-    if kind in (".jsonl", ".ndjson"):
-        yield from ((number, _parsed(line, f"{name}:{number}")) for number, line in lines if line.strip())
-    elif kind in (".csv", ".tsv"):
-        yield from csv_rows(name, (line for _, line in lines), "," if kind == ".csv" else "\t")
-    elif kind in TEXT_ENDINGS:
-        yield from lines
-    elif kind == ".parquet":
-        yield from sources.parquet_rows(name)
-    else:
-        fix = "save the examples as .jsonl, .parquet, .csv, .tsv or plain text"
-        raise SourceError("is of a kind that evaluation examples are not read from", where=name, fix=fix)
-
-
-def _parsed(line: str, where: str) -> Any:
-    try:
-        return json_value(line)
-    except NotJSON as error:
-        raise SourceError(str(error), where=where, fix=REPAIR) from None
+def _texts(patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(file:line or record, text)"""
+    for name in storage.expand([*patterns]):
+        kind = ending(name)
+        if kind not in (*TEXT_ENDINGS, *TABLES):
+            if name in patterns or kind in ENDINGS:
+                raise unreadable(name, (*TABLES, *TEXT_ENDINGS))
+            continue
+        if file_size(name) == 0:
+            strict(empty(name))
+        if kind in TEXT_ENDINGS:
+            yield from ((place(name, number, "line"), line) for number, line in numbered_lines(name) if line.strip())
+            continue
+        with open_table(name, has_header=False) as table:  # a name of a column is a short text, or the first of all
+            if table.note:
+                say(table.note)
+            for number, record in table.rows():
+                where = place(name, number, table.counted)
+                yield from ((where, whole_characters(text, where, strict)) for text in _strings(record))
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -1,0 +1,88 @@
+"""Numbered lines of a file, decoded a block at a time, without their ends and the file's byte-order mark.
+
+What is not UTF-8 is told with file, line and column, whoever reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from maskwright.core.errors import SourceError
+from maskwright.text.compression import Span, blocks, guarded, open_text, refuse_others
+from maskwright.text.document import Fault, FaultHandler, strict
+
+LONGEST_LINE_BYTES = 1 << 29
+"""More than the longest human chromosome. Memory holds a line, and what is made of it, at once."""
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def numbered_lines(name: str, handle: FaultHandler = strict) -> Iterator[tuple[int, str]]:
+    """All lines of a file, from 1 on. Raises `SourceError` with file, line and column."""
+    with open_text(name) as stream:
+        yield from lines_of(name, stream, handle)
+
+
+def lines_of(name: str, stream: BinaryIO, handle: FaultHandler, span: Span | None = None) -> Iterator[tuple[int, str]]:
+    """Numbered lines of a `stream` that is open already, of the whole file `name` or of a `span` of it."""
+    for first, lines in line_blocks(name, stream, handle, span):
+        yield from enumerate(lines, first)
+
+
+def line_blocks(
+    name: str, stream: BinaryIO, handle: FaultHandler, span: Span | None = None
+) -> Iterator[tuple[int, list[str]]]:
+    """The number of the first line, and lines: a block at a time, ten times as fast as line by line."""
+    number, offset = (span.first_line, span.begin) if span else (1, 0)
+    rest: list[bytes] = []  # of a line that is longer than a block
+    passing = False  # the rest of a line that is too long
+    for block in guarded(name, blocks(stream), line=lambda: number):  # noqa: B023 - meant
+        if passing:
+            passed, feed, block = block.partition(b"\n")
+            number, offset, passing = number + len(feed), offset + len(passed) + len(feed), not feed
+        whole, feed, tail = block.rpartition(b"\n")
+        if feed:
+            whole = b"".join([*rest, whole])
+            yield from _decoded(name, whole, number, offset, handle)
+            number, offset, rest = number + whole.count(b"\n") + 1, offset + len(whole) + 1, []
+        rest.append(tail)
+        if (size := sum(map(len, rest))) > LONGEST_LINE_BYTES:
+            handle(Fault("record", f"{name}:{number}", f"has a line of over {LONGEST_LINE_BYTES:,} bytes", "split it"))
+            passing, rest, offset = True, [], offset + size
+    if any(rest):
+        yield from _decoded(name, b"".join(rest), number, offset, handle)
+
+
+def _decoded(
+    name: str, block: bytes, number: int, offset: int, handle: FaultHandler
+) -> Iterator[tuple[int, list[str]]]:
+    """`block`: whole lines without the last one's line feed, from line `number` and byte `offset` on."""
+    if offset == 0:
+        refuse_others(name, block)
+        if block.startswith(BYTE_ORDER_MARK):
+            block, offset = block.removeprefix(BYTE_ORDER_MARK), len(BYTE_ORDER_MARK)
+    try:
+        text = block.decode("utf-8")
+    except UnicodeDecodeError:
+        if number == 1 and b"\0" in block[:8000]:  # git's sign of a binary file: no conversion makes text of it
+            raise SourceError("is binary, not text", where=name, fix="leave the file out") from None
+        for line_number, raw in enumerate(block.split(b"\n"), number):
+            line = decoded(raw, f"{name}:{line_number}", offset, handle)
+            offset += len(raw) + 1
+            if line is not None:
+                yield line_number, [line.rstrip("\r")]
+    else:
+        lines = text.split("\n")
+        yield number, [line.rstrip("\r") for line in lines] if "\r" in text else lines
+
+
+def decoded(raw: bytes, where: str, offset: int, handle: FaultHandler, *, in_line: bool = True) -> str | None:
+    """The text of a line, or of a record that has no columns to count; None when it is left out. `offset`: of its first
+    byte in the text."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        what = f"0x{raw[error.start]:02x}, byte {offset + error.start + 1:,} of the text, is not UTF-8"
+        column = f":{len(raw[: error.start].decode()) + 1}" if in_line else ""
+        fault = Fault("encoding", where + column, what, "convert the file: iconv -f latin1 -t utf8")
+        return raw.decode("utf-8", errors="replace") if handle(fault) else None

@@ -1,0 +1,98 @@
+"""Parquet files to records and back: the one door between tables and pyarrow."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from maskwright.core import storage
+from maskwright.core.errors import SourceError
+from maskwright.text.compression import COMPRESSIONS, blocks, file_size, guarded, open_text
+from maskwright.text.document import FaultHandler, place
+from maskwright.text.lines import decoded
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+MOST_UNPACKED = 200
+"""Times its size that a compressed Parquet file may unpack to. Parquet is compressed itself."""
+BATCH_RECORDS = 1024
+COPY_AGAIN = "copy it again from its origin"
+
+
+@contextmanager
+def open_parquet(name: str) -> Iterator[tuple[Any, list[str]]]:
+    """A `pyarrow.parquet.ParquetFile` and the names of its columns. It needs random access, so a compressed file is
+    unpacked to a nameless temporary one first. Raises `SourceError` for what is none."""
+    import pyarrow
+    import pyarrow.parquet
+
+    with open_text(name) as stream, tempfile.TemporaryFile() as unpacked:
+        packed = storage.without_query(name).lower().endswith(COMPRESSIONS)
+        most = MOST_UNPACKED * file_size(name) + storage.READ_BYTES
+        for block in guarded(name, blocks(stream)) if packed else ():
+            if unpacked.tell() > most:
+                what = f"unpacks to over {MOST_UNPACKED} times its size"
+                raise SourceError(what, where=name, fix="unpack it first, if that is right")
+            unpacked.write(block)
+        unpacked.seek(0)
+        try:
+            file = pyarrow.parquet.ParquetFile(unpacked if packed else stream)
+            names = file.schema_arrow.names
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise SourceError(f"is not Parquet: {_short(error)}", where=name, fix=COPY_AGAIN) from None
+        yield file, names
+
+
+def parquet_records(
+    name: str,
+    file: Any,
+    columns: list[int | str],
+    handle: FaultHandler,
+    watch: Callable[[Callable[[], int]], None] | None,
+) -> Iterator[tuple[int, dict[int | str, Any]]]:
+    """Numbered records, from 1, of the values in `columns`. `watch` gets what tells how many of the file's bytes were
+    read, roughly. Raises `SourceError` for a damaged file."""
+    import pyarrow
+
+    number, rows, size = 0, max(file.metadata.num_rows, 1), file_size(name)
+    if watch:
+        watch(lambda: size * number // rows)
+    try:
+        for batch in file.iter_batches(batch_size=BATCH_RECORDS, columns=columns):
+            for scalars in zip(*(batch.column(column) for column in columns), strict=True):
+                number += 1
+                where = place(name, number, "record")
+                yield number, {column: _value(one, where, handle) for column, one in zip(columns, scalars, strict=True)}
+    except (pyarrow.ArrowException, OSError) as error:
+        where = place(name, number + 1, "record")
+        raise SourceError(f"is damaged: {_short(error)}", where=where, fix=COPY_AGAIN) from None
+
+
+def _value(scalar: Any, where: str, handle: FaultHandler) -> Any:
+    """As Python's. A string may hold bytes that are not UTF-8: one that is left out is None, as is a list with one."""
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError as error:
+        text = decoded(bytes(error.object), where, 0, handle, in_line=False)
+        return text if str(scalar.type) in ("string", "large_string", "string_view") else None
+
+
+def write_parquet(file: BinaryIO, records: Sequence[dict[str, Any]], **vectors: NDArray[np.float32]) -> None:
+    """Writes records that have the same keys, and beside them a column of each of `vectors`: [records, D]."""
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.Table.from_pylist([*records])
+    for name, rows in vectors.items():
+        table = table.append_column(
+            name, pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows.ravel()), rows.shape[1])
+        )
+    pyarrow.parquet.write_table(table, file)
+
+
+def _short(error: BaseException) -> str:
+    return " ".join(str(error).split()).rstrip(".")
