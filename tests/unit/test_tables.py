@@ -125,6 +125,8 @@ CASES: list[tuple[str, str | bytes, dict[str, Any], Found]] = [
     ("a.csv", rows(*BOTH).encode("utf-32"), {}, "FILE:1:1: is UTF-32"),
     ("a.csv", b"\x7fELF\0\xff\n" * 3, {}, "FILE: is binary, not text"),
     ("a.csv", b"\x80\x05\x95 of pandas", {}, "FILE: is a pickle, which can run any program when it is opened"),
+    ("a.pkl", b"\x80\x05\x95 of pandas", {}, "FILE: is a pickle, which can run any program when it is opened"),
+    ("a.xlsx", "x", {}, "FILE: is of a kind that cannot be read"),
     ("a.csv", b"", {}, "FILE: is empty"),
     ("a.jsonl.gz", gzip.compress(LINES.encode(), mtime=0)[:-9], {}, "FILE:3: is cut short or damaged: Compressed file"),
     ("a.parquet", parquet(HEADER, [ONE, TWO], ["a", "b"]), {}, READ_RECORDS),
@@ -196,13 +198,20 @@ def test_a_file_without_records_is_no_error_of_its_columns(tmp_path: Path) -> No
     assert answer(as_text, tmp_path / "a.jsonl", {}) == "FILE:1: has no 'text' (keys: )"
 
 
+def test_lines_behind_one_that_is_left_out_keep_their_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"text,label\nfirst,a\nbad \xff,a\nragged\nlast,b\n")
+    sources = Sources([str(path)], on_bad_input="skip")
+    assert [(document.text, document.line) for document in sources] == [("first", 2), ("last", 5)]
+
+
 def test_a_guessed_delimiter_is_said_once_for_many_files(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / f"{number}.csv").write_text(rows(*BOTH, delimiter=";" if number else ","))
-    assert Sources([str(tmp_path)]).notes == [f"{tmp_path}/1.csv: semicolons part its columns"]
+    assert Sources([str(tmp_path)]).notes == [f"{tmp_path}/1.csv: columns are separated by semicolons"]
     reading = Reading(LabelledData(train="x"), Task())
     read_examples(f"{tmp_path}/1.csv", reading)
-    assert next(iter(reading.notes)) == f"{tmp_path}/1.csv: semicolons part its columns"
+    assert next(iter(reading.notes)) == f"{tmp_path}/1.csv: columns are separated by semicolons"
 
 
 def test_one_column_without_a_header_may_hold_semicolons(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ from maskwright.labels.columns import examples_of
 from maskwright.labels.conll import read_conll
 from maskwright.labels.example import Example, Reading
 from maskwright.labels.squad import squad_examples
-from maskwright.text.compression import ending, file_size, unreadable
-from maskwright.text.document import empty, strict
+from maskwright.text.compression import ending, refuse_empty, unreadable
 from maskwright.text.tables import JSON_LINES, TABLES, open_table
 
 LISTS = (*JSON_LINES, ".json", ".parquet")
@@ -30,8 +29,7 @@ def read_examples(location: str, reading: Reading) -> list[Example]:
 
 def _read(name: str, reading: Reading) -> Iterator[Example]:
     kind, task = ending(name), reading.task.kind
-    if file_size(name) == 0:
-        strict(empty(name))
+    refuse_empty(name)
     if task == "token_classification" and kind not in LISTS:
         if kind == ".csv":
             fix = "use CoNLL columns (.conll, .txt, .tsv), or lists in .jsonl or .parquet"

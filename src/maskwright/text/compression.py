@@ -177,6 +177,12 @@ def _pickled(name: str) -> OtherEncoding:
     return OtherEncoding(what, where=name, fix=f'if you trust it, convert it once: python -c "{code}"')
 
 
+def refuse_empty(name: str) -> None:
+    """Raises `SourceError` for a local file without a byte; the size of a URL may not be known."""
+    if not storage.is_url(name) and os.path.getsize(name) == 0:
+        raise SourceError("is empty", where=name, fix="remove it")
+
+
 def unreadable(name: str, kinds: Sequence[str]) -> SourceError:
     """The error for a file whose name ends in none of `kinds`."""
     if ending(name) in (".pickle", ".pkl"):

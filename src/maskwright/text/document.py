@@ -65,7 +65,3 @@ line or record is left out."""
 def strict(fault: Fault) -> bool:
     """The handler that raises `SourceError` for each fault."""
     raise SourceError(fault.what, where=fault.where, fix=fault.fix)
-
-
-def empty(name: str) -> Fault:
-    return Fault("empty_file", name, "is empty", "remove it")

@@ -65,19 +65,19 @@ def parquet_records(
         for batch in file.iter_batches(batch_size=BATCH_RECORDS, columns=columns):
             for scalars in zip(*(batch.column(column) for column in columns), strict=True):
                 number += 1
-                where = place(name, number, "record")
-                yield number, {column: _value(one, where, handle) for column, one in zip(columns, scalars, strict=True)}
+                cells = zip(columns, scalars, strict=True)
+                yield number, {column: _value(scalar, name, number, handle) for column, scalar in cells}
     except (pyarrow.ArrowException, OSError) as error:
         where = place(name, number + 1, "record")
         raise SourceError(f"is damaged: {_short(error)}", where=where, fix=COPY_AGAIN) from None
 
 
-def _value(scalar: Any, where: str, handle: FaultHandler) -> Any:
+def _value(scalar: Any, name: str, number: int, handle: FaultHandler) -> Any:
     """As Python's. A string may hold bytes that are not UTF-8: one that is left out is None, as is a list with one."""
     try:
         return scalar.as_py()
     except UnicodeDecodeError as error:
-        text = decoded(bytes(error.object), where, 0, handle, in_line=False)
+        text = decoded(bytes(error.object), place(name, number, "record"), 0, handle, in_line=False)
         return text if str(scalar.type) in ("string", "large_string", "string_view") else None
 
 

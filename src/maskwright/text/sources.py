@@ -27,7 +27,7 @@ from maskwright.text.compression import (
     stamp_of,
     unreadable,
 )
-from maskwright.text.document import Document, Fault, FaultHandler, empty, place
+from maskwright.text.document import Document, Fault, FaultHandler, place
 from maskwright.text.layout import PEEK_BYTES, Guess, Layout, guess_layout, looked_at
 from maskwright.text.lines import LONGEST_LINE_BYTES, decoded, line_blocks, lines_of
 from maskwright.text.records import (
@@ -148,7 +148,7 @@ class Sources:
         done = 0
         for name, size in zip(self.files, self.sizes, strict=True):
             if size == 0:
-                self._handle(empty(name))
+                self._handle(Fault("empty_file", name, "is empty", "remove it"))
                 continue
             self._position = lambda: 0
             try:
@@ -269,7 +269,7 @@ class Sources:
         """A record's text. A null is an empty one; anything else that is not text is a fault."""
         if isinstance(value, str):
             text = value.strip().replace("\r\n", "\n")
-            return whole_characters(text, f"{table.name}:{number}", self._handle)
+            return text if text.isascii() else whole_characters(text, f"{table.name}:{number}", self._handle)
         if value is not None:
             what = f"'{self.text_column}' is {type(value).__name__}, not text"
             where = place(table.name, number, table.counted)

@@ -19,8 +19,8 @@ from maskwright.core.console import say, warn
 from maskwright.core.errors import SourceError
 from maskwright.text.cleaning import words
 from maskwright.text.cleaning.words import UInt64
-from maskwright.text.compression import ending, file_size, unreadable
-from maskwright.text.document import empty, place, strict
+from maskwright.text.compression import ending, refuse_empty, unreadable
+from maskwright.text.document import place, strict
 from maskwright.text.lines import numbered_lines
 from maskwright.text.sources import ENDINGS, TEXT_ENDINGS
 from maskwright.text.tables import TABLES, open_table, whole_characters
@@ -119,8 +119,7 @@ def _texts(patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
             if name in patterns or kind in ENDINGS:
                 raise unreadable(name, (*TABLES, *TEXT_ENDINGS))
             continue
-        if file_size(name) == 0:
-            strict(empty(name))
+        refuse_empty(name)
         if kind in TEXT_ENDINGS:
             yield from ((place(name, number, "line"), line) for number, line in numbered_lines(name) if line.strip())
             continue
