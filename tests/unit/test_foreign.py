@@ -29,10 +29,8 @@ from maskwright.core.errors import ConfigError, InputError, StoreError
 from maskwright.core.runner import Here, Runner
 from maskwright.data.arrow_store import ArrowStore
 from maskwright.data.convert import Conversion, ConvertOptions, convert
-from maskwright.data.foreign import blocks, columns, mds, tfrecord
-from maskwright.data.foreign.columns import record_batches
+from maskwright.data.foreign import blocks, columns, tfrecord
 from maskwright.data.foreign.indexed import read_index
-from maskwright.data.foreign.ipc import plain_places
 from maskwright.data.foreign.write import WrittenFormat, _write_megatron, write_out
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.opening import open_store
@@ -338,7 +336,7 @@ def in_parts(source: str, tokenizer: str, folder: Path, options: dict[str, Any],
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (blocks, columns, mds, tfrecord):
+    for module in (blocks, columns, tfrecord):
         monkeypatch.setattr(module, "BLOCK_TOKENS", 1_000)
 
 
@@ -576,33 +574,6 @@ def test_sources_of_other_kinds_are_refused(source: dict[str, Any], said: str) -
     mixture = {"a": {"store": "x", **source}, "b": "y"}
     with pytest.raises(ConfigError, match=said):
         build_config({"data": {"mixture": mixture}, "schedule": {"steps": 8}}, "here")
-
-
-def test_the_fast_way_through_a_file_finds_what_pyarrow_finds(
-    documents: Documents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import maskwright.data.foreign.columns as module
-
-    for name, stream in (("file", False), ("stream", True)):
-        write_arrow(tmp_path / f"{name}.arrow", documents, lists=False, stream=stream)
-        path = str(tmp_path / f"{name}.arrow")
-        fast = plain_places(np.fromfile(path, np.uint8), 2, not stream)
-        assert fast is not None and len(fast[0]) == len(documents)
-        quick = list(record_batches(path, None))
-        with monkeypatch.context() as patch:
-            patch.setattr(module, "plain_places", lambda *_: None)
-            slow = list(record_batches(path, None))
-        for left, right in zip(quick, slow, strict=True):
-            assert all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
-    content = np.fromfile(tmp_path / "file.arrow", np.uint8)
-    generator = np.random.default_rng(0)
-    for _ in range(300):  # whatever a damaged file says, nothing outside it is looked at
-        damaged = content.copy()
-        damaged[generator.integers(0, len(damaged), 40)] = generator.integers(0, 256, 40)
-        found = plain_places(damaged[: generator.integers(1, len(damaged))], 2, True)
-        found = found or plain_places(damaged, 2, True)
-        if found is not None:
-            assert (found[0] >= 0).all() and (found[0] + 2 * found[1] <= len(content)).all()
 
 
 def test_pretrain_evaluate_and_resume_on_arrow(
