@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import fairseq_files
 import numpy as np
 import pyarrow as arrow
 import pytest
+from arrow_files import shards, write_arrow
 from fairseq_files import write_index
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from numpy.typing import NDArray
@@ -53,6 +54,13 @@ def same(left: Documents, right: Documents) -> bool:
 @pytest.fixture(scope="module")
 def documents(store: TokenStore) -> Documents:
     return in_split(store.split("train"))[:90]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MASKWRIGHT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -106,25 +114,6 @@ def in_sentences(documents: Documents) -> tuple[Documents, list[int]]:
 
 def write_fairseq(folder: Path, documents: Documents, tokenizer: str, lacking: int | None = None) -> None:
     fairseq_files.write_fairseq(folder, [in_sentences([one])[0] for one in documents], tokenizer, lacking)
-
-
-def write_arrow(
-    path: Path, documents: Documents, *, lists: bool, stream: bool, offset: int = 0, **options: Any
-) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    kind = arrow.int16()
-    schema = arrow.schema([("tokens", arrow.list_(kind) if lists else kind)])
-    stored = [(one - offset).astype(np.int16) for one in documents]
-    with (ipc.new_stream if stream else ipc.new_file)(
-        str(path), schema, options=ipc.IpcWriteOptions(**options)
-    ) as writer:
-        if lists:
-            for first in range(0, len(stored), 7):
-                some = arrow.array([one.tolist() for one in stored[first : first + 7]], arrow.list_(kind))
-                writer.write_batch(arrow.record_batch([some], schema=schema))
-        else:
-            for one in stored:
-                writer.write_batch(arrow.record_batch([arrow.array(one)], schema=schema))
 
 
 def example_class() -> Any:
@@ -275,18 +264,6 @@ def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
 def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
     shards(folder / "shards", documents)
     return {"options": ConvertOptions(valid_fraction=0.0, token_offset=200)}
-
-
-def shards(folder: Path, documents: Documents) -> None:
-    """As the Ray seed has them: folders of data sets, ids stored as id - 200, counts beside them."""
-    write_arrow(folder / "books" / "a.arrow", documents[:30], lists=False, stream=False, offset=200)
-    write_arrow(folder / "books" / "b.arrow", documents[30:50], lists=False, stream=True, offset=200)
-    write_arrow(folder / "news" / "a.arrow", documents[50:70], lists=True, stream=False, offset=200)
-    write_arrow(folder / "news" / "b.arrow", documents[70:], lists=True, stream=True, offset=200)
-    tokens = sum(map(len, documents[:30])), sum(map(len, documents[30:50]))
-    (folder / "books" / "meta").mkdir()
-    lines = ["dataset/filename,documents,tokens", f"a.arrow,30,{tokens[0]}", f"b.arrow,20,{tokens[1]}"]
-    (folder / "books" / "meta" / "books_counts.csv").write_text("\n".join(lines) + "\n")
 
 
 @pytest.mark.parametrize("name", MADE)

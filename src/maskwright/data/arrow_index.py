@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from maskwright.core import storage
 from maskwright.core.console import progress
-from maskwright.core.errors import InputError, Locked, MaskwrightError, StoreError
+from maskwright.core.errors import InputError, Locked, MaskwrightError, StoppedEarly, StoreError
 from maskwright.data.convert import Cleaner, ConvertOptions, Counts, document_keys
 from maskwright.data.foreign.blocks import Block, Int64
 from maskwright.data.foreign.columns import arrow_parts, grouped
@@ -45,6 +45,8 @@ SIDES: tuple[SplitName, ...] = ("train", "valid")
 TOTALS = ("documents", "tokens")
 WAIT_SECONDS = 0.5
 ANOTHER_DISK = "name a folder with room as MASKWRIGHT_CACHE"
+DAMAGE = (MaskwrightError, ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError)
+"""What numbers and names come to that nobody wrote."""
 Append = Callable[[str, Int64], None]
 """Adds numbers to the column of that name."""
 
@@ -109,7 +111,6 @@ class ArrowIndex:
         return int(index.numbers(f"{side}.numbers", document_idx, document_idx + 1)[0])
 
     def _made(self, name: str) -> Columns:
-        _require_folder()
         found: dict[int, Columns] = {}
         sizes = [size for _, size, _ in self._states]
         with progress("read", sum(sizes), "bytes") as bar:
@@ -229,21 +230,26 @@ def _opened(name: str) -> Columns | None:
         for column in index.note["crc32"]:
             sums[column] = 0
             for numbers in _pieces(index, column):
+                if numbers.dtype != np.int64:
+                    return None
                 sums[column] = zlib.crc32(numbers.data, sums[column])
         return index if index.note["sha256"] == storage.sha256_of([name, facts, sums]) else None
-    except Exception:  # whatever a damaged file makes of itself
+    except StoppedEarly:  # a signal's
+        raise
+    except DAMAGE:
         return None
 
 
 def _pieces(index: Columns, column: str) -> list[Int64]:
     """The column, memory-mapped: in one piece if it was written without others in between."""
-    return [numbers.view(np.int64) for numbers in index.pieces(column)] if column in index else []
+    return index.pieces(column) if column in index else []
 
 
 def _made_once(name: str, make: Callable[[Append], Note]) -> Columns | None:
     """The index of that name, which is made if there is none. None while another process makes it."""
     if (index := _opened(name)) is not None:
         return index
+    _require_folder()
     try:
         with storage.locked(f"{_path(name)}.lock", remove=True):
             return _opened(name) or _write(name, make)
