@@ -57,7 +57,7 @@ ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
         0.95,
         False,
     ),
-    ("formats", "Arrow shards opened for training, one core", "itself", "read_arrow", "MB/s", 200.0, False),
+    ("formats", "Arrow shards opened for the first time, one core", "itself", "read_arrow", "MB/s", 200.0, False),
     ("formats", "data convert from Arrow, one core", "itself", "from_arrow", "MB/s", 200.0, False),
     ("formats", "data convert from Megatron, one core", "itself", "from_megatron", "MB/s", 200.0, False),
     ("formats", "data convert from MDS, one core", "itself", "from_mds", "MB/s", 200.0, False),

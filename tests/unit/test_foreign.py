@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import fairseq_files
 import numpy as np
 import pyarrow as arrow
 import pytest
+from arrow_files import shards, write_arrow
 from fairseq_files import write_index
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from numpy.typing import NDArray
@@ -29,10 +30,8 @@ from maskwright.core.errors import ConfigError, InputError, StoreError
 from maskwright.core.runner import Here, Runner
 from maskwright.data.arrow_store import ArrowStore
 from maskwright.data.convert import Conversion, ConvertOptions, convert
-from maskwright.data.foreign import blocks, columns, mds, tfrecord
-from maskwright.data.foreign.columns import record_batches
+from maskwright.data.foreign import blocks, columns, tfrecord
 from maskwright.data.foreign.indexed import read_index
-from maskwright.data.foreign.ipc import plain_places
 from maskwright.data.foreign.write import WrittenFormat, _write_megatron, write_out
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.opening import open_store
@@ -55,6 +54,13 @@ def same(left: Documents, right: Documents) -> bool:
 @pytest.fixture(scope="module")
 def documents(store: TokenStore) -> Documents:
     return in_split(store.split("train"))[:90]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MASKWRIGHT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -108,25 +114,6 @@ def in_sentences(documents: Documents) -> tuple[Documents, list[int]]:
 
 def write_fairseq(folder: Path, documents: Documents, tokenizer: str, lacking: int | None = None) -> None:
     fairseq_files.write_fairseq(folder, [in_sentences([one])[0] for one in documents], tokenizer, lacking)
-
-
-def write_arrow(
-    path: Path, documents: Documents, *, lists: bool, stream: bool, offset: int = 0, **options: Any
-) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    kind = arrow.int16()
-    schema = arrow.schema([("tokens", arrow.list_(kind) if lists else kind)])
-    stored = [(one - offset).astype(np.int16) for one in documents]
-    with (ipc.new_stream if stream else ipc.new_file)(
-        str(path), schema, options=ipc.IpcWriteOptions(**options)
-    ) as writer:
-        if lists:
-            for first in range(0, len(stored), 7):
-                some = arrow.array([one.tolist() for one in stored[first : first + 7]], arrow.list_(kind))
-                writer.write_batch(arrow.record_batch([some], schema=schema))
-        else:
-            for one in stored:
-                writer.write_batch(arrow.record_batch([arrow.array(one)], schema=schema))
 
 
 def example_class() -> Any:
@@ -279,18 +266,6 @@ def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
     return {"options": ConvertOptions(valid_fraction=0.0, token_offset=200)}
 
 
-def shards(folder: Path, documents: Documents) -> None:
-    """As the Ray seed has them: folders of data sets, ids stored as id - 200, counts beside them."""
-    write_arrow(folder / "books" / "a.arrow", documents[:30], lists=False, stream=False, offset=200)
-    write_arrow(folder / "books" / "b.arrow", documents[30:50], lists=False, stream=True, offset=200)
-    write_arrow(folder / "news" / "a.arrow", documents[50:70], lists=True, stream=False, offset=200)
-    write_arrow(folder / "news" / "b.arrow", documents[70:], lists=True, stream=True, offset=200)
-    tokens = sum(map(len, documents[:30])), sum(map(len, documents[30:50]))
-    (folder / "books" / "meta").mkdir()
-    lines = ["dataset/filename,documents,tokens", f"a.arrow,30,{tokens[0]}", f"b.arrow,20,{tokens[1]}"]
-    (folder / "books" / "meta" / "books_counts.csv").write_text("\n".join(lines) + "\n")
-
-
 @pytest.mark.parametrize("name", MADE)
 def test_ids_documents_and_order_are_those_of_the_other_tool(
     name: str, documents: Documents, tokenizer: str, tmp_path: Path
@@ -338,7 +313,7 @@ def in_parts(source: str, tokenizer: str, folder: Path, options: dict[str, Any],
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (blocks, columns, mds, tfrecord):
+    for module in (blocks, columns, tfrecord):
         monkeypatch.setattr(module, "BLOCK_TOKENS", 1_000)
 
 
@@ -576,33 +551,6 @@ def test_sources_of_other_kinds_are_refused(source: dict[str, Any], said: str) -
     mixture = {"a": {"store": "x", **source}, "b": "y"}
     with pytest.raises(ConfigError, match=said):
         build_config({"data": {"mixture": mixture}, "schedule": {"steps": 8}}, "here")
-
-
-def test_the_fast_way_through_a_file_finds_what_pyarrow_finds(
-    documents: Documents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import maskwright.data.foreign.columns as module
-
-    for name, stream in (("file", False), ("stream", True)):
-        write_arrow(tmp_path / f"{name}.arrow", documents, lists=False, stream=stream)
-        path = str(tmp_path / f"{name}.arrow")
-        fast = plain_places(np.fromfile(path, np.uint8), 2, not stream)
-        assert fast is not None and len(fast[0]) == len(documents)
-        quick = list(record_batches(path, None))
-        with monkeypatch.context() as patch:
-            patch.setattr(module, "plain_places", lambda *_: None)
-            slow = list(record_batches(path, None))
-        for left, right in zip(quick, slow, strict=True):
-            assert all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
-    content = np.fromfile(tmp_path / "file.arrow", np.uint8)
-    generator = np.random.default_rng(0)
-    for _ in range(300):  # whatever a damaged file says, nothing outside it is looked at
-        damaged = content.copy()
-        damaged[generator.integers(0, len(damaged), 40)] = generator.integers(0, 256, 40)
-        found = plain_places(damaged[: generator.integers(1, len(damaged))], 2, True)
-        found = found or plain_places(damaged, 2, True)
-        if found is not None:
-            assert (found[0] >= 0).all() and (found[0] + 2 * found[1] <= len(content)).all()
 
 
 def test_pretrain_evaluate_and_resume_on_arrow(

@@ -99,22 +99,28 @@ def split_at(values: Ids, end: int) -> tuple[Int64, Int64]:
     return starts[some], (ends - starts)[some]
 
 
+def in_blocks(ends: Int64) -> Iterator[tuple[int, int]]:
+    """(first, end) of neighbouring documents: as many as fit into `BLOCK_TOKENS`, or one that is longer. `ends`
+    [documents]: tokens up to the end of each."""
+    first = before = 0
+    while first < len(ends):
+        end = max(first + 1, int(np.searchsorted(ends, before + BLOCK_TOKENS, side="right")))
+        yield first, end
+        first, before = end, int(ends[end - 1])
+
+
 def of_spans(values: Ids, starts: Int64, sizes: Int64, file: int, members: Int64 | None = None) -> Iterator[Block]:
     """Blocks of the documents that are spans of `values`; or with `members` [documents], so many spans each, which are
     then its sentences."""
     counts = np.ones(len(starts), np.int64) if members is None else members
     last_span = np.cumsum(counts)
-    done = np.concatenate([[0], np.cumsum(sizes)])[last_span]  # tokens after each document
-    first = 0
-    while first < len(counts):
-        before = int(done[first - 1]) if first else 0
-        end = max(first + 1, int(np.searchsorted(done, before + BLOCK_TOKENS, side="right")))
+    ends = np.concatenate([[0], np.cumsum(sizes)])[last_span]
+    whole = np.diff(ends, prepend=0)
+    for first, end in in_blocks(ends):
         spans = slice(int(last_span[first] - counts[first]), int(last_span[end - 1]))
         begin, size = starts[spans], sizes[spans]
         ids = _gather(values, begin, size)
-        whole = size if members is None else np.diff(done[first:end], prepend=before)
-        yield Block(ids, whole, file, first, None if members is None else size[size > 0])
-        first = end
+        yield Block(ids, whole[first:end], file, first, None if members is None else size[size > 0])
 
 
 def _gather(values: Ids, starts: Int64, sizes: Int64) -> Ids:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from maskwright.core import storage
 from maskwright.core.errors import InputError, StoreError
 from maskwright.core.extras import require
-from maskwright.data.foreign.blocks import BLOCK_TOKENS, COPY_AGAIN, INTEGERS, Block, Foreign, Int64, Options
+from maskwright.data.foreign.blocks import COPY_AGAIN, INTEGERS, Block, Foreign, Int64, Options, in_blocks
 from maskwright.data.foreign.columns import COLUMNS
 
 TYPES = {8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 32: "uint32", 33: "int32", 64: "uint64", 65: "int64"}
@@ -111,14 +111,11 @@ def _blocks(shards: list[_Shard], wanted: str | None, number: int) -> Iterator[B
     _require(bool(((stop >= start) & ((stop - start) % width == 0)).all()), shard, f"an array is no whole {kind}")
     sizes = (stop - start) // width
     _require(said is None or bool((said == sizes).all()), shard, "an array has another length than its shape says")
-    done, view, first = np.cumsum(sizes), memoryview(data), 0  # type: ignore[arg-type]
-    while first < len(sizes):
-        before = int(done[first - 1]) if first else 0
-        last = max(first + 1, int(np.searchsorted(done, before + BLOCK_TOKENS, side="right")))
+    view = memoryview(data)  # type: ignore[arg-type]
+    for first, last in in_blocks(np.cumsum(sizes)):
         places = map(slice, start[first:last].tolist(), stop[first:last].tolist())
         ids = np.frombuffer(b"".join(map(view.__getitem__, places)), np.dtype(kind).newbyteorder("<"))
         yield Block(ids, sizes[first:last], number, first)
-        first = last
 
 
 def _content(shard: _Shard) -> Bytes:

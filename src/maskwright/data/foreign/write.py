@@ -20,7 +20,7 @@ from maskwright.core import storage
 from maskwright.core.console import progress, say, several
 from maskwright.core.errors import InputError
 from maskwright.core.extras import require
-from maskwright.data.foreign.blocks import BLOCK_TOKENS, Ids, Int64
+from maskwright.data.foreign.blocks import BLOCK_TOKENS, Ids, Int64, in_blocks
 from maskwright.data.foreign.indexed import MAGIC, WRITTEN
 from maskwright.data.store import SplitName, TokenStore
 from maskwright.text.tokenizer import copy_tokenizer
@@ -130,14 +130,13 @@ def _batches(ids: Ids, ends: Int64) -> Iterator[Any]:
     """Record batches of a column `input_ids` of lists."""
     import pyarrow as arrow
 
-    first = begin = 0
-    while first < len(ends):
-        last = max(first + 1, int(np.searchsorted(ends, begin + BLOCK_TOKENS, side="right")))
+    begin = 0
+    for first, last in in_blocks(ends):
         stop = int(ends[last - 1])
         offsets = np.concatenate([[begin], ends[first:last]]) - begin
         lists = arrow.ListArray.from_arrays(arrow.array(offsets.astype(np.int32)), arrow.array(ids[begin:stop]))
         yield arrow.RecordBatch.from_arrays([lists], ["input_ids"])
-        first, begin = last, stop
+        begin = stop
 
 
 def _write_datasets(folder: str, dtype: str, parts: list[tuple[Ids, Int64]], bar: Any) -> None:

@@ -37,7 +37,12 @@ class ColumnWriter:
         dtype = values.dtype.newbyteorder("<")
         assert self._dtypes.setdefault(name, dtype.str) == dtype.str, name
         content = np.ascontiguousarray(values, dtype)
-        self._extents.setdefault(name, []).append((self._place, len(values)))
+        extents = self._extents.setdefault(name, [])
+        if extents and extents[-1][0] + extents[-1][1] * dtype.itemsize == self._place:  # then it can be mapped as one
+            place, count = extents.pop()
+            extents.append((place, count + len(values)))
+        else:
+            extents.append((self._place, len(values)))
         self._write(content.data.cast("B") if len(values) else b"")
         self._write(bytes(-self._place % ALIGNED_BYTES))
 

@@ -1,0 +1,275 @@
+"""Index of Arrow files that are trained on where they lie: the place, the size and the side of each document.
+
+To make it, every id is read once: for what is wrong, for what is held out, and for the fingerprint. From then on it is
+memory-mapped, and opening the files reads no id. All that decides an index decides its name: location, size and time
+of the file, the tokenizer, and how ids become documents. So a file that has changed gets an index of its own again, and
+the other files keep theirs. The processes of a host share the files out, and each file is read by one of them.
+
+    $MASKWRIGHT_CACHE/arrow/NAME.columns     see `core.storage.cache_folder`; either of
+      one file      train.starts, train.ends (in its ids), train.numbers (in the file, from 0), the same of valid;
+                    keys (two numbers a document, in the file's order)
+      all files     train.starts, train.ends, valid.starts, valid.ends, in the ids of all files as one run
+
+A damaged index is made again. All of them may be deleted while nobody trains.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.core import storage
+from maskwright.core.console import progress
+from maskwright.core.errors import InputError, Locked, MaskwrightError, StoppedEarly, StoreError
+from maskwright.data.convert import Cleaner, ConvertOptions, Counts, document_keys
+from maskwright.data.foreign.blocks import Block, Int64
+from maskwright.data.foreign.columns import arrow_parts, grouped
+from maskwright.data.store import SplitName
+from maskwright.text.dedup import held_out
+from maskwright.text.parts.columns import Columns, Note, written
+from maskwright.text.vocabulary import Vocabulary
+
+FORMAT = 1
+SIDES: tuple[SplitName, ...] = ("train", "valid")
+TOTALS = ("documents", "tokens")
+WAIT_SECONDS = 0.5
+ANOTHER_DISK = "name a folder with room as MASKWRIGHT_CACHE"
+DAMAGE = (MaskwrightError, ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError)
+"""What numbers and names come to that nobody wrote."""
+Append = Callable[[str, Int64], None]
+"""Adds numbers to the column of that name."""
+
+
+@dataclass(frozen=True)
+class ArrowFile:
+    path: str
+    is_held_out: bool = False
+    """In full, whatever the keys of its documents say."""
+
+    @property
+    def state(self) -> list[Any]:
+        """Location, bytes and time of change, in values of JSON. Raises `StoreError` where there is no file."""
+        try:
+            status = os.stat(self.path)
+        except OSError as error:
+            raise StoreError(f"cannot be read: {error.strerror}", where=self.path, fix="correct the path") from None
+        return [os.path.abspath(self.path), status.st_size, status.st_mtime_ns]
+
+
+class ArrowIndex:
+    """Index of several files."""
+
+    def __init__(
+        self, files: list[ArrowFile], column: str | None, vocabulary: Vocabulary, options: ConvertOptions
+    ) -> None:
+        """Raises `StoreError` for a file that is cut or compressed or changes while it is read, an id beyond the
+        vocabulary, and special tokens that are to be refused; `MaskwrightError` where the index cannot be written."""
+        self._files, self._column, self._vocabulary, self._options = files, column, vocabulary, options
+        self._states = [file.state for file in files]
+        special = storage.sha256_of([vocabulary.unk, sorted(vocabulary.special)])
+        cleaning = [options.valid_fraction, options.special_tokens, options.token_offset]
+        decided = [FORMAT, column, vocabulary.fingerprint, special, *cleaning]
+        states = zip(self._states, files, strict=True)
+        self._names = [storage.sha256_of([*decided, *state, file.is_held_out]) for state, file in states]
+        name = storage.sha256_of([FORMAT, self._names])
+        self._index = _opened(name) or self._made(name)
+        self.files: list[Note] = self._index.note["facts"]["files"]
+        """What `_read` found out about each."""
+        self.keys_sha256: str = self._index.note["facts"]["keys_sha256"]
+        """Digest of the keys of all documents, in the order of the files."""
+
+    def spans(self, side: SplitName) -> tuple[Int64, Int64]:
+        """(starts, ends) [documents] in the ids of all files as one run, memory-mapped."""
+        starts, ends = (_pieces(self._index, f"{side}.{name}") for name in ("starts", "ends"))
+        none = np.zeros(0, np.int64)
+        return (starts[0], ends[0]) if starts else (none, none)
+
+    @property
+    def ids(self) -> tuple[NDArray[Any], ...]:
+        """The ids of each file, memory-mapped, with what lies between the documents."""
+        return self._ids(self.files)
+
+    def _ids(self, files: list[Note]) -> tuple[NDArray[Any], ...]:
+        pairs = zip(self._states, files, strict=True)
+        return tuple(_map(path, size, facts["dtype"]) for (path, size, _), facts in pairs)
+
+    def number(self, file_idx: int, side: SplitName, document_idx: int) -> int:
+        """Number in the file, from 0, of a document that is counted among those of its side."""
+        while (index := self._of_file(file_idx)) is None:
+            time.sleep(WAIT_SECONDS)
+        return int(index.numbers(f"{side}.numbers", document_idx, document_idx + 1)[0])
+
+    def _made(self, name: str) -> Columns:
+        found: dict[int, Columns] = {}
+        sizes = [size for _, size, _ in self._states]
+        with progress("read", sum(sizes), "bytes") as bar:
+            while missing := [file_idx for file_idx in range(len(sizes)) if file_idx not in found]:
+                for file_idx in missing:
+                    done = bar.done
+                    if (index := self._of_file(file_idx, bar.advance)) is not None:
+                        found[file_idx] = index
+                        bar.advance(sizes[file_idx] - (bar.done - done))
+                if not found.keys() & missing:  # other processes are at all of them
+                    time.sleep(WAIT_SECONDS)
+        parts = [found[file_idx] for file_idx in range(len(sizes))]
+        while (whole := _made_once(name, partial(self._join, parts))) is None:
+            time.sleep(WAIT_SECONDS)
+        return whole
+
+    def _of_file(self, file_idx: int, advance: Callable[[float], None] = lambda _: None) -> Columns | None:
+        """None while another process makes it."""
+        return _made_once(self._names[file_idx], partial(self._read, file_idx, advance))
+
+    def _read(self, file_idx: int, advance: Callable[[float], None], append: Append) -> Note:
+        """Reads every id of a file. Returns `read`, `train` and `valid`: documents and tokens as they were read, and
+        those that are kept; `dtype` of the ids, None without documents; `kept`: the documents of each block."""
+        file, size = self._files[file_idx], self._states[file_idx][1]
+        cleaner = Cleaner(self._vocabulary, self._options, Counts(), [file.path])
+        counts = {name: np.zeros(2, np.int64) for name in ("read", *SIDES)}
+        dtype: str | None = None
+        kept: list[int] = []
+        for block, places in grouped(arrow_parts(file.path, self._column, places=True), 0):
+            _require_mapped(block, places, file.path, size)
+            numbers, begins, ends, keys = _documents(block, cleaner)
+            starts = places[numbers] // block.ids.itemsize + begins - (np.cumsum(block.sizes) - block.sizes)[numbers]
+            fraction = 1.0 if file.is_held_out else self._options.valid_fraction
+            is_valid = held_out(keys[:, 0], fraction)
+            for side, is_here in zip(SIDES, (~is_valid, is_valid), strict=True):
+                sizes = (ends - begins)[is_here]
+                append(f"{side}.starts", starts[is_here])
+                append(f"{side}.ends", starts[is_here] + sizes)
+                append(f"{side}.numbers", block.first + numbers[is_here])
+                counts[side] += len(sizes), sizes.sum()
+            append("keys", keys.reshape(-1).view(np.int64))
+            counts["read"] += len(block.sizes), len(block.ids)
+            dtype = block.ids.dtype.str
+            kept.append(len(keys))
+            advance(block.ids.nbytes)
+        if file.state != self._states[file_idx]:
+            raise StoreError("was changed while it was read", where=file.path, fix="start again")
+        totals = {name: dict(zip(TOTALS, found.tolist(), strict=True)) for name, found in counts.items()}
+        return {**totals, "dtype": dtype, "kept": kept}
+
+    def _join(self, parts: list[Columns], append: Append) -> Note:
+        """Columns of all files from those of each."""
+        files: list[Note] = [part.note["facts"] for part in parts]
+        begins = [*accumulate(map(len, self._ids(files)), initial=0)]
+        for name in (f"{side}.{column}" for side in SIDES for column in ("starts", "ends")):
+            for part, begin in zip(parts, begins, strict=False):
+                for numbers in _pieces(part, name):
+                    append(name, numbers + begin)
+        digest = hashlib.sha256()
+        for file, facts, part in zip(self._files, files, parts, strict=True):
+            for first, end in pairwise(accumulate(facts["kept"], initial=0)):
+                digest.update(part.column("keys", 2 * first, 2 * end).tobytes())
+                digest.update(b"held out" if file.is_held_out else b"")
+        return {"files": files, "keys_sha256": digest.hexdigest()}
+
+
+def _documents(block: Block, cleaner: Cleaner) -> tuple[Int64, Int64, Int64, NDArray[np.uint64]]:
+    """Of the documents that are not empty: (number in the block, begin and end in its ids, key)."""
+    ids = cleaner.own_ids(block)
+    ends = np.cumsum(block.sizes)
+    begins = ends - block.sizes
+    if (special := cleaner.special(ids)) is not None:
+        begins, ends = cleaner.stripped(block, special)
+    numbers = np.flatnonzero(ends > begins)
+    begins, ends = begins[numbers], ends[numbers]
+    return numbers, begins, ends, document_keys(ids, begins, ends)
+
+
+def _map(path: str, size: int, dtype: str | None) -> NDArray[Any]:
+    if dtype is None:  # a file without documents
+        return np.zeros(0, np.uint16)
+    # A plain array, because slices of a memmap object take three times as long.
+    return np.asarray(np.memmap(path, dtype, "r", shape=(size // np.dtype(dtype).itemsize,)))
+
+
+def _require_mapped(block: Block, places: Int64, path: str, size: int) -> None:
+    """Ids that were compressed are not in the file, but in memory of their own."""
+    width, some = block.ids.itemsize, block.sizes > 0
+    is_inside = (places >= 0) & (places + block.sizes * width <= size) & (places % width == 0)
+    if not is_inside[some].all():
+        fix = "`maskwright data convert` reads such files into a token store"
+        raise StoreError("is compressed, and training maps the ids as they are", where=path, fix=fix)
+
+
+# ---- the cache -------------------------------------------------------------------------------------------------------
+
+
+def _path(name: str) -> str:
+    return storage.cache_folder("arrow", f"{name[:32]}.columns")
+
+
+def _require_folder() -> None:
+    folder = os.path.dirname(_path(""))
+    try:
+        storage.make_folder(folder)
+    except InputError as error:
+        raise InputError(error.what, where=folder, fix=ANOTHER_DISK) from None
+    if not os.access(folder, os.W_OK):
+        raise InputError("cannot be written", where=folder, fix=ANOTHER_DISK)
+
+
+def _opened(name: str) -> Columns | None:
+    """The index of that name, every byte of it checked. None where it is absent, damaged or another one's."""
+    try:
+        index = Columns(_path(name))
+        facts, sums = index.note["facts"], {}
+        for column in index.note["crc32"]:
+            sums[column] = 0
+            for numbers in _pieces(index, column):
+                if numbers.dtype != np.int64:
+                    return None
+                sums[column] = zlib.crc32(numbers.data, sums[column])
+        return index if index.note["sha256"] == storage.sha256_of([name, facts, sums]) else None
+    except StoppedEarly:  # a signal's
+        raise
+    except DAMAGE:
+        return None
+
+
+def _pieces(index: Columns, column: str) -> list[Int64]:
+    """The column, memory-mapped: in one piece if it was written without others in between."""
+    return index.pieces(column) if column in index else []
+
+
+def _made_once(name: str, make: Callable[[Append], Note]) -> Columns | None:
+    """The index of that name, which is made if there is none. None while another process makes it."""
+    if (index := _opened(name)) is not None:
+        return index
+    _require_folder()
+    try:
+        with storage.locked(f"{_path(name)}.lock", remove=True):
+            return _opened(name) or _write(name, make)
+    except Locked:
+        return None
+
+
+def _write(name: str, make: Callable[[Append], Note]) -> Columns:
+    path, sums = _path(name), dict[str, int]()
+    for left in glob.glob(f"{glob.escape(path)}.tmp-*"):  # by a process that was killed
+        os.unlink(left)
+    try:
+        with written(path) as columns:
+
+            def append(column: str, numbers: Int64) -> None:
+                columns.append(column, numbers)
+                sums[column] = zlib.crc32(numbers.data, sums.get(column, 0))
+
+            facts = make(append)
+            columns.note = {"facts": facts, "crc32": sums, "sha256": storage.sha256_of([name, facts, sums])}
+    except OSError as error:
+        raise MaskwrightError(f"cannot be written: {error.strerror}", where=path, fix=ANOTHER_DISK) from None
+    return Columns(path)
