@@ -113,6 +113,9 @@ class Data(Section):
     packing: Literal["documents", "full_sentences"] = "documents"
     """documents: each chunk of a document is a sequence; sequences are best-fit packed into rows, and attention stays
     inside each. full_sentences: RoBERTa's original."""
+    window_shards: Annotated[int | None, Field(ge=1)] = None
+    """Shards whose rows are shuffled together. All of the text, when not set. N: an epoch reads the shards in an order
+    of its own and shuffles the rows of N of them at a time, so that at most 2 N are needed at once."""
 
     @field_validator("validation", mode="before")
     @classmethod
@@ -153,6 +156,7 @@ class Data(Section):
 LATER_DATA: dict[str, Any] = {
     "data.format": "store",
     "data.mixture_alpha": None,
+    "data.window_shards": None,
     **{f"data.arrow.{name}": field.default for name, field in Arrow.model_fields.items()},
 }
 """See `core.config.LATER`."""

@@ -8,7 +8,7 @@ the other files keep theirs. The processes of a host share the files out, and ea
     $MASKWRIGHT_CACHE/arrow/NAME.columns     see `core.storage.cache_folder`; either of
       one file      train.starts, train.ends (in its ids), train.numbers (in the file, from 0), the same of valid;
                     keys (two numbers a document, in the file's order)
-      all files     train.starts, train.ends, valid.starts, valid.ends, in the ids of all files as one run
+      all files     what the notes of the files say, and the digest of all keys
 
 A damaged index is made again. All of them may be deleted while nobody trains.
 """
@@ -81,6 +81,7 @@ class ArrowIndex:
         cleaning = [options.valid_fraction, options.special_tokens, options.token_offset]
         decided = [FORMAT, column, vocabulary.fingerprint, special, *cleaning]
         states = zip(self._states, files, strict=True)
+        self._opened: dict[int, Columns] = {}
         self._names = [storage.sha256_of([*decided, *state, file.is_held_out]) for state, file in states]
         name = storage.sha256_of([FORMAT, self._names])
         self._index = _opened(name) or self._made(name)
@@ -89,26 +90,27 @@ class ArrowIndex:
         self.keys_sha256: str = self._index.note["facts"]["keys_sha256"]
         """Digest of the keys of all documents, in the order of the files."""
 
-    def spans(self, side: SplitName) -> tuple[Int64, Int64]:
-        """(starts, ends) [documents] in the ids of all files as one run, memory-mapped."""
-        starts, ends = (_pieces(self._index, f"{side}.{name}") for name in ("starts", "ends"))
-        none = np.zeros(0, np.int64)
-        return (starts[0], ends[0]) if starts else (none, none)
+    def spans(self, file_idx: int, side: SplitName) -> tuple[Int64, Int64]:
+        """(starts, ends) [documents] in the ids of a file, memory-mapped."""
+        index, none = self._file(file_idx), np.zeros(0, np.int64)
+        starts, ends = (_pieces(index, f"{side}.{name}") or [none] for name in ("starts", "ends"))
+        return starts[0], ends[0]
 
-    @property
-    def ids(self) -> tuple[NDArray[Any], ...]:
-        """The ids of each file, memory-mapped, with what lies between the documents."""
-        return self._ids(self.files)
-
-    def _ids(self, files: list[Note]) -> tuple[NDArray[Any], ...]:
-        pairs = zip(self._states, files, strict=True)
-        return tuple(_map(path, size, facts["dtype"]) for (path, size, _), facts in pairs)
+    def ids(self, file_idx: int) -> NDArray[Any]:
+        """The ids of a file, memory-mapped, with what lies between the documents."""
+        path, size, _ = self._states[file_idx]
+        return _map(path, size, self.files[file_idx]["dtype"])
 
     def number(self, file_idx: int, side: SplitName, document_idx: int) -> int:
         """Number in the file, from 0, of a document that is counted among those of its side."""
-        while (index := self._of_file(file_idx)) is None:
-            time.sleep(WAIT_SECONDS)
-        return int(index.numbers(f"{side}.numbers", document_idx, document_idx + 1)[0])
+        return int(self._file(file_idx).numbers(f"{side}.numbers", document_idx, document_idx + 1)[0])
+
+    def _file(self, file_idx: int) -> Columns:
+        if (found := self._opened.get(file_idx)) is None:
+            while (found := self._of_file(file_idx)) is None:
+                time.sleep(WAIT_SECONDS)
+            self._opened[file_idx] = found
+        return found
 
     def _made(self, name: str) -> Columns:
         found: dict[int, Columns] = {}
@@ -161,14 +163,9 @@ class ArrowIndex:
         totals = {name: dict(zip(TOTALS, found.tolist(), strict=True)) for name, found in counts.items()}
         return {**totals, "dtype": dtype, "kept": kept}
 
-    def _join(self, parts: list[Columns], append: Append) -> Note:
-        """Columns of all files from those of each."""
+    def _join(self, parts: list[Columns], _: Append) -> Note:
+        """What is said of all files, from what is said of each."""
         files: list[Note] = [part.note["facts"] for part in parts]
-        begins = [*accumulate(map(len, self._ids(files)), initial=0)]
-        for name in (f"{side}.{column}" for side in SIDES for column in ("starts", "ends")):
-            for part, begin in zip(parts, begins, strict=False):
-                for numbers in _pieces(part, name):
-                    append(name, numbers + begin)
         digest = hashlib.sha256()
         for file, facts, part in zip(self._files, files, parts, strict=True):
             for first, end in pairwise(accumulate(facts["kept"], initial=0)):

@@ -21,7 +21,7 @@ from maskwright.data.convert import ConvertOptions
 from maskwright.data.foreign.blocks import Int64
 from maskwright.data.foreign.columns import HELD_OUT, arrow_files, dataset_files, held_out_files, require_counts
 from maskwright.data.foreign.detect import detect
-from maskwright.data.store import Split, SplitName, TokenStore
+from maskwright.data.store import Shard, Split, SplitName, TokenStore
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
 
@@ -65,10 +65,21 @@ class ArrowStore:
         return {**totals, "sentences": 0}
 
     def split(self, name: SplitName) -> Split:
-        shards = self._index.ids
-        begins = np.cumsum([0, *map(len, shards)]).astype(np.int64)
-        starts, ends = self._index.spans(name)
-        return Split(shards, begins, ends, None, starts, self._offset)
+        """A file with documents of that side is a shard of it."""
+        return Split([self._shard(file_idx, name) for file_idx in self._files_of(name)], self._offset)
+
+    def _files_of(self, side: SplitName) -> list[int]:
+        return [number for number, facts in enumerate(self._index.files) if facts[side]["documents"]]
+
+    def _shard(self, file_idx: int, side: SplitName) -> Shard:
+        facts, index = self._index.files[file_idx][side], self._index
+        return Shard(
+            facts["tokens"],
+            facts["documents"],
+            ids=lambda: index.ids(file_idx),
+            document_ends=lambda: index.spans(file_idx, side)[1],
+            document_starts=lambda: index.spans(file_idx, side)[0],
+        )
 
     def require_tokenizer(self, vocabulary: Vocabulary, where: str) -> None:
         """Raises `StoreError` if `vocabulary` (read from `where`) is not the one of these ids."""
@@ -85,10 +96,10 @@ class ArrowStore:
             document -= facts[split]["documents"]
         raise IndexError(document)
 
-    def source_numbers(self, split: SplitName) -> Int64:
-        """[documents]: which of the files each document of the split is from."""
-        counts = [facts[split]["documents"] for facts in self._index.files]
-        return np.repeat(np.arange(len(counts)), counts)
+    def source_numbers(self, split: SplitName, shard_idx: int) -> Int64:
+        """[documents of the shard]: which of the files each is from."""
+        file_idx = self._files_of(split)[shard_idx]
+        return np.full(self._index.files[file_idx][split]["documents"], file_idx)
 
     def verify(self) -> None:
         """Every byte was read when the index was made, of files of the size and the time that these have."""

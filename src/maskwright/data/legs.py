@@ -10,10 +10,10 @@ from maskwright.core.data_config import Data
 from maskwright.core.errors import ConfigError
 from maskwright.data.mixing import MixedOrder, Shares
 from maskwright.data.mixture import MixedRows, Mixture
-from maskwright.data.order import RowOrder
+from maskwright.data.order import Order, row_order
 from maskwright.data.rows import Rows, open_rows
 from maskwright.data.store import OpenedStore
-from maskwright.data.stream import PartOrder, Place, Stream
+from maskwright.data.stream import Place, Stream
 
 
 class Leg(NamedTuple):
@@ -22,7 +22,7 @@ class Leg(NamedTuple):
     length: int | None
     """Rows that it reads; None for the last leg, which has no end."""
     rows: Rows | MixedRows
-    order: RowOrder | PartOrder | MixedOrder
+    order: Order | MixedOrder
     earlier: int = 0
     """Rows in the plans of the legs before it: masks are drawn by a number that no other leg has."""
 
@@ -36,7 +36,7 @@ def make_legs(config: RunConfig, store: OpenedStore | Mixture) -> list[Leg]:
         return [_only(groups[0][0].config, store)]
     legs: list[Leg] = []
     sources = store.stores if isinstance(store, Mixture) else (store,)
-    streams = [Stream(source, config.seed, config.data.packing) for source in sources]
+    streams = [Stream(one, config.seed, config.data.packing, config.data.window_shards) for one in sources]
     places = [Place()] * len(streams)
     first_row = earlier = 0
     for group in groups:
@@ -62,9 +62,9 @@ def _only(config: RunConfig, store: OpenedStore | Mixture) -> Leg:
     data = config.data
     if isinstance(store, Mixture):
         mixed = store.rows(data.seq_len, data.packing)
-        return Leg(0, None, mixed, store.order(config.seed, mixed, data.mixture or {}))
+        return Leg(0, None, mixed, store.order(config.seed, mixed, data.mixture or {}, data.window_shards))
     rows = open_rows(store, "train", data.seq_len, data.packing)
-    return Leg(0, None, rows, RowOrder(config.seed, rows.plan.rows))
+    return Leg(0, None, rows, row_order(config.seed, [block.rows for block in rows.blocks], data.window_shards))
 
 
 def _mixed(

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core.errors import ConfigError
-from maskwright.data.order import RowOrder, order
+from maskwright.data.order import Order, order
 
 Int64 = NDArray[np.int64]
 BLOCK = 1 << 16
@@ -116,14 +115,6 @@ class Shares:
         return found
 
 
-class Order(Protocol):
-    """The rows of one source in their order: see `RowOrder`."""
-
-    def at(self, seen: Int64) -> tuple[Int64, Int64]: ...
-
-    def epochs(self, rows: int) -> float: ...
-
-
 class MixedOrder:
     """Like `RowOrder`, for several sources. Rows are numbered through all sources, one after the other."""
 
@@ -148,14 +139,16 @@ class MixedOrder:
         return np.array([one.epochs(count) for one, count in zip(self.orders, given, strict=True)])
 
 
-def mixed_order(seed: int, sizes: Sequence[int], weights: Sequence[float], most: Sequence[float | None]) -> MixedOrder:
-    """`sizes`: rows of each source. `most`: the epochs after which a source gives no more rows; None for no limit.
-    Raises `ConfigError` for a weight that is too small to be kept, and for a limit below one row."""
+def mixed_order(
+    seed: int, orders: Sequence[Order], sizes: Sequence[int], weights: Sequence[float], most: Sequence[float | None]
+) -> MixedOrder:
+    """`orders`, `sizes`: of the rows of each source. `most`: the epochs after which a source gives no more rows; None
+    for no limit. Raises `ConfigError` for a weight that is too small to be kept, and for a limit below one row."""
     supply = [None if epochs is None else int(epochs * size) for epochs, size in zip(most, sizes, strict=True)]
     if 0 in supply:
         what = f"max_epochs {most[supply.index(0)]:g} is less than one of {sizes[supply.index(0)]:,} rows"
         raise ConfigError(what, where="data.mixture", fix="raise it, or leave the source out")
-    return MixedOrder(Shares(seed, weights, supply), [RowOrder(seed, size) for size in sizes], sizes)
+    return MixedOrder(Shares(seed, weights, supply), orders, sizes)
 
 
 def counts_in_block(weights: NDArray[np.float64]) -> Int64:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,9 @@ from maskwright.core.data_config import Source
 from maskwright.core.errors import StoreError
 from maskwright.data.arrow_store import Judged, open_judged
 from maskwright.data.mixing import MixedOrder, mixed_order, weights_by_size
+from maskwright.data.order import row_order
 from maskwright.data.packing import Packing
-from maskwright.data.rows import Arrays, Int64, Rows, open_rows
+from maskwright.data.rows import Arrays, Int64, Rows, Totals, open_rows
 from maskwright.data.store import SplitName
 from maskwright.text.vocabulary import Vocabulary
 
@@ -84,25 +84,16 @@ class Mixture:
                 raise StoreError(what, where=store.location, fix=fix)
         return MixedRows(self.names, sources)
 
-    def order(self, seed: int, rows: MixedRows, sources: Mapping[str, Source]) -> MixedOrder:
+    def order(self, seed: int, rows: MixedRows, sources: Mapping[str, Source], window_shards: int | None) -> MixedOrder:
         """Raises `ConfigError` for a weight that is too small."""
         weights = self.weights(sources, [source.plan.text_tokens for source in rows.sources])
-        return mixed_order(seed, [source.plan.rows for source in rows.sources], weights, self.most_epochs)
+        orders = [row_order(seed, [block.rows for block in source.blocks], window_shards) for source in rows.sources]
+        return mixed_order(seed, orders, [source.plan.rows for source in rows.sources], weights, self.most_epochs)
 
     def weights(self, sources: Mapping[str, Source], tokens: Sequence[int]) -> list[float]:
         """Those of `sources`, which a phase may have of its own; without any, they follow from the sizes."""
         given = [source.weight for source in sources.values() if source.weight is not None]
         return given or weights_by_size(tokens, self._alpha)
-
-
-@dataclass(frozen=True)
-class Total:
-    """What `Plan` says of one source, of all of them."""
-
-    seq_len: int
-    rows: int
-    text_tokens: int
-    waste: float
 
 
 class MixedRows:
@@ -115,7 +106,7 @@ class MixedRows:
         self.first = np.cumsum(sizes) - sizes
         """[sources]: number of each one's first row."""
         waste = sum(plan.waste * plan.rows for plan in plans) / sum(sizes)
-        self.plan = Total(plans[0].seq_len, sum(sizes), sum(plan.text_tokens for plan in plans), waste)
+        self.plan = Totals(plans[0].seq_len, sum(sizes), sum(plan.text_tokens for plan in plans), waste)
 
     def materialize(self, rows: Int64) -> Arrays:
         parts = [(here, self.sources[source].materialize(own)) for source, here, own in self._by_source(rows)]

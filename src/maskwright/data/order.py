@@ -8,6 +8,9 @@ using it for data order is levanter's.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +47,30 @@ def order(seed: int, epoch: int, index: NDArray[np.int64], size: int) -> NDArray
     return result.astype(np.int64)
 
 
+class Order(Protocol):
+    """The rows of one source over the epochs of a run."""
+
+    end: int | None
+    """Rows that there are; None without an end."""
+
+    def at(self, seen: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(epochs, rows) of the run's rows with numbers `seen`."""
+        ...
+
+    def epochs(self, rows: int) -> float:
+        """Epochs in the first `rows` rows."""
+        ...
+
+
+def row_order(seed: int, sizes: Sequence[int], window_shards: int | None) -> Order:
+    """The order of rows that lie in shards of `sizes` rows each."""
+    if window_shards is None or window_shards >= len(sizes):
+        return RowOrder(seed, sum(sizes))
+    return WindowOrder(seed, sizes, window_shards)
+
+
 class RowOrder:
-    """The order of `size` rows over the epochs of a run, from blocks that are computed at once."""
+    """A permutation of all `size` rows, another one in each epoch, from blocks that are computed at once."""
 
     end: int | None = None
     """Of rows there is no end."""
@@ -74,3 +99,56 @@ class RowOrder:
             index = np.arange(begin, min(begin + ORDER_BLOCK, self.size), dtype=np.int64)
             self._block = (epoch, begin, order(self.seed, epoch, index, self.size))
         return self._block[2]
+
+
+SEED_OF_SHARDS = 0x73686172
+
+
+def shard_order(seed: int, epoch: int, shards: int) -> NDArray[np.int64]:
+    """[shards]: the order in which an epoch reads them."""
+    return order(seed ^ SEED_OF_SHARDS, epoch, np.arange(shards, dtype=np.int64), shards)
+
+
+class WindowOrder:
+    """A permutation of the shards, and of the rows inside windows of `window_shards` shards of it; others in each
+    epoch. So no more than two windows of shards are read at any time."""
+
+    end: int | None = None
+
+    def __init__(self, seed: int, sizes: Sequence[int], window_shards: int) -> None:
+        """`sizes` [shards]: rows of each."""
+        self.seed, self.sizes, self.window_shards = seed, np.array(sizes, np.int64), window_shards
+        self.size = int(self.sizes.sum())
+        self._first = np.cumsum(self.sizes) - self.sizes
+        self._windows = lru_cache(maxsize=4)(self._windows_of)
+        self._orders = lru_cache(maxsize=4)(RowOrder)
+
+    def _windows_of(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(the shards in their order, [windows + 1] the rows before each window)"""
+        shards = shard_order(self.seed, epoch, len(self.sizes))
+        rows = np.cumsum(self.sizes[shards])[self.window_shards - 1 :: self.window_shards]
+        return shards, np.unique(np.concatenate([[0], rows, [self.size]]))
+
+    def at(self, seen: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        epochs, index = np.divmod(seen, self.size)
+        rows = np.empty(len(seen), np.int64)
+        for epoch in np.unique(epochs).tolist():
+            of_epoch = np.flatnonzero(epochs == epoch)
+            window = np.searchsorted(self._windows(epoch)[1], index[of_epoch], side="right") - 1
+            for one in np.unique(window).tolist():
+                here = of_epoch[window == one]
+                rows[here] = self._rows(epoch, one, index[here])
+        return epochs, rows
+
+    def _rows(self, epoch: int, window: int, index: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The rows at these places of an epoch, all of which are in the window."""
+        shards, before = self._windows(epoch)
+        own = shards[window * self.window_shards : (window + 1) * self.window_shards]
+        ends = np.cumsum(self.sizes[own])
+        size, number = int(ends[-1]), epoch * len(before) + window  # as if each window were an epoch
+        place = self._orders(self.seed, size).at(number * size + index - before[window])[1]
+        shard = np.searchsorted(ends, place, side="right")
+        return self._first[own[shard]] + place - (ends - self.sizes[own])[shard]
+
+    def epochs(self, rows: int) -> float:
+        return rows / self.size

@@ -1,4 +1,4 @@
-"""Which text goes into which row: a plan of pieces, computed once from document (and sentence) ends.
+"""Rows of one shard: a plan of pieces, computed from its document (and sentence) ends.
 
 `documents`       Documents are cut into chunks of at most T-2 tokens. Each is framed `<s> … </s>` and best-fit packed
                   into rows of T. A chunk is a segment: attention and positions stay inside it. Measured on books, 0.1 %
@@ -10,11 +10,8 @@
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,41 +20,72 @@ from maskwright.core.errors import StoreError
 
 Int64 = NDArray[np.int64]
 Packing = Literal["documents", "full_sentences"]
-SENTENCES_AT_ONCE = 1 << 18
-"""That are planned at once, some 300 bytes each."""
+LENGTH = np.uint16
+END = 1 << 15
+"""Bit of a piece's length: `</s>` follows. Rows have at most 8,192 tokens."""
+
+
+class Pieces(NamedTuple):
+    """Runs of tokens that make up some rows, one row after the other."""
+
+    counts: Int64
+    """[rows]: pieces of each."""
+    start: Int64
+    """[pieces]: the first token in the shard."""
+    length: Int64
+    """[pieces]: tokens, without the frame."""
+    bos: Int64
+    """[pieces]: 1 where `<s>` comes before."""
+    eos: Int64
+    """[pieces]: 1 where `</s>` comes after."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Rows as runs of pieces p, each some tokens of the split between frame tokens."""
+    """Rows of one shard, or of part of one. Arrays are small, since they are kept for a whole store."""
 
     seq_len: int
-    start: Int64
-    """[p], the first token in the split."""
-    length: NDArray[np.int32]
-    """[p], tokens."""
-    bos: NDArray[np.int8]
-    """[p], how many `<s>` come before."""
-    eos: NDArray[np.int8]
-    """[p], how many `</s>` come after."""
-    first: Int64
-    """[rows + 1]: row r has pieces `first[r]` to `first[r + 1]`."""
     segments: bool
-    """Whether each piece is a segment; otherwise the row is one."""
+    """Whether each piece is a segment, framed by itself; otherwise the row is one."""
+    first: NDArray[Any]
+    """[rows + 1]: row r has the pieces from `first[r]` to `first[r + 1]`."""
+    start: NDArray[Any]
+    """[pieces], the first token of each in the shard; or with `in_order` [rows], that of each row."""
+    length: NDArray[Any]
+    """[pieces]: tokens of each, with the bit `END`."""
+    in_order: bool = False
+    """Whether the pieces of a row follow each other in the shard."""
 
     @property
     def rows(self) -> int:
         return len(self.first) - 1
 
-    @property
-    def text_tokens(self) -> int:
-        return int(self.length.sum())
+    def pieces(self, rows: Int64) -> Pieces:
+        """The pieces of these rows."""
+        first = self.first[rows].astype(np.int64)
+        counts = self.first[rows + 1] - first
+        begins = np.cumsum(counts) - counts
+        number = np.arange(counts.sum()) - np.repeat(begins - first, counts)
+        packed = self.length[number].astype(np.int64)
+        length, eos = packed & (END - 1), packed >> (END.bit_length() - 1)
+        bos = eos
+        if not self.segments:
+            bos = np.zeros_like(length)
+            bos[begins] = 1
+        if not self.in_order:
+            return Pieces(counts, self.start[number].astype(np.int64), length, bos, eos)
+        done = np.cumsum(length) - length
+        start = done + np.repeat(self.start[rows].astype(np.int64) - done[begins], counts)
+        return Pieces(counts, start, length, bos, eos)
 
-    @property
-    def waste(self) -> float:
-        """Share of positions with neither text nor frame."""
-        used = self.text_tokens + int(self.bos.sum()) + int(self.eos.sum())
-        return 1.0 - used / max(self.rows * self.seq_len, 1)
+    def all_pieces(self) -> Pieces:
+        return self.pieces(np.arange(self.rows, dtype=np.int64))
+
+    def totals(self) -> tuple[int, int]:
+        """(text tokens, frame tokens)"""
+        ends = int(np.count_nonzero(self.length & LENGTH(END)))
+        text = int(np.sum(self.length & LENGTH(END - 1), dtype=np.int64))
+        return text, ends + (ends if self.segments else self.rows)
 
 
 def plan(
@@ -67,8 +95,8 @@ def plan(
     packing: Packing,
     document_starts: Int64 | None = None,
 ) -> Plan:
-    """Starts and ends: ascending token offsets; without starts, each document begins where the last one ends. Raises
-    `StoreError` if sentences are needed and absent."""
+    """Starts and ends [documents or sentences]: ascending token offsets; without starts, each document begins where the
+    last one ends. Raises `StoreError` if sentences are needed and absent."""
     if packing == "documents":
         return plan_documents(document_ends, seq_len, document_starts)
     return plan_full_sentences(document_ends, required(sentence_ends), seq_len)
@@ -84,7 +112,7 @@ def required(sentence_ends: Int64 | None) -> Int64:
 
 
 def plan_spans(starts: Int64, ends: Int64, sentence_ends: Int64 | None, seq_len: int, packing: Packing) -> Plan:
-    """`plan` for some documents, or parts of documents, as if there were no others."""
+    """`plan` for some documents, or parts of documents, in any order, as if there were no others."""
     if packing == "documents":
         return plan_documents(ends, seq_len, starts)
     inner = required(sentence_ends)
@@ -95,36 +123,16 @@ def plan_spans(starts: Int64, ends: Int64, sentence_ends: Int64 | None, seq_len:
     shift = ends - own_ends
     own_sentences = np.sort(np.concatenate([inner[number] - np.repeat(shift, counts), own_ends]))
     own = plan_full_sentences(own_ends, own_sentences, seq_len)
-    document = np.minimum(np.searchsorted(own_ends, own.start, side="right"), len(ends) - 1)
-    return replace(own, start=own.start + shift[document])
+    start = own.all_pieces().start
+    document = np.minimum(np.searchsorted(own_ends, start, side="right"), len(ends) - 1)
+    return replace(own, start=start + shift[document] if len(ends) else start, in_order=False)
 
 
 def first_rows(layout: Plan, rows: int) -> Plan:
     """The plan of its first `rows` rows alone."""
-    pieces = slice(int(layout.first[rows]))
-    parts = {name: getattr(layout, name)[pieces] for name in ("start", "length", "bos", "eos")}
-    return replace(layout, first=layout.first[: rows + 1], **parts)
-
-
-def joined(plans: Sequence[Plan]) -> Plan:
-    """The rows of all plans, one after the other."""
-    if len(plans) == 1:
-        return plans[0]
-    pieces = [0, *np.cumsum([len(one.start) for one in plans]).tolist()]
-    first = [one.first[:-1] + before for one, before in zip(plans, pieces, strict=False)]
-
-    def all_of(name: str) -> NDArray[Any]:
-        return np.concatenate([getattr(one, name) for one in plans])
-
-    return Plan(
-        plans[0].seq_len,
-        all_of("start"),
-        all_of("length"),
-        all_of("bos"),
-        all_of("eos"),
-        np.concatenate([*first, pieces[-1:]]).astype(np.int64),
-        plans[0].segments,
-    )
+    pieces = int(layout.first[rows])
+    start = layout.start[: rows if layout.in_order else pieces]
+    return replace(layout, first=layout.first[: rows + 1], start=start, length=layout.length[:pieces])
 
 
 def plan_documents(document_ends: Int64, seq_len: int, document_starts: Int64 | None = None) -> Plan:
@@ -139,16 +147,7 @@ def plan_documents(document_ends: Int64, seq_len: int, document_starts: Int64 | 
     start = starts[of_document] + number * room
     length = np.minimum(room, document_ends[of_document] - start)
     pieces, first = best_fit(length + 2, seq_len)
-    count = len(pieces)
-    return Plan(
-        seq_len,
-        start[pieces],
-        length[pieces].astype(np.int32),
-        np.ones(count, np.int8),
-        np.ones(count, np.int8),
-        first,
-        segments=True,
-    )
+    return Plan(seq_len, True, first, start[pieces], (length[pieces] | END).astype(LENGTH))
 
 
 def best_fit(sizes: Int64, capacity: int) -> tuple[Int64, Int64]:
@@ -191,50 +190,23 @@ def best_fit(sizes: Int64, capacity: int) -> tuple[Int64, Int64]:
 
 
 def plan_full_sentences(document_ends: Int64, sentence_ends: Int64, seq_len: int) -> Plan:
-    """Works through `SENTENCES_AT_ONCE`, so that memory holds little beside the plan itself."""
-    block = seq_len - 1
-    separated = document_ends[:-1]  # a separator follows each document but the last
-    units = _unit_count(sentence_ends, block) + len(separated)
-    start, length = np.empty(units, np.int64), np.empty(units, np.int32)
-    bos, eos = np.zeros(units, np.int8), np.empty(units, np.int8)
-    first = array("q", [0])
-    done = last = base = 0  # positions before the open row, and before the next unit; number of the next unit
-    for begin in range(0, len(sentence_ends), SENTENCES_AT_ONCE):
-        some = sentence_ends[begin : begin + SENTENCES_AT_ONCE]
-        inside = slice(*np.searchsorted(separated, [sentence_ends[begin - 1] if begin else -1, some[-1]], side="right"))
-        own_start, own_length, own_eos = _sentence_units(
-            separated[inside], some, block, int(sentence_ends[begin - 1]) if begin else 0
-        )
-        at = slice(base, base + len(own_start))
-        start[at], length[at], eos[at] = own_start, own_length, own_eos
-        ends = (last + np.cumsum(own_length + own_eos)).tolist()
-        place = bisect_right(ends, done + block)
-        while place < len(ends):
-            first.append(base + place)
-            done = ends[place - 1] if place else last
-            place = bisect_right(ends, done + block, place)
-        base, last = at.stop, ends[-1]
-    if units:
-        first.append(units)
-    row_starts = np.array(first, np.int64)
-    bos[row_starts[:-1]] = 1
-    return Plan(seq_len, start, length, bos, eos, row_starts, segments=False)
+    start, length, eos = _sentence_units(document_ends, sentence_ends, seq_len - 1)
+    ends = np.cumsum(length + eos)
+    # The unit that begins the next row, if a row begins with this unit.
+    after = np.searchsorted(ends, ends - length - eos + seq_len - 1, side="right").tolist()
+    first, unit = [], 0
+    while unit < len(after):
+        first.append(unit)
+        unit = after[unit]
+    begins = np.array([*first, len(after)], np.int64)
+    packed = (length + END * eos).astype(LENGTH)
+    return Plan(seq_len, False, begins, start[begins[:-1]], packed, in_order=True)
 
 
-def _unit_count(sentence_ends: Int64, block: int) -> int:
-    """Sentences, those that are too long as the pieces that they make."""
-    count, before = 0, 0
-    for begin in range(0, len(sentence_ends), SENTENCES_AT_ONCE):
-        some = sentence_ends[begin : begin + SENTENCES_AT_ONCE]
-        count += int(np.maximum(1, -(-np.diff(some, prepend=before) // (block - 1))).sum())
-        before = int(some[-1])
-    return count
-
-
-def _sentence_units(document_ends: Int64, sentence_ends: Int64, block: int, before: int) -> tuple[Int64, Int64, Int64]:
-    """(start, length, number of `</s>` after) of the sentences that follow each other from token `before` on, of the
-    pieces of over-long ones, and of an empty unit with one `</s>` after each of the documents."""
-    starts = np.concatenate([[before], sentence_ends[:-1]]).astype(np.int64)
+def _sentence_units(document_ends: Int64, sentence_ends: Int64, block: int) -> tuple[Int64, Int64, Int64]:
+    """(start, length, number of `</s>` after) of all sentences, of the pieces of over-long ones, and of an empty unit
+    with one `</s>` after each document but the last."""
+    starts = np.concatenate([[0], sentence_ends[:-1]]).astype(np.int64)[: len(sentence_ends)]
     sizes = sentence_ends - starts
     room = block - 1
     pieces = np.maximum(1, -(-sizes // room))
@@ -243,9 +215,10 @@ def _sentence_units(document_ends: Int64, sentence_ends: Int64, block: int, befo
     start = starts[of_sentence] + number * room
     length = np.minimum(room, sentence_ends[of_sentence] - start)
     eos = (number == pieces[of_sentence] - 1).astype(np.int64)
-    last_units = np.cumsum(pieces)[np.searchsorted(sentence_ends, document_ends)]
+    separated = document_ends[:-1]
+    last_units = np.cumsum(pieces)[np.searchsorted(sentence_ends, separated)]
     return (
-        np.insert(start, last_units, document_ends),
+        np.insert(start, last_units, separated),
         np.insert(length, last_units, 0),
         np.insert(eos, last_units, 1),
     )

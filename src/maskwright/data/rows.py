@@ -2,30 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core.errors import StoreError
-from maskwright.data.packing import Packing, Plan, plan
+from maskwright.data.packing import Packing, Pieces, Plan
+from maskwright.data.plans import ShardPlans
 from maskwright.data.store import OpenedStore, Split, SplitName
+from maskwright.text.vocabulary import Vocabulary
 
 Int64 = NDArray[np.int64]
 Arrays = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]
 
 
+class Block(NamedTuple):
+    """Rows of one shard, in a row."""
+
+    shard_idx: int
+    rows: int
+    text_tokens: int
+    frame_tokens: int
+    layout: Plan | None = None
+    """Of a part of the shard; None for the plan of all of it."""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What is said of rows before one is made."""
+
+    seq_len: int
+    rows: int
+    text_tokens: int
+    waste: float
+    """Share of positions with neither text nor frame."""
+
+
 @dataclass(frozen=True)
 class Rows:
-    """Packed rows of one side of a store, made on demand."""
+    """Rows are numbered through all blocks, one after the other."""
 
     split: Split
-    plan: Plan
-    bos: int
-    pad: int
-    eos: int
-    vocab_size: int
+    plans: ShardPlans
+    blocks: Sequence[Block]
+    words: Vocabulary
     location: str
+
+    @cached_property
+    def first(self) -> Int64:
+        """[blocks + 1]: number of each one's first row."""
+        return np.cumsum([0, *(block.rows for block in self.blocks)]).astype(np.int64)
+
+    @cached_property
+    def plan(self) -> Totals:
+        text, frame = (
+            sum(block.text_tokens for block in self.blocks),
+            sum(block.frame_tokens for block in self.blocks),
+        )
+        seq_len, rows = self.plans.seq_len, int(self.first[-1])
+        return Totals(seq_len, rows, text, 1.0 - (text + frame) / max(rows * seq_len, 1))
 
     def materialize(self, rows: Int64) -> Arrays:
         """(input_ids, position_ids, segment_ids), each int32 [len(rows), T], before masking. Raises `StoreError` for
@@ -33,25 +72,20 @@ class Rows:
 
         A row number of -1 gives a row of padding, which fills the last micro-batch of an evaluation.
         """
-        layout, M, T = self.plan, len(rows), self.plan.seq_len
-        chosen = np.maximum(rows, 0)
-        counts = layout.first[chosen + 1] - layout.first[chosen]
+        M, T = len(rows), self.plans.seq_len
+        shard_idx, (counts, start, length, bos, eos) = self._pieces(np.maximum(rows, 0))
         begins = np.cumsum(counts) - counts
         number = np.arange(counts.sum()) - np.repeat(begins, counts)  # of each piece in its row
-        piece = number + np.repeat(layout.first[chosen], counts)
-
-        bos, eos = layout.bos[piece], layout.eos[piece]
-        length = layout.length[piece].astype(np.int64)
         size = bos + length + eos
         used = np.add.reduceat(size, begins)  # of each row
         room = size.copy()
         room[begins + counts - 1] += T - used  # so that pieces fill all rows; blanked below
         starts = np.cumsum(room) - room
-        ids = self.split.gather(layout.start[piece], length, bos, room - bos - length)
-        ids[starts[bos > 0]] = self.bos
-        ids[(starts + size - 1)[eos > 0]] = self.eos
+        ids = self.split.gather(shard_idx, start, length, bos, room - bos - length)
+        ids[starts[bos > 0]] = self.words.bos
+        ids[(starts + size - 1)[eos > 0]] = self.words.eos
 
-        if layout.segments:
+        if self.plans.packing == "documents":
             segment, origin = (number + 1).astype(np.int32), starts.astype(np.int32)
             segments = np.repeat(segment, room)
             positions = np.arange(M * T, dtype=np.int32) - np.repeat(origin, room)
@@ -61,55 +95,94 @@ class Rows:
         used[rows < 0] = 0
         for row in np.flatnonzero(used < T).tolist():
             rest = slice(row * T + int(used[row]), (row + 1) * T)
-            ids[rest], positions[rest], segments[rest] = self.pad, 0, 0
+            ids[rest], positions[rest], segments[rest] = self.words.pad, 0, 0
         self._require_ids(ids)
         return ids.reshape(M, T), positions.reshape(M, T), segments.reshape(M, T)
 
+    def _pieces(self, rows: Int64) -> tuple[Int64, Pieces]:
+        """(the shard of each piece, the pieces) of rows >= 0."""
+        of_block = np.searchsorted(self.first, rows, side="right") - 1
+        blocks = np.unique(of_block).tolist()
+        found = [self._pieces_in(one, rows[of_block == one]) for one in blocks]
+        if len(found) == 1:
+            return np.full(len(found[0].start), self.blocks[blocks[0]].shard_idx), found[0]
+        counts = np.empty(len(rows), np.int64)
+        for one, some in zip(blocks, found, strict=True):
+            counts[of_block == one] = some.counts
+        # Pieces come block by block, and go to where their rows are.
+        by_block = np.argsort(of_block, kind="stable")
+        back = np.argsort(np.repeat(by_block, counts[by_block]), kind="stable")
+        shards = np.repeat([self.blocks[one].shard_idx for one in blocks], [len(some.start) for some in found])
+        joined = [np.concatenate([some[number] for some in found])[back] for number in range(1, 5)]
+        return shards[back], Pieces(counts, *joined)
+
+    def _pieces_in(self, block_idx: int, rows: Int64) -> Pieces:
+        return self._layout(block_idx).pieces(rows - self.first[block_idx])
+
+    def _layout(self, block_idx: int) -> Plan:
+        block = self.blocks[block_idx]
+        return self.plans.of(block.shard_idx) if block.layout is None else block.layout
+
     def work(self, rows: Int64) -> tuple[int, float]:
-        """(positions that are not padding, (query, key) pairs inside segments) of rows >= 0, from the plan alone. The
+        """(positions that are not padding, (query, key) pairs inside segments) of rows >= 0, from the plans alone. The
         pairs are the sum of the segments' squared lengths."""
-        layout = self.plan
-        counts = layout.first[rows + 1] - layout.first[rows]
-        begins = np.cumsum(counts) - counts
-        piece = np.arange(counts.sum()) + np.repeat(layout.first[rows] - begins, counts)
-        sizes = layout.length[piece].astype(np.int64) + layout.bos[piece] + layout.eos[piece]
-        segments = sizes if layout.segments else np.add.reduceat(sizes, begins)
+        _, pieces = self._pieces(rows)
+        sizes = pieces.length + pieces.bos + pieces.eos
+        begins = np.cumsum(pieces.counts) - pieces.counts
+        segments = sizes if self.plans.packing == "documents" else np.add.reduceat(sizes, begins)
         return int(sizes.sum()), float(np.square(segments.astype(np.float64)).sum())
 
     def documents(self, row: int) -> list[int]:
         """Numbers of the documents in a row, within the split."""
-        pieces = slice(int(self.plan.first[row]), int(self.plan.first[row + 1]))
-        start, length = self.plan.start[pieces], self.plan.length[pieces]
-        found = np.searchsorted(self.split.document_ends, start[length > 0], side="right")
-        return [int(number) for number in np.unique(found)]
+        shard_idx, pieces = self._pieces(np.array([row]))
+        some = pieces.length > 0
+        return np.unique(self._documents(shard_idx[some], pieces.start[some])).tolist()
 
-    def places(self, rows: Int64, positions: Int64) -> Int64:
-        """[n] tokens of the split: what stands at `positions` [n] of `rows` [n], none of which is of the frame."""
-        layout = self.plan
-        sizes = layout.length.astype(np.int64) + layout.bos + layout.eos
+    def documents_at(self, rows: Int64, positions: Int64) -> Int64:
+        """[n]: the document within the split of what stands at `positions` [n] of `rows` [n], none of which is of the
+        frame."""
+        shard_idx, pieces = self._pieces(rows)
+        sizes = pieces.length + pieces.bos + pieces.eos
         begins = np.cumsum(sizes) - sizes
-        at = begins[layout.first[rows]] + positions
+        first = np.cumsum(pieces.counts) - pieces.counts
+        at = begins[first] + positions
         piece = np.searchsorted(begins, at, side="right") - 1
-        return layout.start[piece] + at - begins[piece] - layout.bos[piece]
+        return self._documents(shard_idx[piece], pieces.start[piece] + at - begins[piece] - pieces.bos[piece])
+
+    def _documents(self, shard_idx: Int64, tokens: Int64) -> Int64:
+        """[n]: numbers within the split of the documents that hold these tokens of shards."""
+        before = np.cumsum([0, *(shard.documents for shard in self.split.shards)])
+        found = np.empty(len(tokens), np.int64)
+        for one in np.unique(shard_idx).tolist():
+            here = shard_idx == one
+            ends = self.split.shards[one].document_ends()
+            found[here] = before[one] + np.searchsorted(ends, tokens[here], side="right")
+        return found
 
     def _require_ids(self, ids: NDArray[np.int32]) -> None:
         """Opening a store does not read its tokens, so a damaged id shows here, before it is used."""
         largest = int(ids.view(np.uint32).max())  # uint32 ids above 2^31 would be negative
-        if largest >= self.vocab_size:
-            what = f"holds id {largest}, the tokenizer ends at {self.vocab_size - 1}"
+        if largest >= self.words.size:
+            what = f"holds id {largest}, the tokenizer ends at {self.words.size - 1}"
             fix = "`maskwright data verify` names the damaged file: copy it again, or prepare again"
             raise StoreError(what, where=self.location, fix=fix)
 
 
 def open_rows(store: OpenedStore, side: SplitName, seq_len: int, packing: Packing) -> Rows:
+    """All rows of a side. Raises `StoreError` where it has no documents."""
     split = store.split(side)
     if not split.documents:
         fix = "prepare again with another --valid-fraction"
         raise StoreError(f"has no {side} documents", where=store.location, fix=fix)
-    layout = plan(split.document_ends, split.sentence_ends_for(packing), seq_len, packing, split.gapped_starts)
-    return make_rows(store, split, layout)
+    plans = ShardPlans(split, store.fingerprint, side, seq_len, packing)
+    return make_rows(store, split, plans, whole_shards(plans))
 
 
-def make_rows(store: OpenedStore, split: Split, layout: Plan) -> Rows:
-    words = store.vocabulary
-    return Rows(split, layout, words.bos, words.pad, words.eos, words.size, store.location)
+def whole_shards(plans: ShardPlans) -> list[Block]:
+    counted = plans.counted
+    numbers = zip(counted.rows, counted.text_tokens, counted.frame_tokens, strict=True)
+    return [Block(shard_idx, *some) for shard_idx, some in enumerate(numbers)]
+
+
+def make_rows(store: OpenedStore, split: Split, plans: ShardPlans, blocks: Sequence[Block]) -> Rows:
+    return Rows(split, plans, blocks, store.vocabulary, store.location)

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal, Protocol
@@ -28,11 +29,14 @@ from maskwright.core import storage
 from maskwright.core.console import progress, warn
 from maskwright.core.errors import StoreError
 from maskwright.data.manifest import COPY_AGAIN, Role, is_shard_name, read_manifest
-from maskwright.data.packing import Packing
 from maskwright.data.remote import local_folder
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
 LONG_SPAN_TOKENS = 128
+SAMPLED_SHARDS = 16
+MOST_MAPPED = 16_384
+"""Shards that are mapped at once. Linux maps 65,530 files for a process."""
+DOCUMENTS_AT_ONCE, COUNTED_TOKENS = 4_096, 1 << 24
 FEW = 8
 """Special ids up to which comparing with each is faster than a table."""
 SplitName = Literal["train", "valid"]
@@ -73,99 +77,124 @@ def shard_names(split: str, number: int, dtype: str, sentences: bool) -> dict[st
 
 
 @dataclass(frozen=True)
+class Shard:
+    """One shard of one side of a store. Each part of it is read when it is asked for; offsets are tokens in it."""
+
+    tokens: int
+    documents: int
+    ids: Callable[[], NDArray[Any]]
+    """Memory-mapped, with what lies between documents."""
+    document_ends: Callable[[], Int64]
+    sentence_ends: Callable[[], Int64 | None] = lambda: None
+    """None where the source does not mark sentences."""
+    document_starts: Callable[[], Int64 | None] = lambda: None
+    """None where each document begins at the end of the one before."""
+
+    def documents_at(self) -> tuple[Int64, Int64]:
+        """(starts, ends) of its documents."""
+        ends, starts = self.document_ends(), self.document_starts()
+        return (np.concatenate([[0], ends[:-1]]).astype(np.int64) if starts is None else starts), ends
+
+
 class Split:
-    """One side of a store as one long run of tokens. Offsets below are in that run."""
+    """One side of a store."""
 
-    shards: tuple[NDArray[Any], ...]
-    shard_start: Int64
-    """[shards + 1]"""
-    document_ends: Int64
-    read_sentence_ends: Callable[[], Int64] | None
-    """They are 8 bytes a sentence, checked as they are read, and few packings look at them."""
-    gapped_starts: Int64 | None = None
-    """[documents], where something else lies between them; None where each begins at the end of the one before."""
-    token_offset: int = 0
-    """Added to what is stored."""
+    def __init__(self, shards: Sequence[Shard], token_offset: int = 0) -> None:
+        """`token_offset`: added to what is stored."""
+        self.shards, self.token_offset = tuple(shards), token_offset
+        self.documents = sum(shard.documents for shard in shards)
+        self.tokens = sum(shard.tokens for shard in shards)
+        self._mapped = OrderedDict[int, NDArray[Any]]()
 
-    @cached_property
-    def sentence_ends(self) -> Int64 | None:
-        return self.read_sentence_ends() if self.read_sentence_ends else None
-
-    def sentence_ends_for(self, packing: Packing) -> Int64 | None:
-        """None where `packing` does not look at them."""
-        return None if packing == "documents" else self.sentence_ends
-
-    @property
-    def document_starts(self) -> Int64:
-        if self.gapped_starts is not None:
-            return self.gapped_starts
-        return np.concatenate([[0], self.document_ends[:-1]]).astype(np.int64)[: self.documents]
-
-    @property
-    def tokens(self) -> int:
-        return int((self.document_ends - self.document_starts).sum())
-
-    @property
-    def documents(self) -> int:
-        return len(self.document_ends)
+    def ids(self, shard_idx: int) -> NDArray[Any]:
+        """What is stored in a shard, memory-mapped."""
+        if (found := self._mapped.get(shard_idx)) is None:
+            found = self._mapped[shard_idx] = self.shards[shard_idx].ids()
+            if len(self._mapped) > MOST_MAPPED:
+                self._mapped.popitem(last=False)
+        else:
+            self._mapped.move_to_end(shard_idx)
+        return found
 
     def gather(
-        self, start: Int64, length: Int64, before: NDArray[Any] | int = 0, after: NDArray[Any] | int = 0
+        self,
+        shard_idx: Int64 | int,
+        start: Int64,
+        length: Int64,
+        before: NDArray[Any] | int = 0,
+        after: NDArray[Any] | int = 0,
     ) -> NDArray[np.int32]:
-        """The tokens of many spans, one after the other: [sum(before + length + after)]. No span may cross a shard.
+        """The tokens of many spans, one after the other: [sum(before + length + after)]. `shard_idx`: of each span, or
+        of all.
 
         `before` and `after` leave room around each span for its frame; until then anything of the shard stands there.
         """
         if len(start) == 0:
             return np.empty(0, np.int32)
-        out = self._gather(start, length, before, after)
+        out = self._gather(np.broadcast_to(shard_idx, start.shape), start - before, before + length + after)
         if self.token_offset:
             out += np.int32(self.token_offset)
         return out
 
-    def _gather(
-        self, start: Int64, length: Int64, before: NDArray[Any] | int, after: NDArray[Any] | int
-    ) -> NDArray[np.int32]:
-        size = before + length + after
+    def _gather(self, shard_idx: Int64, begin: Int64, size: Int64) -> NDArray[np.int32]:
         ends = np.cumsum(size)
-        shard = np.minimum(np.searchsorted(self.shard_start, start, side="right"), len(self.shards)) - 1
-        begin = start - before - self.shard_start[shard]
-        if ends[-1] > LONG_SPAN_TOKENS * len(start) and begin.min() >= 0:
-            return self._copy(shard, begin, size)
+        if ends[-1] > LONG_SPAN_TOKENS * len(begin) and begin.min() >= 0:
+            return self._copy(shard_idx, begin, size)
         within = np.arange(ends[-1]) + np.repeat(begin - (ends - size), size)
-        if (shard == shard[0]).all():
-            return self.shards[int(shard[0])].take(within, mode="clip").astype(np.int32)
+        if (shard_idx == shard_idx[0]).all():
+            return self.ids(int(shard_idx[0])).take(within, mode="clip").astype(np.int32)
         out = np.empty(int(ends[-1]), np.int32)
-        shard_of_token = np.repeat(shard, size)
-        for number in np.unique(shard).tolist():
+        shard_of_token = np.repeat(shard_idx, size)
+        for number in np.unique(shard_idx).tolist():
             here = shard_of_token == number
-            out[here] = self.shards[number].take(within[here], mode="clip")
+            out[here] = self.ids(number).take(within[here], mode="clip")
         return out
 
-    def _copy(self, shard: Int64, begin: Int64, size: Int64) -> NDArray[np.int32]:
-        """Copies span by span: twice as fast as `gather`'s way for long spans, slower for short ones."""
+    def _copy(self, shard_idx: Int64, begin: Int64, size: Int64) -> NDArray[np.int32]:
+        """Copies span by span: twice as fast as `_gather`'s way for long spans, slower for short ones."""
         out = np.zeros(int(size.sum()), np.int32)
         place = 0
-        for number, first, count in zip(shard.tolist(), begin.tolist(), size.tolist(), strict=True):
-            tokens = self.shards[number][first : first + count]
-            out[place : place + len(tokens)] = (
-                tokens  # fewer at the very end of a shard, where only the frame is missing
-            )
+        for number, first, count in zip(shard_idx.tolist(), begin.tolist(), size.tolist(), strict=True):
+            tokens = self.ids(number)[first : first + count]
+            # Fewer at the very end of a shard, where only the frame is missing.
+            out[place : place + len(tokens)] = tokens
             place += count
         return out
 
-    def counts(self, vocab_size: int) -> Int64:
-        """[vocab_size]: how often each id occurs."""
+    def sampled(self) -> Split:
+        """`SAMPLED_SHARDS` of its shards, spread evenly: what is told of a text is told of these."""
+        if len(self.shards) <= SAMPLED_SHARDS:
+            return self
+        chosen = np.linspace(0, len(self.shards) - 1, SAMPLED_SHARDS).astype(int)
+        return Split([self.shards[shard_idx] for shard_idx in chosen], self.token_offset)
+
+    def document_sizes(self) -> Int64:
+        """[documents]: tokens of each."""
+        pairs = [shard.documents_at() for shard in self.shards]
+        return np.concatenate([np.zeros(0, np.int64), *(ends - starts for starts, ends in pairs)])
+
+    def beginnings(self, tokens: int, apart: int = 1) -> Iterator[NDArray[np.int32]]:
+        """Up to `tokens` tokens from the beginning of each document, or of one in `apart`."""
+        first = 0
+        for shard_idx, shard in enumerate(self.shards):
+            starts, ends = shard.documents_at()
+            some = slice(-first % apart, None, apart)
+            sizes = np.minimum(ends - starts, tokens)[some]
+            for begin in range(0, len(sizes), DOCUMENTS_AT_ONCE):
+                own = slice(begin, begin + DOCUMENTS_AT_ONCE)
+                ids = self.gather(shard_idx, starts[some][own], sizes[own])
+                yield from np.split(ids, np.cumsum(sizes[own])[:-1])
+            first += shard.documents
+
+    def counts(self, vocab_size: int, apart: int = 1) -> Int64:
+        """[vocab_size]: how often each id occurs, in all documents or in one of `apart`."""
         total = np.zeros(vocab_size, np.int64)
-        if self.gapped_starts is not None:
-            sizes = self.document_ends - self.gapped_starts
-            for some in np.split(np.arange(self.documents), np.flatnonzero(np.diff(np.cumsum(sizes) >> 24)) + 1):
-                ids = self.gather(self.gapped_starts[some], sizes[some])
+        for shard_idx, shard in enumerate(self.shards):
+            starts, ends = (one[:: max(apart, 1)] for one in shard.documents_at())
+            borders = np.flatnonzero(np.diff(np.cumsum(ends - starts) // COUNTED_TOKENS)) + 1
+            for some in np.split(np.arange(len(ends)), borders):
+                ids = self.gather(shard_idx, starts[some], (ends - starts)[some])
                 total += np.bincount(ids, minlength=vocab_size)[:vocab_size]
-            return total
-        for shard in self.shards:
-            for begin in range(0, len(shard), 1 << 24):
-                total += np.bincount(shard[begin : begin + (1 << 24)], minlength=vocab_size)[:vocab_size]
         return total
 
 
@@ -176,6 +205,9 @@ class OpenedStore(Protocol):
 
     @property
     def vocabulary(self) -> Vocabulary: ...
+
+    @property
+    def fingerprint(self) -> str: ...
 
     def split(self, name: SplitName) -> Split: ...
 
@@ -232,30 +264,17 @@ class TokenStore:
             raise StoreError(what, where=self.location, fix="prepare the text again with that tokenizer")
 
     def split(self, name: SplitName) -> Split:
-        shards = [shard for shard in self.shards if shard["split"] == name]
-        sizes = [shard["tokens"] for shard in shards]
-        start = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
-        has_sentences = bool(shards) and all("sentences" in shard["files"] for shard in shards)
-        return Split(
-            tuple(map(self._map, shards)),
-            start,
-            self._ends(shards, "documents", start),
-            partial(self._ends, shards, "sentences", start) if has_sentences else None,
-        )
+        return Split([self._shard(shard) for shard in self.shards if shard["split"] == name])
+
+    def _shard(self, shard: dict[str, Any]) -> Shard:
+        sentences = partial(self._ends_of, shard, "sentences") if "sentences" in shard["files"] else lambda: None
+        ends = partial(self._ends_of, shard, "documents")
+        return Shard(shard["tokens"], shard["documents"], partial(self._map, shard), ends, sentences)
 
     def _map(self, shard: dict[str, Any]) -> NDArray[Any]:
         # A plain array, because slices of a memmap object take three times as long.
         dtype = np.dtype(self.dtype).newbyteorder("<")
         return np.asarray(np.memmap(self._path(shard, "tokens"), dtype=dtype, mode="r"))
-
-    def _ends(self, shards: list[dict[str, Any]], role: Role, start: Int64) -> Int64:
-        sizes = [shard["files"][role]["bytes"] // 8 for shard in shards]
-        found, at = np.empty(sum(sizes), np.int64), 0
-        for shard, size, begin in zip(shards, sizes, start, strict=False):
-            found[at : at + size] = self._ends_of(shard, role)
-            found[at : at + size] += begin
-            at += size
-        return found
 
     def _ends_of(self, shard: dict[str, Any], role: Role) -> Int64:
         """The ends are small and read in full whenever they are used, so every byte is checked each time."""
@@ -283,10 +302,10 @@ class TokenStore:
             document -= shard["documents"]
         raise IndexError(document)
 
-    def source_numbers(self, split: SplitName) -> Int64:
-        """[documents]: which of the manifest's sources each document of the split is from."""
+    def source_numbers(self, split: SplitName, shard_idx: int) -> Int64:
+        """[documents of the shard]: which of the manifest's sources each is from."""
         shards = [shard for shard in self.shards if shard["split"] == split]
-        return np.concatenate([self._numbers(shard, "origins")[::2] for shard in shards]).astype(np.int64)
+        return self._numbers(shards[shard_idx], "origins")[::2].astype(np.int64)
 
     def verify(self) -> None:
         """Reads every byte. Raises `StoreError` with the first file that is not what was written, or an id that is too

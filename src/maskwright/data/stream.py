@@ -1,10 +1,10 @@
 """The text of one source as phases with rows of different lengths read it: no token twice in an epoch.
 
 Rows of one length are packed once and for all, and their order is a permutation. Rows of two lengths share no packing,
-so here the text itself has an order: epoch after epoch, all documents in a keyed order of that epoch. A span of
-rows of one length takes the documents from where the span before it stopped, as many as its rows hold, and cuts the
-last one there. Its rows are packed from that text alone and come in a keyed order. All of this follows from the
-configuration and the store, so resuming is a seek here too.
+so here the text itself has an order: epoch after epoch, all shards in a keyed order of that epoch. A span of rows of
+one length takes the shards from where the span before it stopped, as many as its rows hold. Of the last one it takes
+the first of its documents, in a keyed order too, and cuts the last document; the next span takes the rest. All of this
+follows from the configuration and the store, so resuming is a seek here too.
 """
 
 from __future__ import annotations
@@ -16,28 +16,31 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.data.order import RowOrder, order
-from maskwright.data.packing import Packing, Plan, first_rows, joined, plan, plan_documents, plan_spans, required
-from maskwright.data.rows import Rows, make_rows
+from maskwright.data.order import Order, order, row_order, shard_order
+from maskwright.data.packing import Packing, Plan, first_rows, plan_spans, required
+from maskwright.data.plans import ShardPlans
+from maskwright.data.rows import Block, Rows, make_rows, whole_shards
 from maskwright.data.store import OpenedStore, Split
 
 Int64 = NDArray[np.int64]
 SEED_OF_DOCUMENTS = 0x646F6373
 SPARE_ROWS, MOST_TRIES = 200, 8
-"""A span that does not end with its epoch packs at most one row in 200 more than the run reads of it, as far as so many
-attempts get there."""
+"""A span that does not end with its epoch packs at most one row in 200 more than the run reads of its last shard, as
+far as so many attempts get there."""
 
 
 class Place(NamedTuple):
     """Where a span begins in a source's text."""
 
     epoch: int = 0
+    shards: int = 0
+    """Shards of the epoch that are read in full before it, in the epoch's order."""
     token: int = 0
-    """Tokens of the epoch that are read before it, in the epoch's order."""
+    """Tokens of the next shard that are read before it, in the order of its documents."""
 
 
 class Part(NamedTuple):
-    """Rows of a span that are packed together: a piece of one epoch, or whole epochs."""
+    """Rows of a span that are shuffled together: a piece of one epoch, or whole epochs."""
 
     epoch: int
     epochs: int | None
@@ -67,10 +70,10 @@ class PartOrder:
 
     end: int | None = None
 
-    def __init__(self, seed: int, parts: list[Part], before: float) -> None:
-        """`before`: epochs of the source that are read before the span."""
+    def __init__(self, parts: list[Part], orders: list[Order], before: float) -> None:
+        """`orders`: of the rows of each part. `before`: epochs of the source that are read before the span."""
         self.parts, self.before = parts, before
-        self._orders = [RowOrder(seed, part.size) for part in parts]
+        self._orders = orders
         used = [0 if part.used is None else part.used for part in parts]
         self.starts = np.cumsum(used) - used
 
@@ -99,66 +102,95 @@ class PartOrder:
 class Stream:
     """One source, span by span."""
 
-    def __init__(self, store: OpenedStore, seed: int, packing: Packing) -> None:
+    def __init__(self, store: OpenedStore, seed: int, packing: Packing, window_shards: int | None = None) -> None:
         """Raises `StoreError` for a store without documents to train on."""
-        self.store, self.seed, self.packing = store, seed, packing
+        self.store, self.seed, self.packing, self.window_shards = store, seed, packing, window_shards
         self.split: Split = store.split("train")
-        self.starts, self.ends = self.split.document_starts, self.split.document_ends
-        self.tokens = int((self.ends - self.starts).sum())
+        self.tokens = self.split.tokens
+        self._plans: dict[int, ShardPlans] = {}
+
+    def plans(self, seq_len: int) -> ShardPlans:
+        if seq_len not in self._plans:
+            self._plans[seq_len] = ShardPlans(self.split, self.store.fingerprint, "train", seq_len, self.packing)
+        return self._plans[seq_len]
 
     def span(self, place: Place, seq_len: int, rows: int | None) -> Span:
         """The next `rows` rows of `seq_len` tokens from `place` on; None for all that follow."""
-        plans: list[Plan] = []
+        blocks: list[Block] = []
         parts: list[Part] = []
-        first, (epoch, token), left = 0, place, rows
-
-        def add(layout: Plan, epochs: int | None, used: int | None, share: float) -> None:
-            nonlocal first
-            plans.append(layout)
-            parts.append(Part(epoch, epochs, first, layout.rows, used, share))
-            first += layout.rows
-
+        orders: list[Order] = []
+        before, left = self.epochs_before(place), rows
+        in_epoch = self.rows_of(seq_len)
         while left is None or left > 0:
-            starts, ends = self._documents(epoch, token)
-            if left is not None and (some := self._first_rows(starts, ends, seq_len, left)):
-                add(some, 1, left, some.text_tokens / self.tokens)
-                token, left = token + some.text_tokens, 0
-            elif token:
-                layout = self._plan(starts, ends, seq_len)
-                used = layout.rows if left is None else min(left, layout.rows)
-                add(layout, 1, used, 1.0 - token / self.tokens)
-                left, epoch, token = None if left is None else left - used, epoch + 1, 0
+            first = sum(block.rows for block in blocks)
+            if place[1:] == (0, 0) and (left is None or left >= in_epoch):
+                own = whole_shards(self.plans(seq_len))
+                epochs = None if left is None else left // in_epoch
+                used = None if epochs is None else epochs * in_epoch
+                part = Part(place.epoch, epochs, first, in_epoch, used, 1.0)
+                place = Place(place.epoch + (epochs or 0))
             else:
-                layout = self.whole(seq_len)
-                if left is None:
-                    add(layout, None, None, 1.0)
-                    break
-                epochs = max(left // layout.rows, 1)
-                used = min(left, epochs * layout.rows)
-                add(layout, epochs, used, 1.0)
-                left, epoch = left - used, epoch + epochs
-            if token == self.tokens:
-                epoch, token = epoch + 1, 0
-        before = place.epoch + place.token / self.tokens
-        none = np.zeros(0, np.int64)
-        made = make_rows(self.store, self.split, joined(plans or [plan_documents(none, seq_len, none)]))
-        return Span(made, PartOrder(self.seed, parts, before), Place(epoch, token))
+                own, after = self._blocks(place, seq_len, left)
+                size = sum(block.rows for block in own)
+                used = size if left is None else min(left, size)
+                share = sum(block.text_tokens for block in own) / self.tokens
+                part, place = Part(place.epoch, 1, first, size, used, share), after
+            blocks += own
+            parts.append(part)
+            orders.append(row_order(self.seed, [block.rows for block in own], self.window_shards))
+            if used is None:
+                break
+            left = None if left is None else left - used
+        made = make_rows(self.store, self.split, self.plans(seq_len), blocks)
+        return Span(made, PartOrder(parts, orders, before), place)
+
+    def rows_of(self, seq_len: int) -> int:
+        """Rows of an epoch that is read from its beginning to its end."""
+        return sum(self.plans(seq_len).counted.rows)
 
     def rows_in_epoch(self, seq_len: int) -> int:
         """At least so many rows are made of an epoch."""
-        return int(self._sizes(self.starts, self.ends, seq_len).sum()) // seq_len
+        counted = self.plans(seq_len).counted
+        return (sum(counted.text_tokens) + sum(counted.frame_tokens)) // seq_len
 
-    def whole(self, seq_len: int) -> Plan:
-        """The plan of an epoch that is read from its beginning to its end with rows of one length."""
-        split = self.split
-        sentences = split.sentence_ends_for(self.packing)
-        return plan(split.document_ends, sentences, seq_len, self.packing, split.gapped_starts)
+    def epochs_before(self, place: Place) -> float:
+        """Epochs of the source that are read before `place`."""
+        shards = shard_order(self.seed, place.epoch, len(self.split.shards))[: place.shards].tolist()
+        tokens = sum(self.split.shards[shard_idx].tokens for shard_idx in shards) + place.token
+        return place.epoch + tokens / self.tokens
 
-    def _documents(self, epoch: int, token: int) -> tuple[Int64, Int64]:
-        """(starts, ends) in the split of the documents from `token` of the epoch's order on, in that order."""
-        count = len(self.ends)
-        number = order(self.seed ^ SEED_OF_DOCUMENTS, epoch, np.arange(count, dtype=np.int64), count)
-        starts, ends = self.starts[number], self.ends[number]
+    def _blocks(self, place: Place, seq_len: int, left: int | None) -> tuple[list[Block], Place]:
+        """The rows from `place` on up to the end of its epoch, or the first `left` of them, or a few more; and where
+        the text goes on."""
+        found: list[Block] = []
+        epoch, shards, token = place
+        in_order, rows = shard_order(self.seed, epoch, len(self.split.shards)).tolist(), 0
+        whole = whole_shards(self.plans(seq_len))
+        while shards < len(in_order) and (left is None or rows < left):
+            shard_idx = in_order[shards]
+            block = whole[shard_idx]
+            if token or (left is not None and rows + block.rows > left):
+                block = self._part_of(epoch, shard_idx, token, seq_len, None if left is None else left - rows)
+            found.append(block)
+            rows, token = rows + block.rows, token + block.text_tokens
+            if token == self.split.shards[shard_idx].tokens:
+                shards, token = shards + 1, 0
+        return found, (Place(epoch, shards, token) if shards < len(in_order) else Place(epoch + 1))
+
+    def _part_of(self, epoch: int, shard_idx: int, token: int, seq_len: int, rows: int | None) -> Block:
+        """The documents of a shard from `token` of its order on, or the first of them that fill so many rows."""
+        starts, ends = self._documents(epoch, shard_idx, token)
+        sentences = self.split.shards[shard_idx].sentence_ends() if self.packing == "full_sentences" else None
+        some = None if rows is None else _first_rows(starts, ends, sentences, seq_len, rows, self.packing)
+        layout = some or _plan(starts, ends, sentences, seq_len, self.packing)
+        return Block(shard_idx, layout.rows, *layout.totals(), layout)
+
+    def _documents(self, epoch: int, shard_idx: int, token: int) -> tuple[Int64, Int64]:
+        """(starts, ends) in the shard of its documents from `token` of their order on, in that order."""
+        starts, ends = self.split.shards[shard_idx].documents_at()
+        count, number = len(ends), epoch * len(self.split.shards) + shard_idx
+        in_order = order(self.seed ^ SEED_OF_DOCUMENTS, number, np.arange(count, dtype=np.int64), count)
+        starts, ends = starts[in_order], ends[in_order]
         total = np.cumsum(ends - starts)
         first = int(np.searchsorted(total, token, side="right"))
         starts, ends = starts[first:].copy(), ends[first:]
@@ -167,53 +199,58 @@ class Stream:
         some = ends > starts
         return starts[some], ends[some]
 
-    def _first_rows(self, starts: Int64, ends: Int64, seq_len: int, rows: int) -> Plan | None:
-        """The first of these documents as `rows` rows, or a few more, the last one cut; None if they are too few."""
-        total = np.cumsum(self._sizes(starts, ends, seq_len))
-        if not len(total):
-            return None
-        if self.packing == "full_sentences":  # rows follow one another as documents do
-            last = int(np.searchsorted(total, rows * (seq_len - 1) + 1, side="left")) + 1
-            layout = plan_spans(starts[:last], ends[:last], self.split.sentence_ends, seq_len, self.packing)
-            return first_rows(layout, rows) if layout.rows > rows else None
 
-        def packed(positions: int) -> Plan:
-            last = int(np.searchsorted(total, positions, side="left"))
-            chunks, rest = divmod(positions - (int(total[last - 1]) if last else 0), seq_len)
-            cut = ends[: last + 1].copy()
-            inside = chunks * (seq_len - 2) + (max(rest - 2, 1) if rest else 0)
-            cut[last] = min(cut[last], starts[last] + inside)
-            return self._plan(starts[: last + 1], cut, seq_len)
+def _first_rows(
+    starts: Int64, ends: Int64, sentence_ends: Int64 | None, seq_len: int, rows: int, packing: Packing
+) -> Plan | None:
+    """The first of these documents as `rows` rows, or a few more, the last one cut; None if they are too few."""
+    total = np.cumsum(_sizes(starts, ends, sentence_ends, seq_len, packing))
+    if not len(total):
+        return None
+    if packing == "full_sentences":  # rows follow one another as documents do
+        last = int(np.searchsorted(total, rows * (seq_len - 1) + 1, side="left")) + 1
+        layout = plan_spans(starts[:last], ends[:last], sentence_ends, seq_len, packing)
+        return first_rows(layout, rows) if layout.rows > rows else None
 
-        low, below, high = 0, 0, min(rows * seq_len, int(total[-1]))
-        found = packed(high)
-        if found.rows < rows or (found.rows == rows and high == int(total[-1])):
-            return None
-        for _ in range(MOST_TRIES):
-            if found.rows - rows <= rows // SPARE_ROWS or high - low <= seq_len:
-                break
-            # Where a straight line between the two has half of the rows to spare.
-            wanted = rows + rows // SPARE_ROWS / 2
-            middle = low + math.ceil((high - low) * (wanted - below) / (found.rows - below))
-            middle = min(max(middle, low + 1), high - 1)
-            if (tried := packed(middle)).rows >= rows:
-                high, found = middle, tried
-            else:
-                low, below = middle, tried.rows
-        return found
+    def packed(positions: int) -> Plan:
+        last = int(np.searchsorted(total, positions, side="left"))
+        chunks, rest = divmod(positions - (int(total[last - 1]) if last else 0), seq_len)
+        cut = ends[: last + 1].copy()
+        inside = chunks * (seq_len - 2) + (max(rest - 2, 1) if rest else 0)
+        cut[last] = min(cut[last], starts[last] + inside)
+        return _plan(starts[: last + 1], cut, sentence_ends, seq_len, packing)
 
-    def _plan(self, starts: Int64, ends: Int64, seq_len: int) -> Plan:
-        """Rows of these documents. Where it does not matter, they are packed in the order of the store."""
-        if self.packing == "documents":
-            by_place = np.argsort(starts)
-            starts, ends = starts[by_place], ends[by_place]
-        return plan_spans(starts, ends, self.split.sentence_ends_for(self.packing), seq_len, self.packing)
+    low, below, high = 0, 0, min(rows * seq_len, int(total[-1]))
+    found = packed(high)
+    if found.rows < rows or (found.rows == rows and high == int(total[-1])):
+        return None
+    for _ in range(MOST_TRIES):
+        if found.rows - rows <= rows // SPARE_ROWS or high - low <= seq_len:
+            break
+        # Where a straight line between the two has half of the rows to spare.
+        wanted = rows + rows // SPARE_ROWS / 2
+        middle = low + math.ceil((high - low) * (wanted - below) / (found.rows - below))
+        middle = min(max(middle, low + 1), high - 1)
+        if (tried := packed(middle)).rows >= rows:
+            high, found = middle, tried
+        else:
+            low, below = middle, tried.rows
+    return found
 
-    def _sizes(self, starts: Int64, ends: Int64, seq_len: int) -> Int64:
-        """[documents]: positions that each one takes, its frame included."""
-        sizes = ends - starts
-        if self.packing == "documents":
-            return sizes + 2 * -(-sizes // (seq_len - 2))
-        ends_of_sentences = required(self.split.sentence_ends)
-        before, until = (np.searchsorted(ends_of_sentences, found, side="right") for found in (starts, ends))
-        return sizes + until - before + 1
+
+def _plan(starts: Int64, ends: Int64, sentence_ends: Int64 | None, seq_len: int, packing: Packing) -> Plan:
+    """Rows of these documents. Where it does not matter, they are packed in the order of the shard."""
+    if packing == "documents":
+        by_place = np.argsort(starts)
+        starts, ends = starts[by_place], ends[by_place]
+    return plan_spans(starts, ends, sentence_ends, seq_len, packing)
+
+
+def _sizes(starts: Int64, ends: Int64, sentence_ends: Int64 | None, seq_len: int, packing: Packing) -> Int64:
+    """[documents]: positions that each one takes, its frame included."""
+    sizes = ends - starts
+    if packing == "documents":
+        return sizes + 2 * -(-sizes // (seq_len - 2))
+    inner = required(sentence_ends)
+    before, until = (np.searchsorted(inner, found, side="right") for found in (starts, ends))
+    return sizes + until - before + 1

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -295,15 +296,13 @@ def _prepare(place: Place) -> str:
     text, to = (os.path.join(place.folder, name) for name in ("text.txt", "prepared"))
     split = place.store.split("train")
     tokenizer = load_tokenizer(place.store.tokenizer_folder, special_tokens_are_text=False)
-    begins = [0, *split.document_ends[:DOCUMENTS].tolist()]
     with open(text, "w", encoding="utf-8") as file:
-        for begin, end in zip(begins, begins[1:], strict=False):
-            ids = split.gather(np.array([begin]), np.array([end - begin])).tolist()
-            file.write(" ".join(tokenizer.decode(ids).split()) + "\n")
+        for ids in islice(split.beginnings(1 << 20), DOCUMENTS):
+            file.write(" ".join(tokenizer.decode(ids.tolist()).split()) + "\n")
     tokenizer_folder = place.store.tokenizer_folder
     how = ("--layout", "lines", "--valid-fraction", "0")  # so few may hold none out
     arguments = ("data", "prepare", text, "--tokenizer", tokenizer_folder, *how, "--to", to)
-    fault = {"call": "maskwright.data.prepare:encode_documents", "number": 1, "do": "terminate"}
+    fault = {"call": "maskwright.data.prepare.encode:encode_documents", "number": 1, "do": "terminate"}
     seen = place.call(*arguments, fault=fault).require(75)
     assert not os.path.exists(os.path.join(to, "manifest.json")), "what was cut looks like a store"
     place.call(*arguments).require(0)

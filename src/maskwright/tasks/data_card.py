@@ -48,7 +48,7 @@ def pretraining_card(store: Store, held_out: Mapping[str, Sequence[Batch]], *, o
     parts: dict[str, Judged] = (
         {"": store} if not isinstance(store, Mixture) else dict(zip(store.names, store.stores, strict=True))
     )
-    sides = {name: part.split("train") for name, part in parts.items()}
+    sides = {name: part.split("train").sampled() for name, part in parts.items()}
     counts = {name: token_counts(side, store.vocabulary.size) for name, side in sides.items()}
     together = np.sum([*counts.values()], axis=0)
     return {
@@ -57,7 +57,7 @@ def pretraining_card(store: Store, held_out: Mapping[str, Sequence[Batch]], *, o
             {
                 "name": name,
                 **_described(part),
-                "documents_by_tokens": by_powers_of_two(_sizes(sides[name])),
+                "documents_by_tokens": by_powers_of_two(sides[name].document_sizes()),
                 "languages": languages_of(part, sides[name]),
             }
             for name, part in parts.items()
@@ -97,10 +97,6 @@ def _described(store: Judged) -> dict[str, Any]:
     }
 
 
-def _sizes(split: Split) -> Int64:
-    return split.document_ends - split.document_starts
-
-
 def by_powers_of_two(sizes: Int64) -> dict[str, int]:
     """How many there are by size: under n are those of n / 2 to n - 1, where n is a power of two."""
     if not len(sizes):
@@ -111,14 +107,7 @@ def by_powers_of_two(sizes: Int64) -> dict[str, int]:
 
 def token_counts(split: Split, vocab_size: int) -> Int64:
     """[vocab_size]: how often each id occurs, in all of the text or in `MOST_COUNTED_TOKENS` of it."""
-    if (tokens := split.tokens) <= MOST_COUNTED_TOKENS:
-        return split.counts(vocab_size)
-    apart = math.ceil(tokens / MOST_COUNTED_TOKENS)
-    starts, sizes = split.document_starts[::apart], np.minimum(_sizes(split)[::apart], 1 << 20)
-    total = np.zeros(vocab_size, np.int64)
-    for some in np.array_split(np.arange(len(starts)), max(1, math.ceil(int(sizes.sum()) / AT_ONCE_TOKENS))):
-        total += np.bincount(split.gather(starts[some], sizes[some]), minlength=vocab_size)[:vocab_size]
-    return total
+    return split.counts(vocab_size, apart=math.ceil(split.tokens / MOST_COUNTED_TOKENS))
 
 
 def unigram(counts: Int64, batches: Sequence[Batch]) -> tuple[float, float]:

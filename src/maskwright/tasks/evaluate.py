@@ -187,7 +187,7 @@ BANDS = ["0", *(f"{10**power:,} to {10 ** (power + 1) - 1:,}" for power in range
 
 def _decades(store: Judged, side: SplitName) -> Int64:
     """[vocab_size]: the number of digits of each id's count in one side of the store, 0 for a count of 0."""
-    counts = store.split(side).counts(store.vocabulary.size)
+    counts = store.split(side).sampled().counts(store.vocabulary.size)
     return np.searchsorted(10 ** np.arange(18), counts, side="right")
 
 
@@ -200,8 +200,15 @@ def _sources(store: Judged, batches: list[Batch], seq_len: int, packing: Packing
         for number, batch in enumerate(batches)
     ]
     row, position = np.divmod(np.concatenate(index).astype(np.int64), seq_len)
-    document = np.searchsorted(rows.split.document_ends, rows.places(chosen[row], position), side="right")
-    return store.source_numbers("valid")[document]
+    document = rows.documents_at(chosen[row], position)
+    found = np.empty(len(document), np.int64)
+    ends = np.cumsum([shard.documents for shard in rows.split.shards])
+    shard_idx = np.searchsorted(ends, document, side="right")
+    for one in np.unique(shard_idx).tolist():
+        here = shard_idx == one
+        before = int(ends[one]) - rows.split.shards[one].documents
+        found[here] = store.source_numbers("valid", one)[document[here] - before]
+    return found
 
 
 def _parts(number: Int64, names: list[str], losses: NDArray[np.float32], correct: NDArray[np.bool_]) -> list[Part]:
@@ -216,4 +223,4 @@ def _parts(number: Int64, names: list[str], losses: NDArray[np.float32], correct
 def unigram(store: Judged, batches: list[Batch], side: SplitName = "train") -> tuple[float, float]:
     """(loss, accuracy) of guessing by frequency in one side of the store alone (add-one smoothed): the training text,
     or where the store is a test set only, the held-out text itself, which no unigram model can beat."""
-    return frequency_guess(store.split(side).counts(store.vocabulary.size), batches)
+    return frequency_guess(store.split(side).sampled().counts(store.vocabulary.size), batches)

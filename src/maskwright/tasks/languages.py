@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-import numpy as np
-
 from maskwright.core import extras
 from maskwright.core.errors import TokenizerError
 from maskwright.data.arrow_store import Judged
@@ -43,7 +41,5 @@ def _sample(store: Judged, split: Split) -> list[str]:
     if tokenizer.decoder is None:
         return []
     apart = max(1, math.ceil(split.documents / SAMPLE_DOCUMENTS))
-    starts, ends = split.document_starts[::apart], split.document_ends[::apart]
-    sizes = np.minimum(ends - starts, SAMPLE_TOKENS)
-    ids = np.split(split.gather(starts, sizes), np.cumsum(sizes)[:-1])
+    ids = split.beginnings(SAMPLE_TOKENS, apart)
     return [text for text in tokenizer.decode_batch([one.tolist() for one in ids]) if text.strip()]

@@ -8,7 +8,7 @@ import os
 import shlex
 import time
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import yaml
@@ -243,7 +243,6 @@ def _write_config(path: str, config: dict[str, Any], schema: str = "schema") -> 
 
 def _own_sentences(place: Place) -> list[str]:
     """Three held-out beginnings of the user's own text, each with one word hidden."""
-    import numpy as np
 
     from maskwright.data.store import TokenStore
     from maskwright.text.tokenizer import load_tokenizer
@@ -252,8 +251,8 @@ def _own_sentences(place: Place) -> list[str]:
     split, words = store.split("valid"), store.vocabulary
     tokenizer = load_tokenizer(store.tokenizer_folder, special_tokens_are_text=True)
     sentences = []
-    for begin, end in pairwise([0, *split.document_ends[:3].tolist()]):
-        ids = split.gather(np.array([begin]), np.array([min(end - begin, 24)])).tolist()
+    for beginning in islice(split.beginnings(24), 3):
+        ids = beginning.tolist()
         starts = [i for i in range(1, len(ids)) if words.word_start[ids[i]]]
         if not starts:
             continue

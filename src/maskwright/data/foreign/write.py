@@ -65,7 +65,7 @@ def _write_side(store: TokenStore, side: SplitName, folder: str, kind: WrittenFo
     split = store.split(side)
     if not split.documents:
         return 0
-    parts = _shards(split.shards, split.document_starts, split.document_ends, split.shard_start)
+    parts = ((split.ids(number), shard.document_ends()) for number, shard in enumerate(split.shards))
     if kind == "megatron":
         _write_megatron(os.path.join(folder, f"{side}_text_document"), store.dtype, parts, bar)
     elif kind == "arrow":
@@ -76,15 +76,6 @@ def _write_side(store: TokenStore, side: SplitName, folder: str, kind: WrittenFo
     else:
         _write_parquet(os.path.join(folder, side), list(parts), bar)
     return split.documents
-
-
-def _shards(shards: tuple[Ids, ...], starts: Int64, ends: Int64, shard_start: Int64) -> Iterator[tuple[Ids, Int64]]:
-    """(ids, ends of the documents) of each shard."""
-    borders = np.searchsorted(ends, shard_start[1:], side="right")
-    first = 0
-    for number, (ids, last) in enumerate(zip(shards, borders.tolist(), strict=True)):
-        yield ids, ends[first:last] - shard_start[number]
-        first = last
 
 
 def _write_megatron(prefix: str, dtype: str, parts: Iterator[tuple[Ids, Int64]], bar: Any) -> None:

@@ -62,8 +62,9 @@ class ColumnWriter:
 
 
 @contextmanager
-def written(path: str) -> Iterator[ColumnWriter]:
-    with storage.atomic_writer(path) as file:
+def written(path: str, *, sync: bool = True) -> Iterator[ColumnWriter]:
+    """`sync`: see `storage.atomic_writer`."""
+    with storage.atomic_writer(path, sync=sync) as file:
         writer = ColumnWriter(file)
         yield writer
         writer.close()
