@@ -45,11 +45,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """XLA takes most of the time of tests that use JAX: the same program is compiled once a worker and, but for
-    --large, with few of its optimizations. A test of two JAX processes took 136 s with them and 91 s without."""
-    folder = tempfile.mkdtemp(prefix="compiled-")
-    config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+    """Caches are of this session, for all of its workers. XLA takes most of the time of tests that use JAX: the same
+    program is compiled once and, but for --large, with few of its optimizations. A test of two JAX processes took 136 s
+    with them and 91 s without."""
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.mkdtemp(prefix="cache-of-tests-")
+        config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
+        os.environ["XDG_CACHE_HOME"] = folder
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(folder, "jax")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
     if not config.getoption("--large"):
         os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"

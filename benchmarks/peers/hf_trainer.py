@@ -45,12 +45,15 @@ from maskwright.model.hf.config import to_hf_config
 def group_texts(store: TokenStore, seq_len: int) -> np.ndarray:
     """[rows, seq_len] of the training documents, each framed by <s> and </s>, joined and cut."""
     split, ids = store.split("train"), store.vocabulary
-    starts = np.concatenate([[0], split.document_ends[:-1]])
-    lengths = split.document_ends - starts
-    ones = np.ones_like(lengths)
-    stream = split.gather(starts, lengths, ones, ones)
-    ends = np.cumsum(lengths + 2)
-    stream[ends - lengths - 2], stream[ends - 1] = ids.bos, ids.eos
+    pieces = []
+    for shard_idx, shard in enumerate(split.shards):
+        starts, document_ends = shard.documents_at()
+        lengths = document_ends - starts
+        ones = np.ones_like(lengths)
+        pieces.append(split.gather(shard_idx, starts, lengths, ones, ones))
+        ends = np.cumsum(lengths + 2)
+        pieces[-1][ends - lengths - 2], pieces[-1][ends - 1] = ids.bos, ids.eos
+    stream = np.concatenate(pieces)
     return stream[: len(stream) // seq_len * seq_len].reshape(-1, seq_len)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from reference.stored import documents_of
 from scipy import stats
 
 from maskwright.cli import main
@@ -118,10 +119,7 @@ def test_what_is_judged_is_in_nobodys_reach(place: Path) -> None:
     """No document of the judged store is in the other, on either side."""
 
     def documents(store: TokenStore, side: Any) -> set[bytes]:
-        split = store.split(side)
-        pairs = zip(split.document_starts, split.document_ends, strict=True)
-        tokens = [split.shards[0][begin:end] for begin, end in pairs]
-        return {one.tobytes() for one in tokens}
+        return {one.tobytes() for one in documents_of(store.split(side))}
 
     text = open_text(TRACKS["own"], str(place / "speedrun"), [])
     judged = documents(text.judged, "valid")

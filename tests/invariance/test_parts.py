@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from conftest import documents
 from reference.preparer import contents, expected
+from reference.stored import documents_of
 
 from maskwright.core import extras, storage
 from maskwright.core.errors import InputError, MaskwrightError, SourceError, TokenizerError
@@ -444,6 +445,4 @@ def test_no_side_has_what_the_tokenizer_cannot_tell_from_the_other(
 
 
 def ids_of(store: TokenStore, side: Any) -> list[tuple[int, ...]]:
-    split = store.split(side)
-    spans = zip(split.document_starts, split.document_ends, strict=True)
-    return [tuple(split.gather(np.array([begin]), np.array([end - begin])).tolist()) for begin, end in spans]
+    return [tuple(ids.tolist()) for ids in documents_of(store.split(side))]

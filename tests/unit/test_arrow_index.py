@@ -15,6 +15,7 @@ import pyarrow as arrow
 import pytest
 from arrow_files import Documents, shards, write_arrow
 from pyarrow import ipc
+from reference.stored import documents_of, spans_of
 
 from maskwright.core import storage
 from maskwright.core.data_config import Arrow
@@ -28,9 +29,7 @@ from maskwright.data.store import TokenStore
 
 @pytest.fixture(scope="module")
 def documents(store: TokenStore) -> Documents:
-    split = store.split("train")
-    pairs = zip(split.document_starts.tolist(), split.document_ends.tolist(), strict=True)
-    return [split.gather(np.array([begin]), np.array([end - begin])).astype(np.int64) for begin, end in pairs][:90]
+    return documents_of(store.split("train"))[:90]
 
 
 @pytest.fixture
@@ -62,9 +61,12 @@ def opened(folder: Path, tokenizer: str, **keys: Any) -> dict[str, Any]:
     for side in ("train", "valid"):
         split = store.split(side)  # type: ignore[arg-type]
         count = split.documents
-        found[f"{side} spans"] = split.document_starts.tolist(), split.document_ends.tolist()
+        found[f"{side} spans"] = [*spans_of(split)]
         found[f"{side} origins"] = [store.origin(side, number) for number in range(count)]  # type: ignore[arg-type]
-        found[f"{side} sources"] = store.source_numbers(side).tolist()  # type: ignore[arg-type]
+        found[f"{side} sources"] = [
+            store.source_numbers(side, number).tolist()  # type: ignore[arg-type]
+            for number in range(len(split.shards))
+        ]
     return found
 
 

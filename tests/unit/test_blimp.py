@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import documents, sentence
+from reference.stored import documents_of
 
 from maskwright.core.config import Engine
 from maskwright.core.errors import InputError
@@ -176,13 +177,13 @@ def test_pseudo_perplexity_of_documents_cut_into_windows(tokenizer: str, tmp_pat
 @pytest.mark.parametrize("packing", ["documents", "full_sentences"])
 def test_each_label_is_found_in_the_store_again(store: TokenStore, packing: str) -> None:
     rows = open_rows(store, "valid", 32, packing)  # type: ignore[arg-type]
-    chosen = validation_rows(rows, 20)
+    chosen, texts = validation_rows(rows, 20), [set(ids.tolist()) for ids in documents_of(rows.split)]
     batches = validation_batches(store, seq_len=32, packing=packing, max_rows=20, micro_batch_rows=4)  # type: ignore[arg-type]
     for number, batch in enumerate(batches):
         taken = batch.weights > 0
         row, position = np.divmod(batch.predict_index[taken].astype(np.int64), 32)
-        places = rows.places(chosen[4 * number + row], position)
-        np.testing.assert_array_equal(rows.split.gather(places, np.ones_like(places)), batch.labels[taken])
+        document = rows.documents_at(chosen[4 * number + row], position)
+        assert all(label in texts[one] for one, label in zip(document, batch.labels[taken], strict=True))
 
 
 def test_evaluation_by_frequency_and_source(tokenizer: str, tmp_path: Path) -> None:
@@ -208,7 +209,7 @@ def test_evaluation_by_frequency_and_source(tokenizer: str, tmp_path: Path) -> N
     tens = np.count_nonzero((counts[labels] >= 10) & (counts[labels] < 100))
     assert {part.name: part.predicted for part in found.by_frequency}["10 to 99"] == tens > 0
     origins = [store.origin("valid", number) for number in range(store.split("valid").documents)]
-    assert [sources.files[number] for number in store.source_numbers("valid")] == [
+    assert [sources.files[number] for number in store.source_numbers("valid", 0)] == [
         origin.rpartition(":")[0] for origin in origins
     ]
     assert [part.name for part in found.by_source] == [sources.files[1], sources.files[0]]

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fairseq_files
@@ -21,6 +23,7 @@ from fairseq_files import write_index
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from numpy.typing import NDArray
 from pyarrow import ipc, parquet
+from reference.stored import documents_of
 from runners import Backwards, files_of
 from tensorboard.summary.writer.record_writer import RecordWriter
 
@@ -35,16 +38,11 @@ from maskwright.data.foreign.indexed import read_index
 from maskwright.data.foreign.write import WrittenFormat, _write_megatron, write_out
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.opening import open_store
-from maskwright.data.store import Split, TokenStore
+from maskwright.data.store import Split, SplitName, TokenStore
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
 Documents = list[NDArray[np.int64]]
 ALL = ConvertOptions(valid_fraction=0.0)
-
-
-def in_split(split: Split) -> Documents:
-    pairs = zip(split.document_starts.tolist(), split.document_ends.tolist(), strict=True)
-    return [split.gather(np.array([begin]), np.array([end - begin])).astype(np.int64) for begin, end in pairs]
 
 
 def same(left: Documents, right: Documents) -> bool:
@@ -53,7 +51,7 @@ def same(left: Documents, right: Documents) -> bool:
 
 @pytest.fixture(scope="module")
 def documents(store: TokenStore) -> Documents:
-    return in_split(store.split("train"))[:90]
+    return documents_of(store.split("train"))[:90]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -276,12 +274,14 @@ def test_ids_documents_and_order_are_those_of_the_other_tool(
     place = entries[0] if len(entries) == 1 else tmp_path / "in"
     ready = convert(Conversion([str(place)], tokenizer, str(tmp_path / "store"), **options))
     ready.verify()
-    assert same(in_split(ready.split("train")), documents)
+    assert same(documents_of(ready.split("train")), documents)
     assert ready.manifest["counts"]["kept"] == len(documents)
-    assert ready.split("train").sentence_ends is None or name in ("megatron", "fairseq")
+    (shard,) = ready.split("train").shards
+    ends = shard.sentence_ends()
     if name in ("megatron", "fairseq"):
-        ends = ready.split("train").sentence_ends
         assert ends is not None and len(ends) == len(in_sentences(documents)[0])
+    else:
+        assert ends is None
     assert (
         convert(Conversion([str(place)], tokenizer, str(tmp_path / "store"), **options)).fingerprint
         == ready.fingerprint
@@ -298,7 +298,7 @@ def test_held_out_documents_follow_from_their_ids(documents: Documents, tokenize
         ready = convert(
             Conversion([str(place)], tokenizer, str(tmp_path / f"{name}-store"), ConvertOptions(valid_fraction=0.2))
         )
-        sides.append({one.tobytes() for one in in_split(ready.split("valid"))})
+        sides.append({one.tobytes() for one in documents_of(ready.split("valid"))})
     assert sides[0] == sides[1] and 5 < len(sides[0]) < 40
 
 
@@ -404,7 +404,9 @@ def test_special_tokens_are_refused_stripped_or_removed(
         return convert(Conversion([str(tmp_path / name)], tokenizer, str(tmp_path / f"{name}-{how}"), options))
 
     stripped, removed = converted("framed", "strip"), converted("inside", "remove")
-    assert same(in_split(stripped.split("train")), documents) and same(in_split(removed.split("train")), documents)
+    assert same(documents_of(stripped.split("train")), documents) and same(
+        documents_of(removed.split("train")), documents
+    )
     assert stripped.manifest["counts"]["special_tokens"] == 3 * len(documents)
     assert removed.manifest["counts"]["special_tokens"] == 4 * len(documents)
     for name, how in (("framed", "refuse"), ("inside", "strip")):
@@ -432,7 +434,7 @@ def test_the_end_of_documents_has_the_offset_and_is_somewhere(
         with pytest.raises(InputError, match=said):
             raise_as_line(lambda end=end, offset=offset: converted(end, offset))  # type: ignore[misc]
         assert not (tmp_path / "store").exists()
-    assert same(in_split(converted("</s>").split("train")), [*documents, documents[0]])
+    assert same(documents_of(converted("</s>").split("train")), [*documents, documents[0]])
     assert "b.bin has no id -3: it becomes one document" in capsys.readouterr().err
 
 
@@ -468,15 +470,16 @@ def arrow_folder(documents: Documents, tmp_path_factory: pytest.TempPathFactory)
     return folder
 
 
-def test_rows_are_those_of_the_converted_store(arrow_folder: Path, tokenizer: str, tmp_path: Path) -> None:
-    own = convert(
-        Conversion(
-            [str(arrow_folder / "shards")],
-            tokenizer,
-            str(tmp_path / "store"),
-            ConvertOptions(valid_fraction=0.2, token_offset=200),
-        )
-    )
+def test_rows_are_those_of_converted_stores(arrow_folder: Path, tokenizer: str, tmp_path: Path) -> None:
+    """Each file is a shard, as in a store that has a shard of each."""
+    options = ConvertOptions(valid_fraction=0.2, token_offset=200)
+    files = sorted((arrow_folder / "shards").rglob("*.arrow"))
+    parts = [
+        convert(Conversion([str(file)], tokenizer, str(tmp_path / f"{number}"), options))
+        for number, file in enumerate(files)
+    ]
+    own = SimpleNamespace(location="own", vocabulary=parts[0].vocabulary, fingerprint="0" * 64)
+    own.split = lambda side: Split([shard for part in parts for shard in part.split(side).shards])
     direct = config(arrow_folder, tokenizer)
     there = open_store(direct.data)
     loaders = [Loader(direct, own), Loader(direct, there)]
@@ -490,12 +493,16 @@ def test_rows_are_those_of_the_converted_store(arrow_folder: Path, tokenizer: st
     ]
     for left, right in zip(*held_out, strict=True):
         assert np.array_equal(left.input_ids, right.input_ids) and np.array_equal(left.labels, right.labels)
-    for side in ("train", "valid"):
-        assert there.manifest["splits"][side] == own.manifest["splits"][side]
-        assert there.origin(side, 3) == own.origin(side, 3)  # type: ignore[arg-type]
-        counted = [one.split(side).counts(400) for one in (own, there)]  # type: ignore[arg-type]
+    sides: tuple[SplitName, ...] = ("train", "valid")
+    for side in sides:
+        for name in ("documents", "tokens"):
+            total = sum(part.manifest["splits"][side][name] for part in parts)
+            assert there.manifest["splits"][side][name] == total
+        assert there.origin(side, 1) == parts[0].origin(side, 1)
+        counted = [one.split(side).counts(400) for one in (own, there)]
         assert np.array_equal(*counted)
-        assert np.array_equal(own.source_numbers(side), there.source_numbers(side))  # type: ignore[arg-type]
+        sources = [there.source_numbers(side, number).tolist() for number in range(len(there.split(side).shards))]
+        assert sources == [[number] * part.split(side).documents for number, part in enumerate(parts)]
     assert open_store(direct.data).fingerprint == there.fingerprint
     other = config(arrow_folder, tokenizer, valid_fraction=0.3)
     assert open_store(other.data).fingerprint != there.fingerprint
@@ -504,7 +511,10 @@ def test_rows_are_those_of_the_converted_store(arrow_folder: Path, tokenizer: st
 def test_arrow_files_beside_our_own_store_in_one_run(
     arrow_folder: Path, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A mixture with Arrow files has the rows of the mixture with the store that was converted from them."""
+    """A mixture with an Arrow file has the rows of the mixture with the store that was converted from it."""
+    (tmp_path / "shards").mkdir()
+    shutil.copy(arrow_folder / "shards" / "news" / "b.arrow", tmp_path / "shards")
+    arrow_folder = tmp_path
     keys = {"tokenizer": tokenizer, "token_offset": 200, "valid_fraction": 0.2}
     options = ConvertOptions(valid_fraction=0.2, token_offset=200)
     own = convert(Conversion([str(arrow_folder / "shards")], tokenizer, str(tmp_path / "store"), options)).location
@@ -520,7 +530,7 @@ def test_arrow_files_beside_our_own_store_in_one_run(
     for step in range(30):
         for left, right in zip(*(loader.batches(step) for loader in loaders), strict=True):
             assert np.array_equal(left.input_ids, right.input_ids) and np.array_equal(left.labels, right.labels)
-    origins = [open_store(mixed(first).data).origin("train", number) for first in kinds for number in (3, 80)]
+    origins = [open_store(mixed(first).data).origin("train", number) for first in kinds for number in (3, 20)]
     assert origins[:2] == origins[2:]
 
     file, place, cpu = tmp_path / "config.yaml", str(tmp_path / "run"), ["--device", "cpu"]
@@ -811,7 +821,7 @@ def test_what_cannot_be_mapped_is_counted(
     count = sum(int((one == lacking).sum()) for one in documents)
     assert ready.manifest["counts"]["unknown_tokens"] == count > 0
     known = [np.where(one == lacking, words.unk, one) for one in documents]
-    assert same(in_split(ready.split("train")), known)
+    assert same(documents_of(ready.split("train")), known)
     assert "1 are not, such as 'absent'" in capsys.readouterr().err
 
 
@@ -824,7 +834,7 @@ def test_a_dictionary_of_numbers_needs_its_encoder(documents: Documents, tokeniz
         convert(Conversion([str(tmp_path / "bin")], tokenizer, str(tmp_path / "store"), ALL))
     encoder = str(tmp_path / "encoder.json")
     ready = convert(Conversion([str(tmp_path / "bin")], tokenizer, str(tmp_path / "store"), ALL, encoder=encoder))
-    assert same(in_split(ready.split("train")), documents)
+    assert same(documents_of(ready.split("train")), documents)
 
 
 def test_shards_of_fairseq_by_colons_and_what_it_held_out(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
@@ -833,8 +843,8 @@ def test_shards_of_fairseq_by_colons_and_what_it_held_out(documents: Documents, 
     for ending in (".bin", ".idx"):
         os.rename(tmp_path / "shard1" / f"train{ending}", tmp_path / "shard1" / f"valid{ending}")
     ready = convert(Conversion([f"{tmp_path}/shard0:{tmp_path}/shard1"], tokenizer, str(tmp_path / "store")))
-    assert same(in_split(ready.split("train")), documents[:50])
-    assert same(in_split(ready.split("valid")), documents[50:])
+    assert same(documents_of(ready.split("train")), documents[:50])
+    assert same(documents_of(ready.split("valid")), documents[50:])
 
 
 def test_compressed_arrow_is_converted_and_not_mapped(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
@@ -843,7 +853,7 @@ def test_compressed_arrow_is_converted_and_not_mapped(documents: Documents, toke
         raise_as_line(lambda: open_store(config(tmp_path, tokenizer).data))
     options = ConvertOptions(valid_fraction=0.0, token_offset=200)
     ready = convert(Conversion([str(tmp_path / "shards")], tokenizer, str(tmp_path / "store"), options))
-    assert same(in_split(ready.split("train")), documents)
+    assert same(documents_of(ready.split("train")), documents)
 
 
 @pytest.mark.parametrize(
@@ -886,14 +896,14 @@ def test_a_store_is_written_for_other_tools(
     }
     for side, place in zip(("train", "valid"), places[kind], strict=True):
         back = convert(Conversion([str(folder / place)], tokenizer, str(tmp_path / side), ALL))
-        assert same(in_split(back.split("train")), in_split(store.split(side)))  # type: ignore[arg-type]
+        assert same(documents_of(back.split("train")), documents_of(store.split(side)))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="is not empty"):
         write_out(store, str(folder), kind)
     if kind == "arrow":  # which brings its tokenizer and its counts
         from maskwright.core.data_config import Arrow
 
         direct = ArrowStore(str(folder / "train"), Arrow(valid_fraction=0.0))
-        assert same(in_split(direct.split("train")), in_split(store.split("train")))
+        assert same(documents_of(direct.split("train")), documents_of(store.split("train")))
         whole: list[Any] = [
             ArrowStore(str(folder), Arrow()),
             convert(Conversion([str(folder)], tokenizer, str(tmp_path / "whole"))),
@@ -901,7 +911,7 @@ def test_a_store_is_written_for_other_tools(
         assert whole[0].fingerprint != ArrowStore(str(folder), Arrow(), all_held_out=True).fingerprint
         for both in whole:
             for side in ("train", "valid"):
-                assert same(in_split(both.split(side)), in_split(store.split(side)))  # type: ignore[arg-type]
+                assert same(documents_of(both.split(side)), documents_of(store.split(side)))  # type: ignore[arg-type]
 
 
 def test_megatron_gets_large_vocabularies_as_int32(tmp_path: Path) -> None:
@@ -920,7 +930,7 @@ def test_datasets_reads_what_is_written(store: TokenStore, tmp_path: Path) -> No
     datasets = pytest.importorskip("datasets")
     write_out(store, str(tmp_path / "out"), "datasets")
     loaded = datasets.load_from_disk(str(tmp_path / "out"))["validation"]["input_ids"]
-    assert same([np.array(one) for one in loaded], in_split(store.split("valid")))
+    assert same([np.array(one) for one in loaded], documents_of(store.split("valid")))
 
 
 def test_what_datasets_saves_is_read(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
@@ -928,7 +938,7 @@ def test_what_datasets_saves_is_read(documents: Documents, tokenizer: str, tmp_p
     whole = datasets.Dataset.from_dict({"input_ids": [one.tolist() for one in documents]})
     whole.save_to_disk(str(tmp_path / "saved"), num_shards=3)
     ready = convert(Conversion([str(tmp_path / "saved")], tokenizer, str(tmp_path / "store"), ALL))
-    assert same(in_split(ready.split("train")), documents)
+    assert same(documents_of(ready.split("train")), documents)
     whole.shuffle(seed=0).save_to_disk(str(tmp_path / "shuffled"))
     if json.loads((tmp_path / "shuffled" / "state.json").read_text()).get("_indices_data_files"):
         with pytest.raises(InputError, match="flatten_indices"):
@@ -949,7 +959,7 @@ def test_what_streaming_writes_is_read(
         for number, one in enumerate(documents):
             writer.write({"id": str(number), "input_ids": one.astype(np.uint16)})
     ready = convert(Conversion([str(tmp_path / "in")], tokenizer, str(tmp_path / "store"), ALL))
-    assert same(in_split(ready.split("train")), documents)
+    assert same(documents_of(ready.split("train")), documents)
 
 
 def test_what_datatrove_writes_is_read(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
@@ -960,7 +970,7 @@ def test_what_datatrove_writes_is_read(documents: Documents, tokenizer: str, tmp
         file.write(one.tolist(), None)
     file.close()
     ready = convert(Conversion([str(tmp_path / "in")], tokenizer, str(tmp_path / "store"), ALL))
-    assert same(in_split(ready.split("train")), documents)
+    assert same(documents_of(ready.split("train")), documents)
 
 
 def test_megatron_agrees(store: TokenStore, documents: Documents, tokenizer: str, tmp_path: Path) -> None:
@@ -968,10 +978,10 @@ def test_megatron_agrees(store: TokenStore, documents: Documents, tokenizer: str
     module = pytest.importorskip("megatron.core.datasets.indexed_dataset")
     write_out(store, str(tmp_path / "out"), "megatron")
     theirs = module.IndexedDataset(str(tmp_path / "out" / "valid_text_document"))
-    assert same([theirs[number].astype(np.int64) for number in range(len(theirs))], in_split(store.split("valid")))
+    assert same([theirs[number].astype(np.int64) for number in range(len(theirs))], documents_of(store.split("valid")))
     builder = module.IndexedDatasetBuilder(str(tmp_path / "text_document.bin"), dtype=np.uint16)
     for one in documents:
         builder.add_document(one, [len(one) // 2, len(one) - len(one) // 2])
     builder.finalize(str(tmp_path / "text_document.idx"))
     ready = convert(Conversion([str(tmp_path / "text_document")], tokenizer, str(tmp_path / "store"), ALL))
-    assert same(in_split(ready.split("train")), documents)
+    assert same(documents_of(ready.split("train")), documents)

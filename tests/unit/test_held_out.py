@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import documents
+from reference.stored import documents_of
 
 import maskwright
 from maskwright.cli.main import run
@@ -130,9 +131,7 @@ def test_what_is_no_held_out_set_is_refused(config: Config, corpus: Path, tokeni
 
 def texts(store: TokenStore, side: Any) -> list[str]:
     split, words = store.split(side), load_tokenizer(store.tokenizer_folder, special_tokens_are_text=False)
-    starts = np.concatenate([[0], split.document_ends[:-1]])
-    spans = zip(starts, split.document_ends - starts, strict=True)
-    return [words.decode(split.gather(np.array([a]), np.array([n])).tolist()).strip() for a, n in spans]
+    return [words.decode(ids.tolist()).strip() for ids in documents_of(split)]
 
 
 @pytest.mark.parametrize("keep_duplicates", [False, True])

@@ -1,33 +1,32 @@
 from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import documents
 from reference import oracles
+from reference.stored import rows_of, shard_of
 
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import StoreError
 from maskwright.data.loader import Loader, validation_batches
-from maskwright.data.packing import plan
-from maskwright.data.rows import Rows, open_rows
+from maskwright.data.rows import open_rows
 from maskwright.data.store import Split, TokenStore
 from maskwright.text.tokenizer import load_tokenizer
 
 
-def stories(store: TokenStore, side: str) -> list[list[list[int]]]:
-    """Each document's sentences as ids, cut from the store one by one."""
+def stories(store: TokenStore, side: str) -> list[list[list[list[int]]]]:
+    """Of each shard each document's sentences as ids, cut from the store one by one."""
     split = store.split("train" if side == "train" else "valid")
-    tokens = np.concatenate([np.asarray(shard) for shard in split.shards]).tolist()
-    sentences, begin = [], 0
-    for end in split.sentence_ends.tolist():
-        sentences.append((end, tokens[begin:end]))
-        begin = end
-    result: list[list[list[int]]] = []
-    begin = 0
-    for end in split.document_ends.tolist():
-        result.append([ids for stop, ids in sentences if begin < stop <= end])
-        begin = end
+    result: list[list[list[list[int]]]] = []
+    for number, shard in enumerate(split.shards):
+        tokens, ends = split.ids(number).tolist(), shard.sentence_ends()
+        assert ends is not None
+        sentences = [(end, tokens[begin:end]) for begin, end in pairwise([0, *ends.tolist()])]
+        borders = pairwise([0, *shard.document_ends().tolist()])
+        result.append([[ids for stop, ids in sentences if begin < stop <= end] for begin, end in borders])
     return result
 
 
@@ -35,37 +34,33 @@ def stories(store: TokenStore, side: str) -> list[list[list[int]]]:
 def test_rows_of_short_documents_in_many_shards_equal_slow_twin(seed: int) -> None:
     """Shards of a few tokens, sentences of one: every border of a shard is the border of a row or a frame somewhere."""
     generator = np.random.default_rng(seed)
-    shards, documents_, sentences = [], [], []
-    texts: list[list[list[int]]] = []
-    total = 0
+    shards, texts = [], list[list[list[list[int]]]]()
     for _ in range(6):
-        tokens: list[int] = []
+        tokens, documents_, sentences = list[int](), list[int](), list[int]()
+        texts.append([])
         for _ in range(int(generator.integers(1, 4))):
             text = [
                 generator.integers(5, 99, int(generator.integers(1, 6))).tolist()
                 for _ in range(generator.integers(1, 4))
             ]
-            texts.append(text)
+            texts[-1].append(text)
             for part in text:
                 tokens += part
-                sentences.append(total + len(tokens))
-            documents_.append(total + len(tokens))
-        shards.append(np.array(tokens, np.uint16))
-        total += len(tokens)
-    start = np.concatenate([[0], np.cumsum([len(shard) for shard in shards])])
-    split = Split(tuple(shards), start, np.array(documents_), lambda: np.array(sentences))
-    full = Rows(split, plan(split.document_ends, split.sentence_ends, 9, "full_sentences"), 0, 1, 2, 99, "here")
+                sentences.append(len(tokens))
+            documents_.append(len(tokens))
+        shards.append(shard_of(tokens, documents_, sentences))
+    split = Split(shards)
+    full, packed = (rows_of(split, 9, packing) for packing in ("full_sentences", "documents"))
     ids, _, segments = full.materialize(np.arange(full.plan.rows))
     found = [row[mask > 0].tolist() for row, mask in zip(ids, segments, strict=True)]
-    assert found == oracles.full_sentences(texts, 9, 0, 2)
-    packed = Rows(split, plan(split.document_ends, None, 9, "documents"), 0, 1, 2, 99, "here")
+    assert found == [row for some in texts for row in oracles.full_sentences(some, 9, 0, 2)]
     ids, _, segments = packed.materialize(np.arange(packed.plan.rows))
     chunks = [
         tuple(ids[row][segments[row] == segment].tolist())
         for row in range(packed.plan.rows)
         for segment in range(1, segments[row].max() + 1)
     ]
-    whole = [[i for part in text for i in part] for text in texts]
+    whole = [[i for part in text for i in part] for some in texts for text in some]
     expected = [(0, *ids[i : i + 7], 2) for ids in whole for i in range(0, len(ids), 7)]
     assert sorted(chunks) == sorted(expected)
 
@@ -77,7 +72,12 @@ def test_store_crosses_shards(store: TokenStore) -> None:
 def test_store_holds_the_ids_of_the_documents(store: TokenStore, tokenizer: str) -> None:
     encoder = load_tokenizer(tokenizer, special_tokens_are_text=True)
     expected = {tuple(encoder.encode(" ".join(lines), add_special_tokens=False).ids) for lines in documents(300)}
-    found = {tuple(i for ids in story for i in ids) for side in ("train", "valid") for story in stories(store, side)}
+    found = {
+        tuple(i for ids in story for i in ids)
+        for side in ("train", "valid")
+        for some in stories(store, side)
+        for story in some
+    }
     assert found == expected
 
 
@@ -85,18 +85,21 @@ def test_store_holds_the_ids_of_the_documents(store: TokenStore, tokenizer: str)
 def test_full_sentences_equal_slow_twin(store: TokenStore, seq_len: int) -> None:
     rows = open_rows(store, "train", seq_len, "full_sentences")
     ids, positions, segments = rows.materialize(np.arange(rows.plan.rows))
-    expected = oracles.full_sentences(stories(store, "train"), seq_len, rows.bos, rows.eos)
+    words = store.vocabulary
+    expected = [
+        row for some in stories(store, "train") for row in oracles.full_sentences(some, seq_len, words.bos, words.eos)
+    ]
     assert len(expected) == rows.plan.rows
     for row, wanted in enumerate(expected):
         size = len(wanted)
-        assert ids[row].tolist() == wanted + [rows.pad] * (seq_len - size)
+        assert ids[row].tolist() == wanted + [words.pad] * (seq_len - size)
         assert segments[row].tolist() == [1] * size + [0] * (seq_len - size)
         assert positions[row, :size].tolist() == list(range(size))
 
 
 @pytest.mark.parametrize("seq_len", [16, 128])
 def test_document_rows_are_framed_chunks_of_documents(store: TokenStore, seq_len: int) -> None:
-    rows = open_rows(store, "train", seq_len, "documents")
+    rows, words = open_rows(store, "train", seq_len, "documents"), store.vocabulary
     ids, positions, segments = rows.materialize(np.arange(rows.plan.rows))
     chunks = []
     for row in range(rows.plan.rows):
@@ -104,11 +107,11 @@ def test_document_rows_are_framed_chunks_of_documents(store: TokenStore, seq_len
             place = np.flatnonzero(segments[row] == segment)
             assert positions[row, place].tolist() == list(range(len(place)))
             chunk = ids[row, place].tolist()
-            assert (chunk[0], chunk[-1]) == (rows.bos, rows.eos)
+            assert (chunk[0], chunk[-1]) == (words.bos, words.eos)
             chunks.append(tuple(chunk[1:-1]))
-        assert (ids[row][segments[row] == 0] == rows.pad).all()
+        assert (ids[row][segments[row] == 0] == words.pad).all()
     expected = []
-    for story in stories(store, "train"):
+    for story in (story for some in stories(store, "train") for story in some):
         whole = [i for sentence in story for i in sentence]
         expected += [tuple(whole[i : i + seq_len - 2]) for i in range(0, len(whole), seq_len - 2)]
     assert sorted(chunks) == sorted(expected)
@@ -157,15 +160,14 @@ def test_long_spans_are_copied_as_short_ones_are_gathered(seed: int, monkeypatch
     """The two ways of `Split.gather` agree on every token that a frame does not overwrite."""
     generator = np.random.default_rng(seed)
     sizes = [2000, 900, 1500]
-    shards = tuple(generator.integers(5, 60_000, size).astype(np.uint16) for size in sizes)
-    shard_start = np.concatenate([[0], np.cumsum(sizes)])
-    split = Split(shards, shard_start, shard_start[1:], None)
+    shards = [generator.integers(5, 60_000, size).astype(np.uint16) for size in sizes]
+    split = Split([shard_of(ids.tolist(), [len(ids)]) for ids in shards])
     shard = generator.integers(0, 3, 6)
     length = generator.integers(130, 400, 6)
     within = np.array([generator.integers(1, sizes[s] - n + 1) for s, n in zip(shard, length, strict=True)])
     within[0] = sizes[shard[0]] - length[0]  # to the very end of its shard
     after = generator.integers(0, 3, 6)
-    arguments = (shard_start[shard] + within, length, np.ones(6, np.int64), after)
+    arguments = (shard, within, length, np.ones(6, np.int64), after)
     copied = split.gather(*arguments)
     monkeypatch.setattr("maskwright.data.store.LONG_SPAN_TOKENS", 10**9)
     gathered = split.gather(*arguments)
@@ -204,8 +206,10 @@ def test_some_workers_alone_get_the_batches_they_get_among_all(
 
 
 def test_ends_of_sentences_are_read_only_where_they_are_used(
-    store: TokenStore, monkeypatch: pytest.MonkeyPatch
+    store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And the second time, nothing is."""
+    monkeypatch.setenv("MASKWRIGHT_CACHE", str(tmp_path))
     read = list[str]()
     numbers = TokenStore._numbers
 
@@ -218,3 +222,8 @@ def test_ends_of_sentences_are_read_only_where_they_are_used(
     assert {*read} == {"documents"}
     open_rows(store, "train", 32, "full_sentences")
     assert {*read} == {"documents", "sentences"}
+    read.clear()
+    for packing in ("documents", "full_sentences"):
+        rows = open_rows(store, "train", 32, packing)  # type: ignore[arg-type]
+        rows.materialize(np.arange(rows.plan.rows))
+    assert not read

@@ -16,7 +16,7 @@ from maskwright.data import mixing
 from maskwright.data.loader import Loader
 from maskwright.data.mixing import counts_in_block, mixed_order, weights_by_size
 from maskwright.data.opening import make_loader, open_store
-from maskwright.data.order import order
+from maskwright.data.order import RowOrder, order
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
@@ -68,7 +68,7 @@ def test_mixed_order_equals_slow_twin(
 ) -> None:
     monkeypatch.setattr(mixing, "BLOCK", 64)
     expected = slow_mixture(sizes, weights, most, 700)
-    mixed = mixed_order(SEED, sizes, weights, most)
+    mixed = mixed_order(SEED, [RowOrder(SEED, size) for size in sizes], sizes, weights, most)
     assert (mixed.end is None) == (None in most) and (mixed.end or 700) <= 700
     assert len(expected) == (mixed.end or 700)
     epochs, rows = mixed.at(np.arange(len(expected)))
@@ -88,7 +88,8 @@ def test_mixed_order_equals_slow_twin(
 
 
 def test_blocks_have_the_weights_and_every_epoch_has_each_row_once() -> None:
-    mixed = mixed_order(SEED, [40_000, 10_000], [0.7, 0.3], [None, None])
+    sizes = [40_000, 10_000]
+    mixed = mixed_order(SEED, [RowOrder(SEED, size) for size in sizes], sizes, [0.7, 0.3], [None, None])
     assert mixed.shares.stretches[0].counts.tolist() == [45_875, 19_661]
     epochs, rows = mixed.at(np.arange(mixing.BLOCK))
     small = rows >= 40_000

@@ -1,12 +1,10 @@
 import itertools
-import tracemalloc
 
 import numpy as np
 import pytest
 from reference import oracles
 
 from maskwright.core.errors import StoreError
-from maskwright.data import packing
 from maskwright.data.packing import best_fit, plan, plan_documents
 
 
@@ -33,10 +31,12 @@ def test_best_fit_leaves_little_room() -> None:
 def test_documents_are_cut_into_chunks_that_cover_each_token_once() -> None:
     ends = np.cumsum(np.random.default_rng(1).integers(1, 200, 500))
     layout = plan_documents(ends, 64)
-    covered = np.concatenate([np.arange(s, s + n) for s, n in zip(layout.start, layout.length, strict=True)])
+    pieces = layout.all_pieces()
+    covered = np.concatenate([np.arange(s, s + n) for s, n in zip(pieces.start, pieces.length, strict=True)])
     assert np.array_equal(np.sort(covered), np.arange(ends[-1]))
-    assert layout.length.max() <= 62
-    document_of = np.searchsorted(ends, [layout.start, layout.start + layout.length - 1], side="right")
+    assert layout.totals() == (ends[-1], 2 * len(pieces.start))
+    assert pieces.length.max() <= 62
+    document_of = np.searchsorted(ends, [pieces.start, pieces.start + pieces.length - 1], side="right")
     assert (document_of[0] == document_of[1]).all()
 
 
@@ -74,27 +74,18 @@ def rows_one_by_one(documents: np.ndarray, sentences: np.ndarray, seq_len: int) 
     return rows
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 7, 1 << 18])
-def test_full_sentences_planned_in_parts_equal_slow_twin(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "SENTENCES_AT_ONCE", at_once)
+def test_full_sentences_equal_slow_twin() -> None:
     for seed in range(40):
         documents, sentences = made_sentences(seed, 1 + 3 * seed)
         for seq_len in (4, 9, 30):
             layout = plan(documents, sentences, seq_len, "full_sentences")
-            units = [*zip(layout.start.tolist(), layout.length.tolist(), layout.eos.tolist(), strict=True)]
+            pieces = layout.all_pieces()
+            units = [*zip(pieces.start.tolist(), pieces.length.tolist(), pieces.eos.tolist(), strict=True)]
             found = [units[a:b] for a, b in itertools.pairwise(layout.first.tolist())]
             assert found == rows_one_by_one(documents, sentences, seq_len)
-            assert np.flatnonzero(layout.bos).tolist() == layout.first[:-1].tolist()
-
-
-def test_full_sentences_need_little_memory_beside_their_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "SENTENCES_AT_ONCE", 1 << 12)
-    sentences = np.cumsum(np.random.default_rng(2).integers(10, 40, 400_000))
-    documents = sentences[9::10]
-    tracemalloc.start()
-    try:
-        layout = plan(documents, sentences, 512, "full_sentences")
-        kept, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert layout.rows > 10_000 and peak < 1.2 * kept
+            assert np.flatnonzero(pieces.bos).tolist() == layout.first[:-1].tolist()
+            assert layout.totals() == (sentences[-1], layout.rows + int(pieces.eos.sum()))
+            some = np.random.default_rng(seed).integers(0, layout.rows, 7)
+            alone = [layout.pieces(np.array([row])) for row in some]
+            for one, wanted in zip(layout.pieces(some), zip(*alone, strict=True), strict=True):
+                assert np.array_equal(one, np.concatenate(wanted))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from conftest import small_config
 from reference import oracles
+from reference.stored import shard_of
 
 from maskwright.core.config import RunConfig, build_config
 from maskwright.core.errors import ConfigError
@@ -20,7 +21,8 @@ from maskwright.data.loader import Loader
 from maskwright.data.mixing import MixedOrder
 from maskwright.data.mixture import MixedRows
 from maskwright.data.opening import make_loader, open_store
-from maskwright.data.rows import Rows
+from maskwright.data.order import SEED_OF_SHARDS
+from maskwright.data.rows import Rows, open_rows
 from maskwright.data.store import Split, TokenStore
 from maskwright.data.stream import SEED_OF_DOCUMENTS, Place, Stream
 from maskwright.model.config import config_at
@@ -140,29 +142,37 @@ def test_the_learning_rate_goes_from_phase_to_phase() -> None:
 # ---- which text ----------------------------------------------------------------------------------------------------
 
 
-def chunks_of(rows: Rows) -> Counter[tuple[int, int]]:
-    """(start, end) in the split of every piece of every row."""
-    layout = rows.plan
-    ends = layout.start + layout.length
-    return Counter(zip(layout.start.tolist(), ends.tolist(), strict=True))
+def chunks_of(rows: Rows) -> Counter[tuple[int, int, int]]:
+    """(shard, start, end) of every piece of every row."""
+    shard_idx, pieces = rows._pieces(np.arange(rows.plan.rows))
+    ends = pieces.start + pieces.length
+    return Counter(zip(shard_idx.tolist(), pieces.start.tolist(), ends.tolist(), strict=True))
 
 
 def slow_chunks(
-    store: TokenStore, seed: int, seq_len: int, begin: tuple[int, int], end: int | None
-) -> Counter[tuple[int, int]]:
-    """The chunks of one epoch's text from its token `begin[1]` to `end`, or to the epoch's end, document by
-    document."""
-    split, (epoch, skip) = store.split("train"), begin
-    spans = list(zip(split.document_starts.tolist(), split.document_ends.tolist(), strict=True))
-    left = None if end is None else end - skip
-    chunks: Counter[tuple[int, int]] = Counter()
-    for index in range(len(spans)):
-        first, last = spans[oracles.order(seed ^ SEED_OF_DOCUMENTS, epoch, index, len(spans))]
-        skipped = min(skip, last - first)
-        first, skip = first + skipped, skip - skipped
-        last = last if left is None else min(last, first + left)
-        left = None if left is None else left - (last - first)
-        chunks.update((place, min(place + seq_len - 2, last)) for place in range(first, last, seq_len - 2))
+    store: TokenStore, seed: int, seq_len: int, begin: Place, end: Place | None
+) -> Counter[tuple[int, int, int]]:
+    """The chunks of one epoch's text from `begin` to `end`, or to the epoch's end, document by document."""
+    shards = store.split("train").shards
+    in_order = [oracles.order(seed ^ SEED_OF_SHARDS, begin.epoch, place, len(shards)) for place in range(len(shards))]
+    chunks: Counter[tuple[int, int, int]] = Counter()
+    for place, shard_idx in enumerate(in_order):
+        skip = begin.token if place == begin.shards else 0 if place > begin.shards else shards[shard_idx].tokens
+        left = shards[shard_idx].tokens
+        if end is not None and end.epoch == begin.epoch:
+            left = end.token if place == end.shards else left if place < end.shards else 0
+        left -= skip
+        spans = [*zip(*(one.tolist() for one in shards[shard_idx].documents_at()), strict=True)]
+        for index in range(len(spans)):
+            number = begin.epoch * len(shards) + shard_idx
+            first, last = spans[oracles.order(seed ^ SEED_OF_DOCUMENTS, number, index, len(spans))]
+            skipped = min(skip, last - first)
+            first, skip = first + skipped, skip - skipped
+            last = min(last, first + max(left, 0))
+            left -= last - first
+            chunks.update(
+                (shard_idx, place, min(place + seq_len - 2, last)) for place in range(first, last, seq_len - 2)
+            )
     return chunks
 
 
@@ -178,21 +188,26 @@ def phased(config: Config, **keys: Any) -> RunConfig:
 
 def test_each_leg_continues_where_the_last_one_stopped(store: TokenStore, config: Config) -> None:
     loader, split = Loader(phased(config), store), store.split("train")
+    assert len(split.shards) > 2
     stream, place = Stream(store, 0, "documents"), Place()
-    every: Counter[tuple[int, int]] = Counter()
+    every: Counter[tuple[int, int, int]] = Counter()
     for leg, seq_len, rows in zip(loader.legs, (16, 24, 32), (30 * 16 + 20 * 8, 40 * 24, None), strict=True):
         span = stream.span(place, seq_len, rows)
-        expected = slow_chunks(store, 0, seq_len, place, None if rows is None else span.next.token)
+        expected = slow_chunks(store, 0, seq_len, place, None if rows is None else span.next)
         every, place = every + expected, span.next
         assert isinstance(leg.rows, Rows)
         if rows is None:  # the rest of the epoch, and then whole ones
             expected += chunks_of(Loader(config(), store).rows)
         else:
-            sizes = [end - begin + 2 for begin, end in expected.elements()]
-            assert rows <= len(oracles.best_fit_rows(sizes, seq_len)) == leg.rows.plan.rows <= rows + rows // 200 + 1
-            assert place.epoch == 0 and loader.epoch(50 if seq_len == 16 else 90) == place.token / split.tokens
+            by_shard: dict[int, list[int]] = {}
+            for shard_idx, begin, end in expected.elements():
+                by_shard.setdefault(shard_idx, []).append(end - begin + 2)
+            packed = sum(len(oracles.best_fit_rows(sizes, seq_len)) for sizes in by_shard.values())
+            assert rows <= packed == leg.rows.plan.rows <= rows + rows // 200 + 1
+            before = stream.epochs_before(place)
+            assert place.epoch == 0 and loader.epoch(50 if seq_len == 16 else 90) == pytest.approx(before)
         assert chunks_of(leg.rows) == expected
-    assert max(every.values()) == 1 and sum(end - begin for begin, end in every) == split.tokens
+    assert max(every.values()) == 1 and sum(end - begin for _, begin, end in every) == split.tokens
     seen = np.concatenate([loader.row_numbers(step, worker)[1] for step in range(50) for worker in (0, 1)])
     size = loader.legs[0].rows.plan.rows
     assert seen.tolist() == [oracles.order(0, 0, index, size) for index in range(30 * 16 + 20 * 8)]
@@ -202,21 +217,20 @@ def test_each_leg_continues_where_the_last_one_stopped(store: TokenStore, config
 def test_legs_go_through_several_epochs(store: TokenStore, config: Config, packing: Any) -> None:
     """Whole epochs in the middle of a span have the rows of a run without phases; text is read once in each epoch."""
     stream, tokens = Stream(store, 0, packing), store.split("train").tokens
-    whole = {seq_len: stream.whole(seq_len) for seq_len in (16, 32)}
     place, read = Place(), Counter[int]()
-    for seq_len, rows in ((16, whole[16].rows // 3), (32, whole[32].rows * 3), (16, 5), (32, None)):
-        span = stream.span(place, seq_len, rows)
-        parts, layout = span.order.parts, span.rows.plan
-        for part in parts:
-            own = slice(int(layout.first[part.first]), int(layout.first[part.first + part.size]))
-            if part.epochs is not None and part.size < whole[seq_len].rows:
-                read[part.epoch] += int(layout.length[own].sum())
+    for seq_len, rows in ((16, stream.rows_of(16) // 3), (32, stream.rows_of(32) * 3), (16, 5), (32, None)):
+        span, whole = stream.span(place, seq_len, rows), open_rows(store, "train", seq_len, packing)
+        for part in span.order.parts:
+            own = span.rows._pieces(np.arange(part.first, part.first + part.size))
+            if part.epochs is not None and part.size < whole.plan.rows:
+                read[part.epoch] += int(own[1].length.sum())
             else:
-                assert np.array_equal(layout.start[own], whole[seq_len].start)
+                wanted = whole._pieces(np.arange(whole.plan.rows))
+                assert np.array_equal(own[0], wanted[0]) and np.array_equal(own[1].start, wanted[1].start)
         if rows is not None:
             epochs, found = span.order.at(np.arange(rows))
             assert len(set(zip(epochs.tolist(), found.tolist(), strict=True))) == rows
-            assert span.order.epochs(rows) == pytest.approx(span.next.epoch + span.next.token / tokens)
+            assert span.order.epochs(rows) == pytest.approx(stream.epochs_before(span.next))
             assert epochs[-1] == span.next.epoch
         place = span.next
     assert read == {0: tokens, 3: tokens}
@@ -228,19 +242,18 @@ def test_a_leg_of_sentences_is_the_beginning_of_what_it_would_be_without_an_end(
     assert short.rows.plan.rows == 100 and long.rows.plan.rows == 200
     for one, two in zip(short.rows.materialize(np.arange(100)), long.rows.materialize(np.arange(100)), strict=True):
         assert np.array_equal(one, two)
-    after = stream.span(short.next, 32, 1).rows
-    assert after.plan.start[0] == long.rows.plan.start[long.rows.plan.first[100]]
+    after, wanted = stream.span(short.next, 32, 1).rows._pieces(np.array([0])), long.rows._pieces(np.array([100]))
+    assert after[0][0] == wanted[0][0] and after[1].start[0] == wanted[1].start[0]
 
 
 def test_short_texts_that_waste_rows_are_not_left_out(store: TokenStore) -> None:
     """Two texts of more than half a row never share one: so many rows hold far fewer tokens than they have places."""
 
     class Short:
-        location, vocabulary = "here", store.vocabulary
+        location, vocabulary, fingerprint = "here", store.vocabulary, "5" * 64
 
         def split(self, side: str) -> Split:
-            ends = np.arange(20, 6001, 20)
-            return Split((np.zeros(6000, np.uint16),), np.array([0, 6000]), ends, None)
+            return Split([shard_of([0] * 6000, [*range(20, 6001, 20)])])
 
     span = Stream(Short(), 0, "documents").span(Place(), 32, 100)  # type: ignore[arg-type]
     assert span.rows.plan.rows == 100 and 2000 <= span.next.token < 2020

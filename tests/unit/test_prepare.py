@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from reference.stored import documents_of
 
 from maskwright.core.errors import InputError, SourceError, StoreError
 from maskwright.data.prepare import blocks
@@ -120,8 +120,7 @@ def test_duplicates_lengths_and_split(tokenizer: str, tmp_path: Path) -> None:
 
     def texts(store: TokenStore, side: str) -> set[str]:
         split = store.split("train" if side == "train" else "valid")
-        ids, ends = split.gather(np.array([0]), np.array([split.tokens])), split.document_ends
-        return {encoder.decode(ids[a:b].tolist()) for a, b in zip([0, *ends[:-1]], ends, strict=True)}
+        return {encoder.decode(ids.tolist()) for ids in documents_of(split)}
 
     for other in (ready, kept):
         assert not texts(other, "train") & texts(other, "valid")
@@ -142,9 +141,7 @@ def test_split_does_not_depend_on_order_or_neighbours(tokenizer: str, tmp_path: 
             )
         )
         split, encoder = ready.split("valid"), load_tokenizer(tokenizer, special_tokens_are_text=True)
-        ids = split.gather(np.array([0]), np.array([split.tokens]))
-        ends = split.document_ends
-        held_out.append({encoder.decode(ids[a:b].tolist()) for a, b in zip([0, *ends[:-1]], ends, strict=True)})
+        held_out.append({encoder.decode(ids.tolist()) for ids in documents_of(split)})
     assert held_out[1] == held_out[0] & set(lines[::-1][:200])
 
 

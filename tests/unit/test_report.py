@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from conftest import small_config
 from html_page import Page
+from reference.stored import documents_of
 
 from maskwright.core import extras
 from maskwright.core.console import several
@@ -349,11 +350,11 @@ def test_lengths_and_frequencies_are_those_of_a_slow_count(store: TokenStore, mo
     split = store.split("train")
     whole = data_card.token_counts(split, 400)
     monkeypatch.setattr(data_card, "MOST_COUNTED_TOKENS", split.tokens // 4 + 1)
-    monkeypatch.setattr(data_card, "AT_ONCE_TOKENS", 1000)
-    some = data_card.token_counts(split, 400)
-    starts, slow_counts = split.document_starts[::4], np.zeros(400, np.int64)
-    for start, end in zip(starts, split.document_ends[::4], strict=True):
-        np.add.at(slow_counts, split.gather(np.array([start]), np.array([end - start])), 1)
+    monkeypatch.setattr("maskwright.data.store.COUNTED_TOKENS", 1000)
+    some, slow_counts = data_card.token_counts(split, 400), np.zeros(400, np.int64)
+    for shard_idx, shard in enumerate(split.shards):
+        for begin, end in [*zip(*shard.documents_at(), strict=True)][::4]:
+            np.add.at(slow_counts, split.ids(shard_idx)[begin:end], 1)
     assert (some == slow_counts).all() and (some <= whole).all() and 0 < some.sum() < whole.sum()
 
 
@@ -365,9 +366,7 @@ def test_languages_are_those_of_a_slow_count(store: TokenStore, monkeypatch: pyt
     tokenizer = load_tokenizer(store.tokenizer_folder, special_tokens_are_text=False)
     slow: dict[str, int] = {}
     for document in range(0, split.documents, math.ceil(split.documents / most)):
-        start, end = split.document_starts[document], split.document_ends[document]
-        ids = split.gather(np.array([start]), np.array([min(end - start, 256)])).tolist()
-        name = language_of(tokenizer.decode(ids))[0]
+        name = language_of(tokenizer.decode(documents_of(split)[document][:256].tolist()))[0]
         slow[name] = slow.get(name, 0) + 1
     found = languages.languages_of(store, split)
     assert found == slow and list(found.values()) == sorted(slow.values(), reverse=True)

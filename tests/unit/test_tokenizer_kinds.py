@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import transformers
 from conftest import SHARED, small_config
+from reference.stored import documents_of
 from safetensors.numpy import save_file
 from tokenizer_kinds import KINDS, TRAINED, train
 
@@ -164,7 +165,7 @@ def test_store_and_masks(kind: str, corpus: Path, tokenizer_of: Folder, tmp_path
     )
     auto, found = transformers.AutoTokenizer.from_pretrained(folder), ready.vocabulary
     split = ready.split("train")
-    first = split.gather(np.array([0]), split.document_ends[:1]).tolist()
+    first = documents_of(split)[0].tolist()
     text = " ".join(corpus.read_text().split("\n\n")[0].split("\n"))
     assert first == auto(text, add_special_tokens=False)["input_ids"]
     assert auto(text)["input_ids"] == [found.bos, *first, found.eos]

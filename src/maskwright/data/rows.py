@@ -101,6 +101,9 @@ class Rows:
 
     def _pieces(self, rows: Int64) -> tuple[Int64, Pieces]:
         """(the shard of each piece, the pieces) of rows >= 0."""
+        if not len(rows):
+            none = np.zeros(0, np.int64)
+            return none, Pieces(none, none, none, none, none)
         of_block = np.searchsorted(self.first, rows, side="right") - 1
         blocks = np.unique(of_block).tolist()
         found = [self._pieces_in(one, rows[of_block == one]) for one in blocks]
