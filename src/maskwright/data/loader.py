@@ -69,6 +69,12 @@ class Loader:
         """Predicted positions in the largest micro-batch."""
         return max(stage.config.batch.micro_batch_rows * slots_of(stage.config) for stage in self.stages)
 
+    @property
+    def has_several_shards(self) -> bool:
+        """Whether a store has several shards. Then versions before 0.3.0 planned other rows."""
+        sources = self.rows.sources if isinstance(self.rows, MixedRows) else [self.rows]
+        return any(len(source.split.shards) > 1 for source in sources)
+
     def require_rows(self) -> None:
         """Raises `ConfigError` if the sources of a mixture give no more rows before the run ends."""
         last, stage, steps = self.legs[-1], self.stages[-1], self.config.steps

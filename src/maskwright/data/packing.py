@@ -10,7 +10,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -62,21 +64,7 @@ class Plan:
 
     def pieces(self, rows: Int64) -> Pieces:
         """The pieces of these rows."""
-        first = self.first[rows].astype(np.int64)
-        counts = self.first[rows + 1] - first
-        begins = np.cumsum(counts) - counts
-        number = np.arange(counts.sum()) - np.repeat(begins - first, counts)
-        packed = self.length[number].astype(np.int64)
-        length, eos = packed & (END - 1), packed >> (END.bit_length() - 1)
-        bos = eos
-        if not self.segments:
-            bos = np.zeros_like(length)
-            bos[begins] = 1
-        if not self.in_order:
-            return Pieces(counts, self.start[number].astype(np.int64), length, bos, eos)
-        done = np.cumsum(length) - length
-        start = done + np.repeat(self.start[rows].astype(np.int64) - done[begins], counts)
-        return Pieces(counts, start, length, bos, eos)
+        return pieces_of([(self, rows)])
 
     def all_pieces(self) -> Pieces:
         return self.pieces(np.arange(self.rows, dtype=np.int64))
@@ -86,6 +74,34 @@ class Plan:
         ends = int(np.count_nonzero(self.length & LENGTH(END)))
         text = int(np.sum(self.length & LENGTH(END - 1), dtype=np.int64))
         return text, ends + (ends if self.segments else self.rows)
+
+
+def pieces_of(chosen: Sequence[tuple[Plan, Int64]]) -> Pieces:
+    """The pieces of some rows of each plan, one plan after the other."""
+    rows = [0, *accumulate(len(own) for _, own in chosen)]
+    begin, end = np.empty(rows[-1], np.int64), np.empty(rows[-1], np.int64)
+    for (layout, own), low, high in zip(chosen, rows, rows[1:], strict=False):
+        begin[low:high], end[low:high] = layout.first[own], layout.first[own + 1]
+    counts = end - begin
+    ends = np.cumsum(counts)
+    first = ends - counts
+    number = np.arange(ends[-1]) + np.repeat(begin - first, counts)
+    packed, start = np.empty_like(number), np.empty_like(number)
+    borders = [0, *ends[[row - 1 for row in rows[1:]]].tolist()]
+    for (layout, own), at, low, high in zip(chosen, rows, borders, borders[1:], strict=False):
+        packed[low:high] = layout.length[number[low:high]]
+        if not layout.in_order:
+            start[low:high] = layout.start[number[low:high]]
+            continue
+        done = np.cumsum(packed[low:high] & (END - 1)) - (packed[low:high] & (END - 1))
+        begins = first[at : at + len(own)] - low
+        start[low:high] = done + np.repeat(layout.start[own] - done[begins], counts[at : at + len(own)])
+    length, eos = packed & (END - 1), packed >> (END.bit_length() - 1)
+    if chosen[0][0].segments:
+        return Pieces(counts, start, length, eos, eos)
+    bos = np.zeros_like(length)
+    bos[first] = 1
+    return Pieces(counts, start, length, bos, eos)
 
 
 def plan(

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core.errors import StoreError
-from maskwright.data.packing import Packing, Pieces, Plan
+from maskwright.data.packing import Packing, Pieces, Plan, pieces_of
 from maskwright.data.plans import ShardPlans
 from maskwright.data.store import OpenedStore, Split, SplitName
 from maskwright.text.vocabulary import Vocabulary
@@ -105,22 +105,23 @@ class Rows:
             none = np.zeros(0, np.int64)
             return none, Pieces(none, none, none, none, none)
         of_block = np.searchsorted(self.first, rows, side="right") - 1
-        blocks = np.unique(of_block).tolist()
-        found = [self._pieces_in(one, rows[of_block == one]) for one in blocks]
-        if len(found) == 1:
-            return np.full(len(found[0].start), self.blocks[blocks[0]].shard_idx), found[0]
-        counts = np.empty(len(rows), np.int64)
-        for one, some in zip(blocks, found, strict=True):
-            counts[of_block == one] = some.counts
+        sizes = np.bincount(of_block)
+        blocks = np.flatnonzero(sizes).tolist()
+        shards = [self.blocks[one].shard_idx for one in blocks]
+        if len(blocks) == 1:
+            found = pieces_of([(self._layout(blocks[0]), rows - self.first[blocks[0]])])
+            return np.full(len(found.start), shards[0]), found
+        in_order = np.argsort(of_block, kind="stable")
+        own = (rows - self.first[of_block])[in_order]
+        ends = np.cumsum(sizes[blocks]).tolist()
+        borders = zip(blocks, [0, *ends], ends, strict=False)
+        found = pieces_of([(self._layout(one), own[begin:end]) for one, begin, end in borders])
         # Pieces come block by block, and go to where their rows are.
-        by_block = np.argsort(of_block, kind="stable")
-        back = np.argsort(np.repeat(by_block, counts[by_block]), kind="stable")
-        shards = np.repeat([self.blocks[one].shard_idx for one in blocks], [len(some.start) for some in found])
-        joined = [np.concatenate([some[number] for some in found])[back] for number in range(1, 5)]
-        return shards[back], Pieces(counts, *joined)
-
-    def _pieces_in(self, block_idx: int, rows: Int64) -> Pieces:
-        return self._layout(block_idx).pieces(rows - self.first[block_idx])
+        counts = np.empty(len(rows), np.int64)
+        counts[in_order] = found.counts
+        back = np.argsort(np.repeat(in_order, found.counts), kind="stable")
+        shard_idx = np.repeat(np.repeat(shards, sizes[blocks]), found.counts)[back]
+        return shard_idx, Pieces(counts, *(some[back] for some in found[1:]))
 
     def _layout(self, block_idx: int) -> Plan:
         block = self.blocks[block_idx]

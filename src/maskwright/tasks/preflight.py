@@ -76,6 +76,8 @@ class Pretraining:
     def details(self) -> dict[str, Any]:
         fingerprints = {name: held_out.fingerprint for name, held_out in self.validation.items()}
         found: dict[str, Any] = {"validation": fingerprints} if fingerprints else {}
+        if self.loader.has_several_shards:
+            found["row_planning"] = "by shard"
         masks_here = not isinstance(self.store, PregeneratedStore)
         return found | ({"none_is_text": True} if masks_here and none_is_text(self.store.tokenizer_folder) else {})
 

@@ -1,0 +1,207 @@
+"""Rows planned by the shard: what is kept of a plan, what a start costs, and windows of shards."""
+
+from __future__ import annotations
+
+import json
+import os
+import tracemalloc
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from reference import oracles
+from reference.stored import rows_of, shard_of
+
+from maskwright.core.config import RunConfig
+from maskwright.data.loader import Loader
+from maskwright.data.order import SEED_OF_SHARDS, RowOrder, WindowOrder, row_order
+from maskwright.data.packing import Packing
+from maskwright.data.plans import ShardPlans
+from maskwright.data.rows import Rows, open_rows
+from maskwright.data.store import Shard, Split, TokenStore
+
+PACKINGS: tuple[Packing, ...] = ("documents", "full_sentences")
+
+
+def all_rows(rows: Rows) -> list[Any]:
+    return [part.tolist() for part in rows.materialize(np.arange(rows.plan.rows))]
+
+
+def files_of(cache: Path) -> list[Path]:
+    return sorted(cache.rglob("*.columns"))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MASKWRIGHT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_a_plan_is_kept_and_a_damaged_one_is_made_again(store: TokenStore, cache: Path, packing: Packing) -> None:
+    wanted = all_rows(open_rows(store, "train", 32, packing))
+    files = files_of(cache)
+    assert len(files) == len(store.split("train").shards) > 2
+    stamps = [file.stat().st_mtime_ns for file in files]
+    assert all_rows(open_rows(store, "train", 32, packing)) == wanted
+    assert [file.stat().st_mtime_ns for file in files] == stamps
+    whole = files[1].read_bytes()
+    for damaged in (whole[:-9], whole[:40] + bytes([whole[40] ^ 1]) + whole[41:], b"", None):
+        if damaged is None:
+            files[1].unlink()
+        else:
+            files[1].write_bytes(damaged)
+        assert all_rows(open_rows(store, "train", 32, packing)) == wanted
+        assert files[1].read_bytes() == whole
+    (counted,) = cache.rglob("rows.json")
+    right = counted.read_text()
+    for wrong in ("{", "[]", json.dumps({**json.loads(right), "rows": [1]}), right.replace('"rows"', '"lines"')):
+        counted.write_text(wrong)
+        assert all_rows(open_rows(store, "train", 32, packing)) == wanted
+        assert json.loads(counted.read_text()) == json.loads(right)
+
+
+def test_where_no_plan_can_be_kept_rows_are_the_same(
+    store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = all_rows(open_rows(store, "train", 32, "documents"))
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MASKWRIGHT_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr("maskwright.data.plans.MOST_MADE", 2)
+    capsys.readouterr()
+    rows = open_rows(store, "train", 32, "documents")
+    assert all_rows(rows) == wanted and len(rows.plans._kept) == 2
+    assert "rows are planned anew at each start" in capsys.readouterr().err
+
+
+def test_a_few_plans_are_mapped_at_once(store: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = all_rows(open_rows(store, "train", 32, "documents"))
+    monkeypatch.setattr("maskwright.data.plans.MOST_MAPPED", 1)
+    monkeypatch.setattr("maskwright.data.store.MOST_MAPPED", 1)
+    rows = open_rows(store, "train", 32, "documents")
+    assert all_rows(rows) == wanted and len(rows.plans._kept) == len(rows.split._mapped) == 1
+
+
+class MadeUp:
+    """A store of many shards of 64 million tokens, all alike: pages of 300 to 700 tokens, sentences of 20."""
+
+    location = "made up"
+
+    def __init__(self, folder: Path, shards: int) -> None:
+        tokens, self.fingerprint = 64_000_000, f"{shards:06}" * 11
+        with open(folder / "ids", "wb") as file:
+            file.truncate(2 * tokens)  # a hole: it takes no room
+        self.reads = 0
+        sentences = np.arange(20, tokens + 1, 20)
+        pages = sentences[np.cumsum(np.tile([15, 20, 25, 30, 35], tokens // 2_500)) - 1]
+
+        def read(ends: Any) -> Any:
+            self.reads += 1
+            return ends
+
+        ids = np.asarray(np.memmap(folder / "ids", "<u2", "r"))
+        shard = Shard(tokens, len(pages), lambda: ids, lambda: read(pages), lambda: read(sentences))
+        self.made = Split([shard] * shards)
+        self.vocabulary = SimpleNamespace(bos=0, pad=1, eos=2, size=50_265)
+
+    def split(self, _: str) -> Split:
+        return self.made
+
+
+@pytest.mark.parametrize(
+    ("shards", "packing", "seq_len"),
+    [(580, "full_sentences", 512), (4_000, "documents", 512)],
+    ids=["37 billion tokens as RoBERTa packs them", "a terabyte of pages"],
+)
+def test_a_start_costs_the_same_for_any_number_of_shards(
+    shards: int, packing: Packing, seq_len: int, cache: Path, tmp_path: Path
+) -> None:
+    """All plans are made here by planning one shard: the others are links to its file."""
+    one, many = MadeUp(tmp_path, 1), MadeUp(tmp_path, shards)
+    open_rows(one, "train", seq_len, packing)  # type: ignore[arg-type]
+    (plan,), (counted,) = files_of(cache), cache.rglob("rows.json")
+    folder = plan.parent.with_name(plan.parent.name.replace(one.fingerprint[:24], many.fingerprint[:24]))
+    folder.mkdir()
+    for number in range(shards):
+        os.link(plan, folder / f"{number:05}.columns")
+    totals = json.loads(counted.read_text())
+    (folder / "rows.json").write_text(json.dumps({name: some * shards for name, some in totals.items()}))
+    step, peaks = np.arange(256), []
+    for store in (one, many):
+        store.reads = 0
+        store.made = Split(store.made.shards)
+        tracemalloc.start()
+        rows = open_rows(store, "train", seq_len, packing)  # type: ignore[arg-type]
+        order = row_order(1, [block.rows for block in rows.blocks], None)
+        chosen = order.at(10**7 * step)[1]
+        ids, _, _ = rows.materialize(chosen)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert ids.shape == (256, seq_len) and store.reads == 0
+    assert rows.plan.rows == shards * totals["rows"][0] and rows.plan.text_tokens == shards * 64_000_000
+    assert len(np.unique(np.searchsorted(rows.first, chosen, side="right"))) > 150
+    assert peaks[1] - peaks[0] < 12e6, "a few kilobytes a shard: what is counted of it, and 256 maps"
+
+
+# ---- windows ---------------------------------------------------------------------------------------------------------
+
+
+def slow_window_order(seed: int, sizes: list[int], window: int, epoch: int) -> list[int]:
+    """The rows of an epoch in their order."""
+    shards = [oracles.order(seed ^ SEED_OF_SHARDS, epoch, place, len(sizes)) for place in range(len(sizes))]
+    windows, found = [shards[begin : begin + window] for begin in range(0, len(shards), window)], []
+    for number, own in enumerate(windows):
+        rows = [sum(sizes[:shard]) + row for shard in own for row in range(sizes[shard])]
+        key = epoch * (len(windows) + 1) + number
+        found += [rows[oracles.order(seed, key, index, len(rows))] for index in range(len(rows))]
+    return found
+
+
+@pytest.mark.parametrize(("sizes", "window"), [([5, 9, 1, 7, 3], 2), ([4, 4, 4], 1), ([30, 2, 11, 8], 3)])
+def test_rows_in_windows_equal_slow_twin(sizes: list[int], window: int) -> None:
+    order = row_order(7, sizes, window)
+    assert isinstance(order, WindowOrder)
+    wanted = [row for epoch in range(3) for row in slow_window_order(7, sizes, window, epoch)]
+    epochs, rows = order.at(np.arange(3 * sum(sizes)))
+    assert rows.tolist() == wanted and epochs.tolist() == np.repeat(np.arange(3), sum(sizes)).tolist()
+    assert sorted(wanted[: sum(sizes)]) == list(range(sum(sizes)))
+    some = np.random.default_rng(0).permutation(len(wanted))[:20]
+    assert order.at(some)[1].tolist() == [wanted[place] for place in some]
+    assert order.epochs(sum(sizes)) == 1.0
+
+
+def test_as_many_shards_as_there_are_make_no_windows() -> None:
+    for window in (None, 3, 4):
+        assert isinstance(row_order(7, [5, 6, 7], window), RowOrder)
+
+
+def test_a_run_reads_a_few_shards_at_a_time(store: TokenStore, config: Any) -> None:
+    """And reads each row once an epoch, with the masks that it has without windows."""
+    run: RunConfig = config(**{"data.window_shards": 1})
+    loader, whole = Loader(run, store), Loader(config(), store)
+    size, shards = loader.rows.plan.rows, len(store.split("train").shards)
+    steps = size // run.rows_per_step
+    rows = np.concatenate([loader.row_numbers(step, worker)[1] for step in range(steps) for worker in (0, 1)])
+    assert len(set(rows.tolist())) == len(rows)
+    shard_idx = np.searchsorted(loader.rows.first, rows, side="right")
+    assert len(np.flatnonzero(np.diff(shard_idx))) == shards - 1 and len(np.unique(shard_idx)) == shards
+    shown = {}
+    for one in (loader, whole):
+        for step in range(steps):
+            for worker in (0, 1):
+                batch, own = one.batch(step, worker), one.row_numbers(step, worker)[1]
+                for row, ids in zip(own.tolist(), batch.input_ids.tolist(), strict=True):
+                    assert shown.setdefault(row, ids) == ids
+
+
+def test_rows_of_parts_of_shards_are_in_the_order_that_is_asked_for() -> None:
+    split = Split([shard_of([5 + number] * 40, [*range(4, 41, 4)]) for number in range(7)])
+    rows = rows_of(split, 9, "documents")
+    every = all_rows(rows)
+    some = np.random.default_rng(3).integers(0, rows.plan.rows, 60)
+    found = [part.tolist() for part in rows.materialize(some)]
+    assert found == [[part[row] for row in some] for part in every]
+    assert rows.documents(int(some[0])) and rows.work(some)[0] == int(np.count_nonzero(found[2]))
+    assert isinstance(rows.plans, ShardPlans)
