@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from maskwright.data.pregenerated.examples import KEYS
+from maskwright.data.foreign.pregenerated import KEYS
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -18,6 +18,14 @@ def text_of(example: dict[str, Any]) -> list[str]:
     for place, label in zip(example["masked_lm_positions"], example["masked_lm_labels"], strict=True):
         tokens[place] = label
     return tokens
+
+
+def write_epoch(folder: Path, epoch: int, examples: list[tuple[Any, ...]], max_seq_len: int) -> None:
+    """`examples`: values of `KEYS`."""
+    made = [dict(zip(KEYS, example, strict=True)) for example in examples]
+    (folder / f"epoch_{epoch}.json").write_text("".join(json.dumps(one) + "\n" for one in made))
+    metrics = f'{{"num_training_examples": {len(made)}, "max_seq_len": {max_seq_len}}}'
+    (folder / f"epoch_{epoch}_metrics.json").write_text(metrics)
 
 
 def spoil(ours: Path, folder: Path, examples: int, max_seq_len: int, mask_every: int = 5) -> Path:
@@ -33,9 +41,6 @@ def spoil(ours: Path, folder: Path, examples: int, max_seq_len: int, mask_every:
             for place in places:
                 tokens[place] = "[MASK]" if place % 2 else tokens[place]
             tokens[places[0]] = "<pad>" if number == 0 else tokens[places[0]]
-            values = (tokens, [0] * len(tokens), number < 5, places, labels)
-            made.append(dict(zip(KEYS, values, strict=True)))
-        (folder / f"epoch_{epoch}.json").write_text("".join(json.dumps(one) + "\n" for one in made))
-        metrics = f'{{"num_training_examples": {len(made)}, "max_seq_len": {max_seq_len}}}'
-        (folder / f"epoch_{epoch}_metrics.json").write_text(metrics)
+            made.append((tokens, [0] * len(tokens), number < 5, places, labels))
+        write_epoch(folder, epoch, made, max_seq_len)
     return folder

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import time
+from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,21 +23,24 @@ from tokenizer_kinds import with_words
 
 from maskwright.core import storage
 from maskwright.core.config import RunConfig
-from maskwright.core.errors import ConfigError, InputError, StoreError
+from maskwright.core.errors import InputError, StoreError
+from maskwright.data import pregenerated_store
+from maskwright.data.foreign.pregenerated import KEYS, Reader, sha256_of_epoch
+from maskwright.data.foreign.static_masks import ARRAYS, describe, findings
+from maskwright.data.loader import Loader
 from maskwright.data.masking import Masker
-from maskwright.data.pregenerated import generate, store
-from maskwright.data.pregenerated.examples import KEYS, map_arrays
-from maskwright.data.pregenerated.findings import Findings
+from maskwright.data.opening import open_store
+from maskwright.data.pregenerated import generate
 from maskwright.data.pregenerated.generate import PregenerateOptions, pregenerate
-from maskwright.data.pregenerated.loader import PregeneratedLoader
 from maskwright.data.pregenerated.repair import repair
-from maskwright.data.pregenerated.store import PregeneratedStore
+from maskwright.data.pregenerated_store import open_epochs
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
+from maskwright.data.store import Split
 from maskwright.run.directory import RunDirectory
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import load_tokenizer
-from maskwright.text.vocabulary import read_vocabulary, token_strings
+from maskwright.text.vocabulary import read_vocabulary, token_ids, token_strings
 from maskwright.training import checkpoint
 
 OPTIONS = PregenerateOptions(epochs_to_generate=2, max_seq_len=48, max_predictions_per_seq=6, do_whole_word_mask=True)
@@ -52,6 +58,25 @@ def ours(corpus: Path, tokenizer: str, tmp_path_factory: pytest.TempPathFactory)
 @pytest.fixture
 def theirs(tokenizer: str, ours: Path, tmp_path: Path) -> Path:
     return spoil(ours, tmp_path / "theirs", 60, max_seq_len=48)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MASKWRIGHT_CACHE", str(folder))
+        yield folder
+
+
+def numbered(folder: Path) -> list[tuple[int, int, dict[str, Any]]]:
+    """(epoch, line, example) of all epochs."""
+    files = (lines(path) for path in sorted(folder.glob("epoch_?.json")))
+    return [(epoch, number, example) for epoch, file in enumerate(files) for number, example in enumerate(file, 1)]
+
+
+def documents_of(split: Split) -> list[list[int]]:
+    pairs = zip(split.document_starts.tolist(), split.document_ends.tolist(), strict=True)
+    return [split.gather(np.array([begin]), np.array([end - begin])).tolist() for begin, end in pairs]
 
 
 def pregenerated(folder: Path, **keys: Any) -> RunConfig:
@@ -127,7 +152,7 @@ def test_any_number_of_workers_a_stop_and_the_binary_twin_give_the_same(
     with pytest.raises(KeyboardInterrupt):
         pregenerate(sources, tokenizer, str(tmp_path / "again"), OPTIONS)
     with pytest.raises(StoreError, match="its generation never finished"):
-        PregeneratedStore(str(tmp_path / "again"))
+        open_epochs(str(tmp_path / "again"))
     monkeypatch.setattr(generate, "write_metrics", writes)
     other = PregenerateOptions(**{**OPTIONS.__dict__, "seed": 1})
     with pytest.raises(InputError, match="unfinished epochs of other text or options"):
@@ -137,12 +162,15 @@ def test_any_number_of_workers_a_stop_and_the_binary_twin_give_the_same(
     pregenerate(sources, tokenizer, str(tmp_path / "binary"), binary)
     for epoch in range(2):
         assert (tmp_path / "again" / f"epoch_{epoch}.json").read_bytes() == (ours / f"epoch_{epoch}.json").read_bytes()
-    stores = [PregeneratedStore(str(folder)) for folder in (ours, tmp_path / "again", tmp_path / "binary")]
-    assert stores[0].fingerprint == stores[1].fingerprint
-    for mine, twin in zip(stores[0].epochs, stores[2].epochs, strict=True):
-        for name in mine.examples.__dataclass_fields__:
-            np.testing.assert_array_equal(getattr(mine.examples, name), getattr(twin.examples, name))
-    stores[2].verify()
+    read = [
+        Reader(str(folder), read_vocabulary(tokenizer), token_ids(tokenizer)) for folder in (ours, tmp_path / "binary")
+    ]
+    for epoch in range(2):
+        for (mine, _), (twin, _) in zip(*(reader.examples(epoch) for reader in read), strict=True):
+            for name in ARRAYS:
+                np.testing.assert_array_equal(getattr(mine, name), getattr(twin, name))
+    stores = [open_epochs(str(folder)) for folder in (ours, tmp_path / "again", tmp_path / "binary")]
+    assert len({store.fingerprint for store in stores}) == 1 and "findings" not in stores[2].manifest
     assert sorted(os.listdir(tmp_path / "again")) == sorted(os.listdir(ours))
     with pytest.raises(InputError, match="already holds pregenerated epochs"):
         pregenerate(sources, tokenizer, str(tmp_path / "binary"), binary)
@@ -169,6 +197,10 @@ def test_pairs_have_a_second_segment_that_follows_or_is_of_another_document(
         assert follows != example["is_random_next"] or example["is_random_next"]
         random_next += example["is_random_next"]
     assert 0.4 < random_next / len(examples) < 0.75  # what is one sentence alone has no next one of its own
+    store = open_epochs(str(tmp_path / "pairs"))
+    places = [int(store.origin("train", number).rpartition(":")[2]) for number in range(store.split("train").documents)]
+    numbers = [number for number, one in enumerate(examples, 1) for _ in range(1 + one["is_random_next"])]
+    assert places == numbers  # of two documents, the halves of a pair are two
     (tmp_path / "one.txt").write_text("One document.\nOf two sentences.\n")
     alone = Sources([str(tmp_path / "one.txt")], layout="sentences")
     with pytest.raises(InputError, match="is one document"):
@@ -209,14 +241,19 @@ def test_long_sentences_and_documents_are_cut_not_lost(
 def test_what_is_wrong_in_others_is_counted_and_repaired(
     theirs: Path, tokenizer: str, tmp_path: Path, cli: Cli
 ) -> None:
-    first = PregeneratedStore(str(theirs), tokenizer)
-    found, expected = first.findings, [e for n in range(2) for e in lines(theirs / f"epoch_{n}.json")]
+    found = Counter[str]()
+    for epoch in range(2):
+        for some, is_unknown in Reader(str(theirs), words := read_vocabulary(tokenizer), token_ids(tokenizer)).examples(
+            epoch
+        ):
+            found.update(findings(some, is_unknown, Masker.of(words), words))
+    expected = [example for _, _, example in numbered(theirs)]
     shown = [(e["tokens"][p], p) for e in expected for p in e["masked_lm_positions"]]
-    assert found.foreign_masks == sum(token == "[MASK]" for token, _ in shown)
-    assert (found.special_replacements, found.foreign_text, found.unknown_tokens) == (2, 10, 0)
-    assert found.split_words > 0.9 * found.long_words > 0
-    warned = " ".join(first.warnings())
-    assert f"{found.foreign_masks:,} of {found.predictions:,} predictions" in warned and "--repair" in warned
+    assert found["foreign_masks"] == sum(token == "[MASK]" for token, _ in shown)
+    assert (found["special_replacements"], found["foreign_text"], found["unknown_tokens"]) == (2, 10, 0)
+    assert found["split_words"] > 0.9 * found["long_words"] > 0
+    told = " ".join(open_epochs(str(theirs), tokenizer).manifest["findings"])
+    assert f"{found['foreign_masks']:,} of {found['predictions']:,} predictions" in told and "--repair" in told
 
     _, left = repair(str(theirs), tokenizer, str(tmp_path / "same"), whole_words=False, seed=0, written="json")
     assert (left.foreign_masks, left.special_replacements, left.foreign_text) == (0, 0, 10)
@@ -229,46 +266,41 @@ def test_what_is_wrong_in_others_is_counted_and_repaired(
     command = ("data", "pregenerate", "--repair", theirs, "--bert_model", tokenizer, "--output_dir", tmp_path / "whole")
     result = cli(*command, "--do-whole-word-mask", "--format", "binary")
     assert result.code == 0 and "what is left:\n  10 of 120 examples" in result.out
-    whole = PregeneratedStore(str(tmp_path / "whole"))
-    counts = [len(example["masked_lm_positions"]) for example in expected]
-    assert (whole.column("predictions") <= np.array(counts)).mean() > 0.98
-    assert whole.column("predictions").sum() > 0.9 * sum(counts)
+    counts = np.array([len(example["masked_lm_positions"]) for example in expected])
+    made = np.concatenate([np.load(tmp_path / "whole" / f"epoch_{epoch}" / "predictions.npy") for epoch in range(2)])
+    assert (made <= counts).mean() > 0.98
+    assert made.sum() > 0.9 * counts.sum()
+    fingerprints = {open_epochs(str(tmp_path / name)).fingerprint for name in ("same", "whole")}
+    assert fingerprints == {open_epochs(str(theirs), tokenizer).fingerprint}  # the text stays
 
 
-def test_training_takes_masks_from_the_files_in_an_order_of_its_own(ours: Path, tokenizer: str) -> None:
-    """A slow twin: the rows of the run, found again among the lines."""
-    config = pregenerated(ours, **{"batch.virtual_workers": 3, "schedule.steps": 400})
-    loader = PregeneratedLoader(config, PregeneratedStore(str(ours)))
-    ids = {token: index for index, token in enumerate(token_strings(tokenizer))}
-    files = [lines(ours / f"epoch_{epoch}.json") for epoch in range(2)]
-    seen: list[tuple[int, int]] = []
-    for step in range(sum(map(len, files)) * 2 // 12 + 1):
-        batches = loader.batches(step)
-        alone = PregeneratedLoader(config, PregeneratedStore(str(ours))).batch(step, 1) if step < 3 else batches[1]
-        np.testing.assert_array_equal(alone.input_ids, batches[1].input_ids)
-        for worker, batch in enumerate(batches):
-            epochs, rows = loader.row_numbers(step, worker)
-            index = batch.predict_index.reshape(4, -1)
-            for row, (epoch, number) in enumerate(zip(epochs.tolist(), rows.tolist(), strict=True)):
-                example = files[epoch % 2][number - len(files[0]) * (epoch % 2)]
-                seen.append((epoch, number))
-                tokens, places = example["tokens"], example["masked_lm_positions"]
-                assert batch.input_ids[row].tolist() == [ids[t] for t in tokens] + [1] * (48 - len(tokens))
-                assert batch.segment_ids[row].tolist() == [1] * len(tokens) + [0] * (48 - len(tokens))
-                weights = batch.weights.reshape(4, -1)[row] > 0
-                assert (index[row][weights] - row * 48).tolist() == places
-                labels = batch.labels.reshape(4, -1)[row][weights].tolist()
-                assert labels == [ids[label] for label in example["masked_lm_labels"]]
-    for epoch in range(4):  # each example once, in another order the second time
-        here = [number for one, number in seen if one == epoch]
-        assert len(set(here)) == len(here) == len(files[epoch % 2]) and here != sorted(here)
-    assert [n for e, n in seen if e == 0] != [n for e, n in seen if e == 2]
-    assert loader.mean_epoch_rows(3.0) == (2 * len(files[0]) + len(files[1])) / 3
-    whole = -(-(2 * len(files[0]) + len(files[1])) // 12)
-    assert 3.0 <= loader.epoch(whole) < 3.2 and loader.epoch(whole - 1) < 3.0
+def test_a_run_reads_the_text_of_the_files_and_counts_each_as_an_epoch(ours: Path, tokenizer: str) -> None:
+    """A slow twin: the documents of the store, found again among the lines; the masks are those of any run."""
+    store, strings = open_epochs(str(ours)), token_strings(tokenizer)
+    examples = [(epoch, number, text_of(example)) for epoch, number, example in numbered(ours)]
+    split = store.split("train")
+    found = [[strings[index] for index in one] for one in documents_of(split)]
+    assert found == [text[1:-1] for _, _, text in examples]
+    origins = [store.origin("train", number) for number in range(split.documents)]
+    assert origins == [f"{ours}/epoch_{epoch}.json:{number}" for epoch, number, _ in examples]
+    assert store.passes == 2 and store.split("valid").documents == 0
+    loader = Loader(pregenerated(ours, **{"schedule.steps": None, "schedule.epochs": 3.0}), store)
+    rows = loader.rows.plan.rows
+    assert loader.config.steps == math.ceil(1.5 * rows / 8) and rows < 0.85 * len(examples)  # short ones share a row
+    assert loader.epoch(loader.config.steps) == pytest.approx(3.0, abs=16 / rows)
+    assert loader.epoch(100) == 2 * 800 / rows
+    batches = [batch for step in range(40) for batch in loader.batches(step)]
+    assert sum(batch.predicted for batch in batches) / sum(batch.text_tokens for batch in batches) == pytest.approx(
+        0.15 * (1 - 2 / 40), rel=0.1
+    )
+    mixed = {"epochs": {"store": str(ours), "format": "pregenerated"}, "again": store.folder}
+    both = open_store(small_config("", **{"data.store": None, "data.mixture": mixed}).data)
+    assert both.manifest["splits"]["train"]["documents"] == 2 * len(examples)
 
 
-def test_a_foreign_mask_is_read_as_transformers_reads_it(theirs: Path, tokenizer: str, tmp_path: Path) -> None:
+def test_a_token_that_the_vocabulary_lacks_is_read_as_transformers_reads_it(
+    theirs: Path, tokenizer: str, tmp_path: Path
+) -> None:
     """`[MASK]` is the unknown token to RoBERTa, also where the vocabulary has a word `None`; and repairs keep that."""
     folder = with_words(tokenizer, tmp_path / "words", "None")
     (folder / "config.json").write_text('{"model_type": "roberta"}')
@@ -276,21 +308,25 @@ def test_a_foreign_mask_is_read_as_transformers_reads_it(theirs: Path, tokenizer
         path.write_text(path.read_text().replace('"masked_lm_labels": ["', '"masked_lm_labels": ["None", "', 1))
         first = path.read_text().replace('"masked_lm_positions": [1', '"masked_lm_positions": [0, 1', 1)
         path.write_text(first.replace('"tokens": ["<s>"', '"tokens": ["[MASK]"', 1))
-    opened, examples = PregeneratedStore(str(theirs), str(folder)), lines(theirs / "epoch_0.json")
+    examples = [example for _, _, example in numbered(theirs)]
+    examples[3]["tokens"][2] = "[MASK]"
+    path = theirs / "epoch_0.json"
+    path.write_text("".join(json.dumps(example) + "\n" for example in examples[:60]))
+    opened = open_epochs(str(theirs), str(folder))
     reader = transformers.AutoTokenizer.from_pretrained(folder)
-    expected = [reader.convert_tokens_to_ids(example["tokens"]) for example in examples]
-    np.testing.assert_array_equal(opened.epochs[0].examples.tokens, np.concatenate(expected))
-    labels = [reader.convert_tokens_to_ids(example["masked_lm_labels"]) for example in examples]
-    np.testing.assert_array_equal(opened.epochs[0].examples.labels, np.concatenate(labels))
-    assert opened.findings.special_predictions == 0
-    _, left = repair(str(theirs), str(folder), str(tmp_path / "same"), whole_words=False, seed=0, written="json")
-    assert left.predictions == opened.findings.predictions
+    special = set(reader.all_special_ids) - {reader.unk_token_id}
+    for found, example in zip(documents_of(opened.split("train")), examples, strict=True):
+        assert found == [one for one in reader.convert_tokens_to_ids(text_of(example)) if one not in special]
+    assert documents_of(opened.split("train"))[3][1] == reader.unk_token_id
+    assert any("1 other token is not in the vocabulary" in finding for finding in opened.manifest["findings"])
+    assert not any("of a special token" in finding for finding in opened.manifest["findings"])
+    repair(str(theirs), str(folder), str(tmp_path / "same"), whole_words=False, seed=0, written="json")
     assert lines(tmp_path / "same" / "epoch_0.json")[0]["masked_lm_labels"][0] == "None"
 
 
 def test_findings_count_one_properly() -> None:
-    one = Findings(examples=1, predictions=2, special_predictions=1, foreign_text=1, unframed=2, unknown_tokens=1)
-    assert one.wrong("<mask>") == [
+    one = Counter(examples=1, predictions=2, special_predictions=1, foreign_text=1, unframed=2, unknown_tokens=1)
+    assert describe(one, mask_token="<mask>", whole_words=True) == [
         "1 other token is not in the vocabulary: another tokenizer made the examples",
         "1 prediction is of a special token",
         "1 of 1 example (100.0%) ends in text of another document without a separator",
@@ -301,20 +337,10 @@ def test_findings_count_one_properly() -> None:
 def test_a_run_resumes_exactly_is_judged_and_exported(
     ours: Path, corpus: Path, tokenizer: str, tmp_path: Path, cli: Cli
 ) -> None:
-    held_out = prepare(
-        Request(
-            Sources([str(corpus)], layout="sentences"),
-            tokenizer,
-            str(tmp_path / "held"),
-            PrepareOptions(valid_fraction=0.5),
-        )
-    )
+    sources, half = Sources([str(corpus)], layout="sentences"), PrepareOptions(valid_fraction=0.5)
+    held_out = prepare(Request(sources, tokenizer, str(tmp_path / "held"), half))
     file = tmp_path / "run.yaml"
     file.write_text(json.dumps(pregenerated(ours, **{"data.validation": held_out.location}).model_dump()))
-    dry = cli("pretrain", file, "--run", tmp_path / "x", "--dry-run")
-    told = dry.out + dry.err
-    assert dry.code == 0 and "epoch e reads file e mod 2" in told
-    assert "--warmup_proportion P is schedule.warmup_steps: P x 12 here; this run's 3 are 0.25" in told
     assert cli("pretrain", file, "--run", tmp_path / "straight").code == 0
     assert cli("pretrain", file, "--run", tmp_path / "cut", "--stop-after-steps", 5).code == 75
     assert cli("pretrain", file, "--run", tmp_path / "cut").code == 0
@@ -324,16 +350,20 @@ def test_a_run_resumes_exactly_is_judged_and_exported(
         np.testing.assert_array_equal(value, states[1].parameters[name])
     losses = [line["valid_loss"] for line in both[0].read_metrics() if "valid_loss" in line]
     assert losses[-1] < losses[0]
+    (card,) = storage.read_json(both[0].path("data.json"))["sources"]
+    assert card["location"] == str(ours) and card["splits"]["train"]["documents"] == len(numbered(ours))
     judged = cli("evaluate", tmp_path / "cut")
     assert judged.code == 0 and held_out.location in judged.out
     assert cli("evaluate", tmp_path / "cut", "--store", held_out.location).out == judged.out
     record = both[0].read_config()
     storage.write_json(both[0].config, record | {"config": record["config"] | {"data.validation": None}})
     refused = cli("evaluate", tmp_path / "straight")
-    assert refused.code == 2 and "pregenerated" in refused.error and "--store" in refused.error
+    assert refused.code == 2 and "nothing of what the run trained on was held out" in refused.error
+    assert "--store" in refused.error
     storage.write_json(both[0].config, record)
     assert cli("export", tmp_path / "cut", "--to", tmp_path / "model").code == 0
-    assert cli("replay", tmp_path / "straight", "--step", 11).code == 0
+    replayed = cli("replay", tmp_path / "straight", "--step", 11)
+    assert replayed.code == 0 and f"{ours}/epoch_" in replayed.out
 
 
 @pytest.mark.parametrize(
@@ -343,13 +373,14 @@ def test_a_run_resumes_exactly_is_judged_and_exported(
         ("key", "epoch_1.json:3: is no example: it has tokens, an example has tokens, segment_ids"),
         ("position", "epoch_1.json:3: has positions that do not rise within its"),
         ("cut", "epoch_1.json: has 59 examples, its metrics file says 60"),
+        ("twice", "has epoch 1 as epoch_1 and as epoch_1.json"),
         ("metrics", "epoch_1_metrics.json: is missing, so its epoch was never finished"),
         ("epoch", "lacks epoch 0"),
         ("none", "holds no epoch_0.json, so it is not pregenerated data"),
         ("tokenizer", "has no tokenizer/, and its examples are the strings of a tokenizer"),
     ],
 )
-def test_damaged_folders(what: str, message: str, theirs: Path, tokenizer: str) -> None:
+def test_damaged_folders(what: str, message: str, theirs: Path, tokenizer: str, cache: Path) -> None:
     path = theirs / "epoch_1.json"
     examples = path.read_text().splitlines(keepends=True)
     if what in ("line", "key", "position"):
@@ -361,12 +392,15 @@ def test_damaged_folders(what: str, message: str, theirs: Path, tokenizer: str) 
         path.write_text("".join(examples[:-1]))
     elif what == "none":
         shutil.rmtree(theirs)
+    elif what == "twice":
+        (theirs / "epoch_1").mkdir()
     elif what != "tokenizer":
         (theirs / {"metrics": "epoch_1_metrics.json", "epoch": "epoch_0.json"}[what]).unlink()
+    files, cached = (set(theirs.parent.rglob("*")), set(cache.rglob("*")))
     with pytest.raises(StoreError) as caught:
-        PregeneratedStore(str(theirs), None if what == "tokenizer" else tokenizer)
+        open_epochs(str(theirs), None if what == "tokenizer" else tokenizer)
     assert message in str(caught.value) and ". Fix: " in str(caught.value)
-    assert not [name for name in os.listdir(theirs) if "tmp" in name] if theirs.exists() else True
+    assert set(theirs.parent.rglob("*")) == files and set(cache.rglob("*")) <= cached | {cache / "pregenerated"}
 
 
 @pytest.mark.parametrize(
@@ -375,12 +409,12 @@ def test_damaged_folders(what: str, message: str, theirs: Path, tokenizer: str) 
         ("token", r"epoch_1.json:3: has 'zzqx', which is no token"),
         ("label", r"epoch_1.json:3: has 'zzqx', which is no token"),
         ("bom", r"epoch_1.json:1: begins with a byte order mark \(BOM\)"),
-        ("space", r"epoch_1.json: is not what was written \(its sha256 differs\)"),
+        ("space", r"epoch_1.json: is not what was written \(its sha256 differs from pregenerate.json\)"),
     ],
 )
 def test_damage_in_what_was_written_here_says_where(what: str, said: str, ours: Path, tmp_path: Path) -> None:
     folder = tmp_path / "ours"
-    shutil.copytree(ours, folder, ignore=shutil.ignore_patterns(".maskwright"))
+    shutil.copytree(ours, folder)
     path = folder / "epoch_1.json"
     examples = path.read_text().splitlines(keepends=True)
     example = json.loads(examples[2])
@@ -389,90 +423,88 @@ def test_damage_in_what_was_written_here_says_where(what: str, said: str, ours: 
     examples[0] = {"bom": "\ufeff", "space": " "}.get(what, "") + examples[0]
     path.write_text("".join(examples), encoding="utf-8")
     with pytest.raises(StoreError, match=f"{said}. Fix: copy the file again, or generate the epoch again"):
-        PregeneratedStore(str(folder))
+        open_epochs(str(folder))
 
 
-def test_changed_and_damaged_arrays_are_met(ours: Path, theirs: Path, tokenizer: str, tmp_path: Path) -> None:
-    first = PregeneratedStore(str(theirs), tokenizer)
+def test_the_store_of_a_folder_is_made_once_and_anew_for_other_files(
+    theirs: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = open_epochs(str(theirs), tokenizer)
     first.verify()
+    with monkeypatch.context() as patch:
+        patch.delattr(pregenerated_store, "convert")
+        again = open_epochs(str(theirs), tokenizer)
+    assert again.fingerprint == first.fingerprint and again.manifest["findings"] == first.manifest["findings"]
     path = theirs / "epoch_0.json"
     path.write_text(path.read_text().replace("[MASK]", "<mask>"))
-    again = PregeneratedStore(str(theirs), tokenizer)
-    assert again.fingerprint != first.fingerprint and again.findings.foreign_masks < first.findings.foreign_masks
-    with pytest.raises(StoreError, match="is not what was written"):
+    other = open_epochs(str(theirs), tokenizer)
+    assert other.fingerprint == first.fingerprint  # the text is the same
+    assert other.folder != first.folder and other.manifest["findings"] != first.manifest["findings"]
+    tokens = Path(first.folder) / "train-00000.tokens.u16"
+    tokens.write_bytes(tokens.read_bytes()[:-2] + b"\x09\x09")
+    with pytest.raises(StoreError, match=r"is not what was written .*Fix: delete .*: it is made again"):
         first.verify()
-    with pytest.raises(ConfigError, match="below the 48 tokens of the longest example"):
-        PregeneratedLoader(pregenerated(ours, **{"data.seq_len": 32}), PregeneratedStore(str(ours)))
     with pytest.raises(StoreError, match="one step takes"):
-        PregeneratedLoader(pregenerated(theirs, **{"batch.virtual_workers": 64}), again)
+        Loader(pregenerated(theirs, **{"batch.virtual_workers": 64}), other)
+    monkeypatch.setenv("MASKWRIGHT_CACHE", str(path))
+    with pytest.raises(InputError, match="is a file, but a folder is needed. Fix: name a folder .* MASKWRIGHT_CACHE"):
+        open_epochs(str(theirs), tokenizer)
 
+
+def resign(folder: Path) -> None:
+    record = storage.read_json(str(folder / "pregenerate.json"))
+    record["sha256"]["epoch_0"] = sha256_of_epoch(str(folder / "epoch_0"))
+    storage.write_json(str(folder / "pregenerate.json"), record)
+
+
+def test_damaged_arrays(theirs: Path, tokenizer: str, tmp_path: Path) -> None:
     binary = tmp_path / "binary"
-    made = theirs / ".maskwright" / f"epoch_0-{again.vocabulary.fingerprint[:12]}"
-    ids = np.load(made / "tokens.npy")
-    np.save(made / "tokens.npy", np.full_like(ids, 100))
-    rotten = PregeneratedStore(str(theirs), tokenizer)
-    with pytest.raises(StoreError, match="holds other arrays than were made of .*json .*delete that folder"):
-        rotten.verify()
-    shutil.rmtree(made)
-    PregeneratedStore(str(theirs), tokenizer).verify()
-    np.testing.assert_array_equal(np.load(made / "tokens.npy"), ids)
-
     repair(str(theirs), tokenizer, str(binary), whole_words=True, seed=3, written="binary")
-    arrays = binary / "epoch_0" / "tokens.npy"
-    ids = np.load(arrays)
-    ids[7] = 401
-    np.save(arrays, ids)
-    broken = PregeneratedStore(str(binary))
-    with pytest.raises(StoreError, match="is not what was written"):
-        broken.verify()
-    loader = PregeneratedLoader(pregenerated(binary), broken)
-    with pytest.raises(StoreError, match="holds id 401, the tokenizer ends at 399"):
-        for step in range(20):
-            loader.batches(step)
-    ids[7] = 40
-    np.save(arrays, ids)
-    places = np.load(binary / "epoch_0" / "positions.npy")
+    arrays = {name: np.load(binary / "epoch_0" / f"{name}.npy") for name in ARRAYS}
+    places = arrays["positions"].copy()
     places[places.argmax()] = 60
-    np.save(binary / "epoch_0" / "positions.npy", places)
-    loader = PregeneratedLoader(pregenerated(binary), PregeneratedStore(str(binary)))
-    with pytest.raises(StoreError, match="a position beyond the end of its example"):
-        for step in range(20):
-            loader.batches(step)
-    with open(arrays, "r+b") as file:
+    damaged: dict[str, tuple[str, Any]] = {
+        "an id beyond the vocabulary": (
+            "tokens",
+            np.where(np.arange(len(arrays["tokens"])) == 7, 401, arrays["tokens"]),
+        ),
+        "a position beyond its example": ("positions", places),
+        "cut": ("tokens", arrays["tokens"][:-1]),
+        "another type": ("lengths", arrays["lengths"].astype(np.float32)),
+    }
+    for name, array in damaged.values():
+        path = binary / "epoch_0" / f"{name}.npy"
+        np.save(path, array.astype(array.dtype if array.dtype.kind == "f" else arrays[name].dtype))
+        with pytest.raises(StoreError, match=r"epoch_0: is not what was written \(its sha256 differs"):
+            open_epochs(str(binary))
+        resign(binary)
+        with pytest.raises(StoreError, match="has arrays that do not belong together"):
+            open_epochs(str(binary))
+        np.save(path, arrays[name])
+    with open(path, "r+b") as file:
         file.seek(10)
         file.write(b"{([")  # numpy's reader of headers lets a TokenError out
-    with pytest.raises(StoreError, match="tokens.npy: cannot be read"):
-        PregeneratedStore(str(binary))
-    np.save(arrays, ids[:-1])
-    with pytest.raises(StoreError, match="arrays that do not belong together"):
-        PregeneratedStore(str(binary))
-    arrays.write_bytes(arrays.read_bytes()[:300])
-    with pytest.raises(StoreError, match="cannot be read"):
-        map_arrays(str(binary / "epoch_0"))
+    resign(binary)
+    with pytest.raises(StoreError, match="has arrays that do not belong together"):
+        open_epochs(str(binary))
 
 
-def test_one_of_several_processes_reads_the_json_and_the_others_wait(
-    theirs: Path, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_one_of_several_processes_makes_the_store_and_the_others_wait(
+    theirs: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the folder cannot be written: the arrays are then in the user's cache."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(store, "WAIT_SECONDS", 0.01)
-    read: list[int] = []
+    monkeypatch.setattr(pregenerated_store, "WAIT_SECONDS", 0.01)
+    made: list[str] = []
 
-    def slowly(folder: str, number: int, *more: Any, convert: Any = store._convert) -> None:
-        read.append(number)
+    def slowly(*words: str, make: Any = pregenerated_store._make) -> None:
+        made.append(words[2])
         time.sleep(0.2)
-        convert(folder, number, *more)
+        make(*words)
 
-    monkeypatch.setattr(store, "_convert", slowly)
-    for beside in (True, False):
-        monkeypatch.setattr(os, "access", lambda *_, beside=beside: beside)
-        with ThreadPoolExecutor(3) as pool:
-            opened = list(pool.map(lambda _: PregeneratedStore(str(theirs), tokenizer), range(3)))
-        assert len({one.fingerprint for one in opened}) == 1
-        assert sorted(read) == [0, 1]
-        read.clear()
-    assert len(list((tmp_path / "cache").glob("maskwright/pregenerated/*/epoch_*/record.json"))) == 2
+    monkeypatch.setattr(pregenerated_store, "_make", slowly)
+    with ThreadPoolExecutor(3) as pool:
+        opened = list(pool.map(lambda _: open_epochs(str(theirs), tokenizer), range(3)))
+    assert [one.folder for one in opened] == 3 * made
+    assert not list(theirs.glob(".*"))
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "data.packing": "full_sentences",
         "masking.kind": "span",
         "masking.rate": 0.1,
+        "masking.epochs": 1,
         "masking.causal_share": 0.3,
         "phases": [{"until_share": 0.5, "seq_len": 16, "rows_per_step": 16, "masking_rate": 0.4, "causal_share": 1.0}],
         "masking.mask_share": 0.5,

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from maskwright.core.config import build_config
-from maskwright.core.errors import ConfigError
 from maskwright.core.phases import reads_causally
 from maskwright.data.batch import Batch
 from maskwright.data.causal import is_causal, read_causally
@@ -91,16 +90,6 @@ def test_held_out_rows_are_masked_ones(store: TokenStore) -> None:
     batches = validation_batches(store, seq_len=32, packing="documents", max_rows=8, micro_batch_rows=4)
     assert not any(batch.reads_causally for batch in batches)
     assert loader_of(store, causal_share=1.0).batch(0, 0).reads_causally
-
-
-def test_pregenerated_examples_are_refused() -> None:
-    values: dict[str, Any] = {
-        "data": {"store": "epochs", "format": "pregenerated"},
-        "masking": {"causal_share": 0.1},
-        "schedule": {"steps": 10, "warmup_steps": 1},
-    }
-    with pytest.raises(ConfigError, match="causal_share: pregenerated examples have masks of their own"):
-        build_config(values, "test")
 
 
 @pytest.mark.parametrize(

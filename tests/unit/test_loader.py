@@ -11,6 +11,7 @@ from reference.stored import rows_of, shard_of
 
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import StoreError
+from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.rows import open_rows
 from maskwright.data.store import Split, TokenStore
@@ -138,6 +139,29 @@ def test_batches_are_a_function_of_the_step(store: TokenStore, config: Callable[
         for a, b in zip(two.batches(step), straight[step], strict=True):
             for name in ("input_ids", "predict_index", "labels", "weights"):
                 assert np.array_equal(getattr(a, name), getattr(b, name))
+
+
+def test_a_run_of_two_maskings_has_the_first_again_in_its_third_epoch(
+    store: TokenStore, config: Callable[..., RunConfig]
+) -> None:
+    """Causal rows, too. Without the key, each epoch has masks of its own, of which the first two are these."""
+    shape = {"batch.micro_batch_rows": 32, "batch.virtual_workers": 1, "masking.causal_share": 0.3}
+
+    def seen(**keys: Any) -> dict[tuple[int, int], bytes]:
+        loader, found = Loader(config(**shape, **keys), store), {}
+        for step in range(3 * loader.rows.plan.rows // 32):
+            batch, (epochs, rows) = loader.batch(step, 0), loader.row_numbers(step, 0)
+            for at, place in enumerate(zip(epochs.tolist(), rows.tolist(), strict=True)):
+                one = batch.part(at, at + 1)
+                found[place] = b"".join(getattr(one, name).tobytes() for name in Batch.__dataclass_fields__)
+        return found
+
+    plain, two = seen(), seen(**{"masking.epochs": 2})
+    rows = [row for epoch, row in two if epoch == 2]
+    assert len(rows) > 500 and all(two[2, row] == two[0, row] for row in rows)
+    assert np.mean([two[1, row] == two[0, row] for row in rows]) < 0.01
+    assert all(two[place] == plain[place] for place in two if place[0] < 2)
+    assert np.mean([plain[2, row] == plain[0, row] for row in rows]) < 0.01
 
 
 def test_validation_is_the_same_in_every_run_and_padded_at_the_end(store: TokenStore) -> None:

@@ -15,7 +15,7 @@ from maskwright.core.errors import ConfigError, StoreError
 from maskwright.data import mixing
 from maskwright.data.loader import Loader
 from maskwright.data.mixing import counts_in_block, mixed_order, weights_by_size
-from maskwright.data.opening import make_loader, open_store
+from maskwright.data.opening import open_store
 from maskwright.data.order import RowOrder, order
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
@@ -126,9 +126,7 @@ def mixed(store: TokenStore, second: TokenStore) -> Callable[..., RunConfig]:
 
 
 def loader(config: RunConfig) -> Loader:
-    found = make_loader(config, open_store(config.data))
-    assert isinstance(found, Loader)
-    return found
+    return Loader(config, open_store(config.data))
 
 
 @pytest.mark.parametrize("packing", ["documents", "full_sentences"])

@@ -20,7 +20,7 @@ from maskwright.core.phases import stage_at
 from maskwright.data.loader import Loader
 from maskwright.data.mixing import MixedOrder
 from maskwright.data.mixture import MixedRows
-from maskwright.data.opening import make_loader, open_store
+from maskwright.data.opening import open_store
 from maskwright.data.order import SEED_OF_SHARDS
 from maskwright.data.rows import Rows, open_rows
 from maskwright.data.store import Split, TokenStore
@@ -98,11 +98,6 @@ def test_each_stage_is_the_run_with_what_its_phase_sets() -> None:
             [{"until_step": 9, "seq_len": 64}],
             {"schedule": {"epochs": 2.0}},
             "schedule.epochs needs rows of one length, and as many of them in each step. Fix: give schedule.steps",
-        ),
-        (
-            [{"until_step": 9, "masking_rate": 0.4}],
-            {"data": {"store": "s", "format": "pregenerated"}},
-            "pregenerated examples have no phases",
         ),
     ],
 )
@@ -266,8 +261,7 @@ def test_a_mixture_changes_its_weights_and_goes_on_in_each_source(store: TokenSt
     phases = [{"until_step": 40}, {"until_step": 80, "seq_len": 16, "mixture_weights": {"a": 0}}]
     keys = {"data.store": None, "data.mixture": sources, "schedule.steps": 120, "phases": phases}
     run = small_config("", **keys)
-    loader = make_loader(run, open_store(run.data))
-    assert isinstance(loader, Loader)
+    loader = Loader(run, open_store(run.data))
     first, middle, last = loader.legs
     assert isinstance(first.order, MixedOrder)
     given = first.order.shares.given(320).tolist()

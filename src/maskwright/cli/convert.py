@@ -10,7 +10,19 @@ from maskwright.cli.cluster import On, WorkerMemory, Workers, refuse, runner_on
 from maskwright.cli.options import AsJson, To, data_app, print_result
 from maskwright.core.errors import InputError
 
-Format = Literal["arrow", "datasets", "parquet", "megatron", "fairseq", "mds", "datatrove", "npy", "bin", "tfrecord"]
+Format = Literal[
+    "arrow",
+    "datasets",
+    "parquet",
+    "megatron",
+    "fairseq",
+    "mds",
+    "datatrove",
+    "npy",
+    "bin",
+    "tfrecord",
+    "pregenerated",
+]
 
 Special = Annotated[
     Literal["refuse", "strip", "remove"],

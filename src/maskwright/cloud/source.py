@@ -43,12 +43,13 @@ class Source:
     def readable(self) -> list[str]:
         """Sentences about what a run reads as it is."""
         models = [name for name in self.names if name.rpartition("/")[2] == "model.safetensors"]
-        epochs = [name for name in self.names if name.rpartition("/")[2] == "epoch_0.json"]
+        signs = [name.rpartition("/")[::2] for name in self.names]
+        epochs = [folder for folder, sign in signs if formats.SIGNS.get(sign) == "pregenerated"]
         labelled = [name for name in self.names if formats.is_labelled(name)]
         found = {
             "token stores": [folder or "the folder itself" for folder in self.stores],
             "Arrow files, for data.format=arrow": [folder or "the folder itself" for folder in self.arrow],
-            "pregenerated epochs, for data.format=pregenerated": epochs,
+            "pregenerated epochs, for data.format=pregenerated": [folder or "the folder itself" for folder in epochs],
             "examples to fine-tune on": labelled,
             "models": models,
         }

@@ -36,22 +36,14 @@ class Arrow(Section):
 class Source(Section):
     store: str
     """Folder of a token store, or what `format` says."""
-    format: Literal["store", "arrow"] = "store"
-    """What `store` is, as `data.format`. Pregenerated examples cannot be mixed: they bring their masks."""
+    format: Literal["store", "arrow", "pregenerated"] = "store"
+    """What `store` is, as `data.format`."""
     arrow: Arrow = Arrow()
     """As `data.arrow`, for this source."""
     weight: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] | None = None
     """Share of the rows, relative to the weights of the others."""
     max_epochs: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] | None = None
     """How often the source may be read. The others share its weight afterwards."""
-
-    @field_validator("format", mode="before")
-    @classmethod
-    def _has_no_masks(cls, given: Any) -> Any:
-        if given == "pregenerated":
-            what = "pregenerated examples cannot be mixed: their masks are fixed, other sources' are drawn anew"
-            raise Refused(what, fix="prepare their text as a token store, or train on them alone as data.store")
-        return given
 
     @model_validator(mode="after")
     def _arrow_is_of_arrow(self) -> Source:
@@ -103,7 +95,7 @@ class Data(Section):
     format: Literal["store", "arrow", "pregenerated"] = "store"
     """What `store` is. store: a token store. arrow: a folder of Arrow IPC files of token ids, or of such folders.
     pregenerated: a folder of `epoch_0.json` and so on, written by `maskwright data pregenerate` or by
-    pytorch-transformers' script. The masks are those in the files; packing and masking.* are not used."""
+    pytorch-transformers' script. Their text is trained on: what was masked is put back, and masking.* masks anew."""
     arrow: Arrow = Arrow()
     validation: Annotated[str | dict[str, str] | None, Resumable] = None
     """Token store whose held-out documents the run is judged by, instead of those of `store`; or several as {name:

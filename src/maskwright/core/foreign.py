@@ -10,6 +10,7 @@ _KEYS = {
     "whole_word_mask mask_whole_words wwm": "masking.kind=whole_word",
     "mlm_probability mlm_prob mask_prob mask_probability masking_probability": "masking.rate",
     "mask_replace_prob": "masking.mask_share",
+    "dupe_factor": "masking.epochs",
     "random_replace_prob random_token_prob": "masking.random_share",
     "model_type": "model.architecture",
     "arch": "model.architecture is the family and model.size its size: roberta and large for roberta_large",

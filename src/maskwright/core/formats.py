@@ -9,6 +9,7 @@ SIGNS = {
     "dict.txt": "fairseq",
     "state.json": "datasets",
     "dataset_dict.json": "datasets",
+    "epoch_0_metrics.json": "pregenerated",
 }
 """Files that only one format of token ids has."""
 ENDINGS = {".arrow": "arrow", ".parquet": "parquet", ".ds": "datatrove", ".npy": "npy", ".bin": "bin"}

@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from maskwright.core.settings import Fraction, Refused, Section
+from maskwright.core.settings import Count, Fraction, Refused, Section
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 MaskingKind = Literal["token", "whole_word", "span"]
 
 
-LATER_MASKING = {"masking.causal_share": 0.0}
+LATER_MASKING = {"masking.causal_share": 0.0, "masking.epochs": None}
 """See `core.config.LATER`."""
 
 
@@ -25,6 +25,9 @@ class Masking(Section):
     """Share of predicted tokens that are shown as `<mask>`."""
     random_share: Fraction = 0.1
     """Share of predicted tokens that are shown as a random token; the rest is shown unchanged."""
+    epochs: Count | None = None
+    """Number of fixed maskings, BERT's dupe_factor: epoch e has the masks of epoch e mod `epochs`. When not set, each
+    epoch has masks of its own, as in RoBERTa."""
     causal_share: Fraction = 0.0
     """Share of rows that are read causally, 0.0625 in GPT-BERT: nothing is hidden, a token sees itself and those before
     it, and each predicted token is predicted at the position before its own."""

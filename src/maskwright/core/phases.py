@@ -134,11 +134,6 @@ class Stage(NamedTuple, Generic[R]):
 
 def require_phases(config: Phased) -> None:
     """Raises `Refused` for phases that cannot be."""
-    if config.phases and config.data.format == "pregenerated":
-        raise Refused("pregenerated examples have no phases", fix="leave phases out, or train on a token store")
-    if config.masking.causal_share and config.data.format == "pregenerated":
-        fix = "leave it out, or train on a token store"
-        raise Refused("masking.causal_share: pregenerated examples have masks of their own", fix=fix)
     for number, phase in enumerate(config.phases):
         applied(phase, config, f"phases.{number}")
         if config.schedule.epochs and (phase.seq_len or phase.rows_per_step):

@@ -333,6 +333,21 @@ def cache_folder(*names: str) -> str:
     return os.path.join(base, *names)
 
 
+ANOTHER_DISK = "name a folder with room as MASKWRIGHT_CACHE"
+
+
+def make_cache_folder(*names: str) -> str:
+    """`cache_folder`, which is made if need be. Raises `InputError` where it cannot be written."""
+    folder = cache_folder(*names)
+    try:
+        make_folder(folder)
+    except InputError as error:
+        raise InputError(error.what, where=folder, fix=ANOTHER_DISK) from None
+    if not os.access(folder, os.W_OK):
+        raise InputError("cannot be written", where=folder, fix=ANOTHER_DISK)
+    return folder
+
+
 def make_folder(path: str) -> None:
     """Creates a local folder and its parents; raises `InputError` where that is not possible."""
     try:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from maskwright.core import storage
 from maskwright.core.console import progress
-from maskwright.core.errors import InputError, Locked, MaskwrightError, StoppedEarly, StoreError
+from maskwright.core.errors import Locked, MaskwrightError, StoppedEarly, StoreError
 from maskwright.data.convert import Cleaner, ConvertOptions, Counts, document_keys
 from maskwright.data.foreign.blocks import Block, Int64
 from maskwright.data.foreign.columns import arrow_parts, grouped
@@ -44,7 +44,6 @@ FORMAT = 1
 SIDES: tuple[SplitName, ...] = ("train", "valid")
 TOTALS = ("documents", "tokens")
 WAIT_SECONDS = 0.5
-ANOTHER_DISK = "name a folder with room as MASKWRIGHT_CACHE"
 DAMAGE = (MaskwrightError, ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError)
 """What numbers and names come to that nobody wrote."""
 Append = Callable[[str, Int64], None]
@@ -209,16 +208,6 @@ def _path(name: str) -> str:
     return storage.cache_folder("arrow", f"{name[:32]}.columns")
 
 
-def _require_folder() -> None:
-    folder = os.path.dirname(_path(""))
-    try:
-        storage.make_folder(folder)
-    except InputError as error:
-        raise InputError(error.what, where=folder, fix=ANOTHER_DISK) from None
-    if not os.access(folder, os.W_OK):
-        raise InputError("cannot be written", where=folder, fix=ANOTHER_DISK)
-
-
 def _opened(name: str) -> Columns | None:
     """The index of that name, every byte of it checked. None where it is absent, damaged or another one's."""
     try:
@@ -246,7 +235,7 @@ def _made_once(name: str, make: Callable[[Append], Note]) -> Columns | None:
     """The index of that name, which is made if there is none. None while another process makes it."""
     if (index := _opened(name)) is not None:
         return index
-    _require_folder()
+    storage.make_cache_folder("arrow")
     try:
         with storage.locked(f"{_path(name)}.lock", remove=True):
             return _opened(name) or _write(name, make)
@@ -268,5 +257,5 @@ def _write(name: str, make: Callable[[Append], Note]) -> Columns:
             facts = make(append)
             columns.note = {"facts": facts, "crc32": sums, "sha256": storage.sha256_of([name, facts, sums])}
     except OSError as error:
-        raise MaskwrightError(f"cannot be written: {error.strerror}", where=path, fix=ANOTHER_DISK) from None
+        raise MaskwrightError(f"cannot be written: {error.strerror}", where=path, fix=storage.ANOTHER_DISK) from None
     return Columns(path)

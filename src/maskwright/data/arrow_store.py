@@ -21,12 +21,15 @@ from maskwright.data.convert import ConvertOptions
 from maskwright.data.foreign.blocks import Int64
 from maskwright.data.foreign.columns import HELD_OUT, arrow_files, dataset_files, held_out_files, require_counts
 from maskwright.data.foreign.detect import detect
+from maskwright.data.pregenerated_store import open_epochs
 from maskwright.data.store import Shard, Split, SplitName, TokenStore
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
 
 class ArrowStore:
     """What `TokenStore` is to a run."""
+
+    passes = 1
 
     def __init__(self, location: str, options: Arrow, *, all_held_out: bool = False) -> None:
         """`all_held_out`: for a folder of held-out text. Raises `StoreError` for a folder without such files, a cut or
@@ -109,8 +112,11 @@ Judged = TokenStore | ArrowStore
 """What can hold documents out."""
 
 
-def open_judged(location: str, format_: str, arrow: Arrow) -> Judged:
-    return ArrowStore(location, arrow) if format_ == "arrow" else TokenStore(location)
+def open_judged(location: str, format_: str, arrow: Arrow, tokenizer: str | None = None) -> Judged:
+    """`tokenizer`: of the model that is continued, for pregenerated epochs that came without."""
+    if format_ == "arrow":
+        return ArrowStore(location, arrow)
+    return open_epochs(location, tokenizer) if format_ == "pregenerated" else TokenStore(location)
 
 
 def is_arrow(folder: str) -> bool:

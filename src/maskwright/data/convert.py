@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -90,7 +91,7 @@ class Cleaner:
         some = sizes > 0
         self.counts.kept += int(some.sum())
         self.counts.empty += int(len(some) - some.sum())
-        return ids, sizes[some], sentences, block.first + np.flatnonzero(some)
+        return ids, sizes[some], sentences, block.number(np.flatnonzero(some))
 
     def special(self, ids: Ids) -> NDArray[np.bool_] | None:
         """[tokens]: whether each is a special one; None if none is."""
@@ -173,7 +174,7 @@ class Cleaner:
         return starts, ends
 
     def _place(self, block: Block, token: int) -> str:
-        document = block.first + int(np.searchsorted(np.cumsum(block.sizes), token, side="right"))
+        document = block.number(int(np.searchsorted(np.cumsum(block.sizes), token, side="right")))
         return f"{self.files[block.file]}:{document + 1} (the document's number)"
 
 
@@ -242,9 +243,10 @@ def convert(conversion: Conversion, runner: Runner | None = None) -> store.Token
         one = ConvertFile(os.getcwd(), files, writer.dtype)
         notes = compute(runner, one, [*enumerate(paths)], "convert", sizes)
         counts = Counts(*(sum(note["counts"][name] for note in notes) for name in asdict(Counts())))
+        found = sum((Counter(note["findings"]) for note in notes), Counter[str]())
         write_blocks(runner, writer, work, EncodedParts(tuple(paths)), conversion.options.shard_tokens)
         with discarded(writer.folder):
-            conversion.finish(counts)
+            conversion.finish(counts, found)
     shutil.rmtree(work, ignore_errors=True)
     return store.TokenStore(writer.folder)
 
@@ -267,14 +269,15 @@ class ConvertFile:
 
     def _convert(self, number: int, path: str) -> Note:
         cleaner = replace(self.files.cleaner, counts=Counts())
-        files = replace(self.files, cleaner=cleaner)
+        files, found = replace(self.files, cleaner=cleaner), Counter[str]()
         with written(path) as file:
             self._append(file, [])  # every column is there, also where nothing is kept
             for block in files.source.blocks(number):
                 self._append(file, [*files.sides(block)])
+                found.update(block.findings)
                 advance(block.ids.nbytes)
             files.require_unchanged(number)
-            file.note = {"counts": asdict(cleaner.counts)}
+            file.note = {"counts": asdict(cleaner.counts), "findings": found}
         return file.note
 
     def _append(self, file: ColumnWriter, sides: Sequence[Side]) -> None:
@@ -319,6 +322,10 @@ class Conversion:
         self.source: Foreign = open_foreign(
             places, self.kind, Options(column, dtype, stored, encoder), vocabulary, pieces
         )
+        if self.source.passes > 1 and options.valid_fraction:
+            what = f"hold their text {self.source.passes} times, cut in other places each time"
+            fix = "--valid-fraction 0: what is held out of one would be in the others"
+            raise InputError(what, where=" ".join(places), fix=fix)
         self.options = options
         cleaner = Cleaner(vocabulary, options, Counts(), self.source.files, self.source.mapping)
         status = [os.stat(path) for path in self.source.files]
@@ -345,8 +352,9 @@ class Conversion:
         held_out = sorted(self.source.held_out)
         return [[number, name, held_out, *self.decided] for number, name in enumerate(self.names)]
 
-    def finish(self, counts: Counts) -> None:
-        """Writes the manifest. Raises `InputError` where nothing is left, or nothing is held out."""
+    def finish(self, counts: Counts, found: Mapping[str, int]) -> None:
+        """Writes the manifest. `found`: sums of `Block.findings`. Raises `InputError` where nothing is left, or nothing
+        is held out."""
         if not self.writer.shards:
             what = f"no document is left of {counts.read:,} read ({counts.empty:,} empty)"
             raise StoreError(what, where=self.source.files[0], fix="check the files and --document-end")
@@ -361,7 +369,9 @@ class Conversion:
         ):
             if number:
                 say(f"{number:,} {what}")
-        self.writer.finish(asdict(counts), self.recorded, self.sources, {"numpy"})
+        passes, findings = self.source.passes, self.source.described(found)
+        more = ({"passes": passes} if passes > 1 else {}) | ({"findings": findings} if findings else {})
+        self.writer.finish(asdict(counts), self.recorded, self.sources, {"numpy"}, more)
 
 
 def _document_end(given: str, pieces: dict[str, int], size: int) -> int:

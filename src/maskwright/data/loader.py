@@ -35,7 +35,8 @@ class Loader:
         """Raises `StoreError` when the store cannot fill one global batch, or a source of a mixture not one row;
         `ConfigError` when the sources of a mixture give no more rows before the run ends."""
         self.legs = make_legs(config, store)
-        self.config = config.resolved(self.legs[0].rows.plan.rows)
+        self.passes = store.passes
+        self.config = config.resolved(self.legs[0].rows.plan.rows / store.passes)
         self.stages = self.config.stages
         self.masker = Masker.of(store.vocabulary)
         for stage in self.stages:
@@ -112,10 +113,10 @@ class Loader:
         """Passes over the training text before update `step`."""
         leg, row = self._leg(step), stage_at(self.stages, step).rows_before(step)
         if len(self.legs) == 1:
-            return row / self.rows.plan.rows
+            return self.passes * row / self.rows.plan.rows
         epochs = leg.order.epochs(row - leg.first_row)
         if isinstance(leg.rows, Rows):
-            return float(np.sum(epochs))
+            return self.passes * float(np.sum(epochs))
         tokens = np.array([source.split.tokens for source in leg.rows.sources], np.float64)
         return float((epochs * tokens).sum() / tokens.sum())
 
@@ -220,6 +221,7 @@ def _masked(
     earlier: int = 0,
 ) -> Batch:
     """`earlier`: see `Leg`."""
+    epochs = epochs % masking.epochs if masking.epochs else epochs
     input_ids, position_ids, segment_ids = rows.materialize(chosen)
     masked, index, labels, weights = mask_rows(
         masker, input_ids, segment_ids, masking, seed=seed, epochs=epochs, rows=chosen + earlier, slots=slots

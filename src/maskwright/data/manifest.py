@@ -63,6 +63,10 @@ class _Manifest(_Record):
     tokenizer: _Tokenizer
     shards: Annotated[list[_Shard], Field(min_length=1)]
     splits: dict[Literal["train", "valid"], _Totals]
+    passes: Count = 1
+    """How often the store holds its text."""
+    findings: list[str] = []
+    """What was wrong in the files that it was made of, in sentences."""
 
 
 def is_shard_name(name: str) -> bool:
@@ -92,7 +96,7 @@ def read_manifest(folder: str) -> dict[str, Any]:
             fix = "run `maskwright data prepare` again: it continues"
             raise StoreError("its preparation never finished", where=folder, fix=fix)
         if os.path.exists(os.path.join(folder, "epoch_0_metrics.json")):
-            fix = "train from it with data.format: pregenerated; `maskwright data prepare` makes a token store of text"
+            fix = "train from it with data.format: pregenerated; `maskwright data convert` makes a token store of it"
             raise StoreError("holds pregenerated examples, and is not a token store", where=folder, fix=fix)
         other = "it is a file" if os.path.isfile(folder) else "there is no such folder"
         what = "it has no manifest.json" if os.path.isdir(folder) else other

@@ -20,6 +20,8 @@ from maskwright.text.vocabulary import Vocabulary
 
 
 class Mixture:
+    passes = 1
+
     def __init__(self, sources: dict[str, Source], alpha: float | None) -> None:
         """Raises `StoreError` for a store that cannot be opened, and if two have different tokenizers."""
         self.names = tuple(sources)

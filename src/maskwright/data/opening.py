@@ -5,33 +5,22 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from maskwright.core.config import RunConfig
 from maskwright.core.data_config import Arrow, Data
 from maskwright.core.errors import InputError
 from maskwright.core.settings import nested
 from maskwright.data.arrow_store import ArrowStore, Judged, is_arrow, open_judged
-from maskwright.data.loader import Loader
 from maskwright.data.mixture import Mixture
-from maskwright.data.pregenerated.loader import PregeneratedLoader
-from maskwright.data.pregenerated.store import PregeneratedStore
 from maskwright.data.store import TokenStore
 
-Store = Judged | Mixture | PregeneratedStore
-AnyLoader = Loader | PregeneratedLoader
+Store = Judged | Mixture
 
 
 def open_store(data: Data, tokenizer: str | None = None) -> Store:
-    """`data.store` or `data.mixture`. `tokenizer`: of the model that is continued, for examples that came without."""
+    """`data.store` or `data.mixture`. `tokenizer`: see `open_judged`."""
     if data.mixture is not None:
         return Mixture(data.mixture, data.mixture_alpha)
     assert data.store is not None, "a configuration has one of them"
-    if data.format == "pregenerated":
-        return PregeneratedStore(data.store, tokenizer)
-    return open_judged(data.store, data.format, data.arrow)
-
-
-def make_loader(config: RunConfig, store: Store) -> AnyLoader:
-    return PregeneratedLoader(config, store) if isinstance(store, PregeneratedStore) else Loader(config, store)
+    return open_judged(data.store, data.format, data.arrow, tokenizer)
 
 
 def open_held_out(data: Data) -> dict[str, Judged]:
@@ -64,19 +53,19 @@ def recorded_data(run: dict[str, Any] | None) -> Data | None:
 
 def recorded_stores(run: dict[str, Any]) -> dict[str, Judged]:
     """What a run is judged by, from its record: the stores of its `data.validation`; or else its store under an empty
-    name, or those sources of its mixture that hold something out. Raises `InputError` if nothing is, as in pregenerated
-    epochs."""
+    name, or those sources of its mixture that hold something out. Raises `InputError` if nothing is."""
     data = recorded_data(run)
     fix = "`maskwright evaluate --store` takes a store of held-out text"
     if data is None:
         raise InputError("its record names no store", where="config.resolved.json", fix=fix)
     if data.held_out:
         return open_held_out(data)
-    if data.mixture is None and data.format != "pregenerated":
-        return {"": open_judged(run["store"], data.format, data.arrow)}
-    found = {} if data.mixture is None else Mixture(data.mixture, data.mixture_alpha).held_out
+    if data.mixture is not None:
+        found = Mixture(data.mixture, data.mixture_alpha).held_out
+    elif data.format == "pregenerated":  # each epoch has the same text
+        found = {}
+    else:
+        found = {"": open_judged(run["store"], data.format, data.arrow)}
     if not found:
-        what = "holds pregenerated examples, none of which are held out"
-        what = "no source of the run's mixture holds documents out" if data.mixture else what
-        raise InputError(what, where=run["store"], fix=fix)
+        raise InputError("nothing of what the run trained on was held out", where=run["store"], fix=fix)
     return found

@@ -209,30 +209,37 @@ class OpenedStore(Protocol):
     @property
     def fingerprint(self) -> str: ...
 
+    @property
+    def passes(self) -> int:
+        """How often it holds its text: an epoch is one of so many parts of its rows."""
+        ...
+
     def split(self, name: SplitName) -> Split: ...
 
 
 class TokenStore:
     """An opened store. Opening checks the manifest and each file's size; `verify` checks every byte."""
 
-    def __init__(self, location: str) -> None:
-        """`location`: a folder, or a URL, from which the store is brought into this machine's cache first.
+    def __init__(self, location: str, folder: str | None = None) -> None:
+        """`location`: a folder, or a URL, from which the store is brought into this machine's cache first. `folder`:
+        where the files are, of a store that was made of what lies at `location`.
 
         Raises `StoreError` if the folder is no finished store, has a newer format, or a file is cut or missing."""
         self.location = location
-        self.folder = local_folder(location) if storage.is_url(location) else location
+        self.folder = folder or (local_folder(location) if storage.is_url(location) else location)
         """Where its files are on this machine."""
+        self._fix = COPY_AGAIN if self.folder == location else f"delete {self.folder}: it is made again"
         self.manifest = read_manifest(self.folder)
         self.dtype: str = self.manifest["dtype"]
         self.shards: list[dict[str, Any]] = self.manifest["shards"]
         self.fingerprint: str = self.manifest["fingerprint"]
         for path, record in self._files():
             if not os.path.isfile(path):
-                raise StoreError("is missing", where=path, fix=COPY_AGAIN)
+                raise StoreError("is missing", where=path, fix=self._fix)
             size = os.path.getsize(path)
             if size != record["bytes"]:
                 what = f"has {size:,} bytes, the manifest says {record['bytes']:,}"
-                raise StoreError(what, where=path, fix=COPY_AGAIN)
+                raise StoreError(what, where=path, fix=self._fix)
 
     def _path(self, shard: dict[str, Any], role: str) -> str:
         return os.path.join(self.folder, shard["files"][role]["name"])
@@ -251,6 +258,10 @@ class TokenStore:
         vocabulary = read_vocabulary(self.tokenizer_folder)
         self.require_tokenizer(vocabulary, self.tokenizer_folder)
         return vocabulary
+
+    @property
+    def passes(self) -> int:
+        return int(self.manifest.get("passes", 1))
 
     @property
     def tokenizer_folder(self) -> str:
@@ -289,7 +300,7 @@ class TokenStore:
         with storage.open_binary(path) as file:
             content = file.read()
         if zlib.crc32(content) != shard["files"][role]["crc32"]:
-            raise StoreError("is not what was written (its crc32 differs)", where=path, fix=COPY_AGAIN)
+            raise StoreError("is not what was written (its crc32 differs)", where=path, fix=self._fix)
         return np.frombuffer(content, "<u8")
 
     def origin(self, split: SplitName, document: int) -> str:
@@ -315,7 +326,7 @@ class TokenStore:
                 found = storage.digest(path)
                 for name in ("sha256", "crc32"):
                     if getattr(found, name) != record[name]:
-                        raise StoreError(f"is not what was written (its {name} differs)", where=path, fix=COPY_AGAIN)
+                        raise StoreError(f"is not what was written (its {name} differs)", where=path, fix=self._fix)
                 bar.advance(found.bytes)
         for shard in self.shards:
             self._require_ids(shard)

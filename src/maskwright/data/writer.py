@@ -62,8 +62,10 @@ class StoreWriter:
         options: Mapping[str, Any],
         sources: Sequence[dict[str, Any]],
         packages: set[str],
+        more: Mapping[str, Any] = {},
     ) -> None:
-        """Writes the manifest. `packages`: those whose versions it names beside ours."""
+        """Writes the manifest. `packages`: those whose versions it names beside ours. `more`: keys that few stores
+        have."""
         copy_tokenizer(self.tokenizer, os.path.join(self.folder, "tokenizer"))
         manifest = {
             "format": manifests.FORMAT,
@@ -81,6 +83,7 @@ class StoreWriter:
             "sources": sources,
             "versions": {name: importlib.metadata.version(name) for name in sorted({"maskwright", *packages})},
             "shards": self.shards,
+            **more,
         }
         storage.write_json(os.path.join(self.folder, "manifest.json"), manifest)
 

@@ -52,8 +52,6 @@ def data(run: Run) -> list[Block]:
         return [Words(f"This run has no data.json. It trained on {where}." if where else "The run has no data card.")]
     if card.get("kind") == "labelled":
         return _labelled(card)
-    if card.get("kind") != "text":
-        return [Words(f"Pregenerated examples of {card.get('location')}.")]
     found: list[Block] = []
     for source in card.get("sources", []):
         found += _source(source)

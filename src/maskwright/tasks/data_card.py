@@ -17,7 +17,6 @@ from maskwright.data.arrow_store import ArrowStore, Judged
 from maskwright.data.batch import Batch
 from maskwright.data.mixture import Mixture
 from maskwright.data.opening import Store
-from maskwright.data.pregenerated.store import PregeneratedStore
 from maskwright.data.store import Split
 from maskwright.labels.dataset import Dataset
 from maskwright.run.directory import DATA_CARD, RunDirectory
@@ -43,8 +42,6 @@ def write_card(directory: RunDirectory, ready: Prepared, job: Job) -> None:
 def pretraining_card(store: Store, held_out: Mapping[str, Sequence[Batch]], *, own: bool) -> dict[str, Any]:
     """`held_out`: validation batches by the name of their set. `own`: whether they are from the sources of `store`
     itself."""
-    if isinstance(store, PregeneratedStore):
-        return {"kind": "pregenerated", "location": store.location}
     parts: dict[str, Judged] = (
         {"": store} if not isinstance(store, Mixture) else dict(zip(store.names, store.stores, strict=True))
     )

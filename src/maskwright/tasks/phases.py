@@ -9,7 +9,7 @@ from maskwright.core.config import RunConfig
 from maskwright.core.console import human_count, plain_number, progress
 from maskwright.core.errors import ConfigError
 from maskwright.core.phases import reads_causally
-from maskwright.data.opening import AnyLoader
+from maskwright.data.loader import Loader
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.model.config import ModelConfig
@@ -20,9 +20,9 @@ TIMED = 3
 """Updates of one micro-batch that are timed in each phase, after one that is not. The fastest counts."""
 
 
-def reading(config: RunConfig, loader: AnyLoader, packing: str) -> list[str]:
+def reading(config: RunConfig, loader: Loader) -> list[str]:
     """What the run reads, in lines."""
-    epochs = loader.epoch(config.steps)
+    epochs, packing = loader.epoch(config.steps), config.data.packing
     if config.phases:
         tokens = human_count(sum(stage.tokens for stage in config.stages))
         run = f"run: {config.steps:,} steps, {tokens} tokens, {epochs:.2f} epochs ({packing}), in these phases:"
@@ -38,7 +38,7 @@ def reading(config: RunConfig, loader: AnyLoader, packing: str) -> list[str]:
     ]
 
 
-def table(config: RunConfig, loader: AnyLoader, seconds: Sequence[float] = ()) -> list[str]:
+def table(config: RunConfig, loader: Loader, seconds: Sequence[float] = ()) -> list[str]:
     """A line for each stage, below a header; `seconds` of each, where they are known."""
     causal = any(stage.config.masking.causal_share for stage in config.stages)
     left_out = {"" if causal else "causal", "" if seconds else "expected seconds"}
@@ -63,12 +63,12 @@ def table(config: RunConfig, loader: AnyLoader, seconds: Sequence[float] = ()) -
     return ["  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
 
 
-def _epochs(loader: AnyLoader, begin: int, end: int) -> float:
+def _epochs(loader: Loader, begin: int, end: int) -> float:
     """Of the text, from update `begin` up to `end`."""
     return loader.epoch(end) - loader.epoch(begin)
 
 
-def timed(config: RunConfig, model: ModelConfig, loader: AnyLoader, run_flops: float) -> str:
+def timed(config: RunConfig, model: ModelConfig, loader: Loader, run_flops: float) -> str:
     """The table with the seconds that each phase takes on this machine, for `--dry-run`."""
     try:
         seconds = expected_seconds(config, model, loader, run_flops)
@@ -78,7 +78,7 @@ def timed(config: RunConfig, model: ModelConfig, loader: AnyLoader, run_flops: f
     return "\n".join([about, *table(config, loader, seconds)])
 
 
-def expected_seconds(config: RunConfig, model: ModelConfig, loader: AnyLoader, run_flops: float) -> list[float]:
+def expected_seconds(config: RunConfig, model: ModelConfig, loader: Loader, run_flops: float) -> list[float]:
     """Seconds of each stage on this machine, in one process, by a few updates of one micro-batch for each device with
     random weights. Evaluations and saves are not in it. Raises `ConfigError` where the device is absent."""
     engine = make_engine(

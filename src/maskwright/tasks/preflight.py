@@ -19,8 +19,7 @@ from maskwright.data.arrow_store import Judged
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.mixture import Mixture
-from maskwright.data.opening import AnyLoader, Store, make_loader, open_held_out, open_store
-from maskwright.data.pregenerated.store import PregeneratedStore
+from maskwright.data.opening import Store, open_held_out, open_store
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import choose_device
 from maskwright.engines.muon import GROWTH, INITIAL_RMS, LARGE_RMS, UPDATE_RMS
@@ -54,7 +53,7 @@ class Pretraining:
     config: RunConfig
     model: ModelConfig
     store: Store
-    loader: AnyLoader
+    loader: Loader
     lineage: Lineage | None = None
     """The checkpoint of another run that this one began from."""
     validation: Mapping[str, Judged] = field(default_factory=dict)
@@ -78,8 +77,7 @@ class Pretraining:
         found: dict[str, Any] = {"validation": fingerprints} if fingerprints else {}
         if self.loader.has_several_shards:
             found["row_planning"] = "by shard"
-        masks_here = not isinstance(self.store, PregeneratedStore)
-        return found | ({"none_is_text": True} if masks_here and none_is_text(self.store.tokenizer_folder) else {})
+        return found | ({"none_is_text": True} if none_is_text(self.store.tokenizer_folder) else {})
 
     @property
     def flops(self) -> float:
@@ -130,11 +128,11 @@ class Pretraining:
 
     @property
     def held_out(self) -> Mapping[str, Judged]:
-        """The stores that the run is judged by; pregenerated epochs hold nothing out."""
+        """The stores that the run is judged by."""
         own: Mapping[str, Judged] = {}
         if isinstance(self.store, Mixture):
             own = self.store.held_out
-        elif not isinstance(self.store, PregeneratedStore) and _documents_held_out(self.store):
+        elif _documents_held_out(self.store):
             own = {"": self.store}
         return self.validation or own
 
@@ -166,8 +164,9 @@ class Pretraining:
         return describe(self)
 
     def warnings(self) -> list[str]:
-        told = self.store.warnings() if isinstance(self.store, PregeneratedStore) else []
-        return [*told, *unusual_settings(self.config, self)]
+        stores = self.store.stores if isinstance(self.store, Mixture) else (self.store,)
+        found = [f"{store.location}: {finding}" for store in stores for finding in store.manifest.get("findings", [])]
+        return [*found, *unusual_settings(self.config, self)]
 
     def keep_for_replay(self, job: Job, step: int, details: dict[str, Any]) -> str:
         data = job.rollbacks.data_step(step)
@@ -216,10 +215,9 @@ def prepare_run(config: RunConfig, before: dict[str, Any] | None = None, parent:
     if model.architecture != "modernbert" and any(phase.rope_theta for phase in config.phases):
         what = f"{class_name(model)} has no rotary positions"
         raise ConfigError(what, where="rope_theta of a phase", fix="leave it out")
-    loader = make_loader(config, store)
+    loader = Loader(config, store)
     config = loader.config
-    if isinstance(loader, Loader):
-        loader.require_rows()
+    loader.require_rows()
     held_out = _validation_stores(config, store)
     if config.evaluation.patience is not None and not (held_out or _documents_held_out(store)):
         fix = "name a held-out store as data.validation, or leave it out"
@@ -384,13 +382,12 @@ def describe(ready: Pretraining) -> str:
     """Describes what the run will do, for `--dry-run` and the beginning of each run."""
     config, model = ready.config, ready.model
     parameters = count_parameters(model)
-    packing = "an example a row" if isinstance(ready.store, PregeneratedStore) else config.data.packing
     return "\n".join(
         [
             *describe_lineage(ready.lineage),
             f"model: {model.num_hidden_layers} layers x {model.hidden_size}, "
             f"{human_count(parameters)} parameters, vocabulary {model.vocab_size:,}, {model.max_seq_len} tokens",
-            *reading(config, ready.loader, packing),
+            *reading(config, ready.loader),
             takes(ready),
         ]
     )

@@ -10,7 +10,8 @@ from maskwright.core.config import RunConfig, build_config
 from maskwright.core.console import progress, say, warn
 from maskwright.core.errors import CheckpointError, HealthError, InputError
 from maskwright.core.settings import nested
-from maskwright.data.opening import AnyLoader, Store
+from maskwright.data.loader import Loader
+from maskwright.data.opening import Store
 from maskwright.engines.base import Engine, TrainState
 from maskwright.run.directory import RunDirectory, step_folder
 from maskwright.tasks.preflight import Pretraining, prepare_run
@@ -136,7 +137,7 @@ def _step(engine: Engine, ready: Pretraining, step: int, data_step: int) -> tupl
     return float(stats.loss_sum) / max(float(stats.weight), 1.0), float(stats.grad_norm)
 
 
-def _rows(engine: Engine, loader: AnyLoader, store: Store, step: int, data_step: int) -> list[RowLoss]:
+def _rows(engine: Engine, loader: Loader, store: Store, step: int, data_step: int) -> list[RowLoss]:
     """Rows that cannot be computed come first, then the others by falling loss."""
     tokenizer = load_tokenizer(store.tokenizer_folder, special_tokens_are_text=False)
     batches, found = loader.batches(data_step), []

@@ -10,7 +10,7 @@ from typing import Any
 from maskwright.core.console import note, progress
 from maskwright.core.phases import reads_causally, stage_at
 from maskwright.data.batch import Batch
-from maskwright.data.opening import AnyLoader
+from maskwright.data.loader import Loader
 from maskwright.engines.base import Engine, EvalStats
 from maskwright.training.best import Best
 from maskwright.training.objective import Work
@@ -23,7 +23,7 @@ class MaskedLM:
     evaluates_at_start = True
 
     def __init__(
-        self, loader: AnyLoader, sets: dict[str, list[Batch]], vocab_size: int, patience: int | None = None
+        self, loader: Loader, sets: dict[str, list[Batch]], vocab_size: int, patience: int | None = None
     ) -> None:
         self.loader, self.sets, self.chance = loader, sets, math.log(vocab_size)
         self.best = Best(patience, lower=True)
@@ -91,7 +91,7 @@ class MaskedLM:
         return self.best.settled
 
 
-def masks_at(loader: AnyLoader, data_step: int) -> dict[str, float]:
+def masks_at(loader: Loader, data_step: int) -> dict[str, float]:
     """The masking rate of an update, and the share of its rows that are read causally if any of the run's are."""
     masks = {"masking_rate": loader.masking_rate(data_step)}
     if reads_causally(loader.config):

@@ -14,7 +14,8 @@ from typing import Any
 
 from maskwright.core import storage
 from maskwright.data.batch import Batch
-from maskwright.data.opening import AnyLoader, Store
+from maskwright.data.loader import Loader
+from maskwright.data.opening import Store
 from maskwright.run.directory import RunDirectory, step_folder
 from maskwright.training.masked_lm import masks_at
 from maskwright.training.tensor_file import write_tensors
@@ -38,7 +39,7 @@ class RowOrigin:
     documents: list[Origin]
 
 
-def origins(loader: AnyLoader, store: Store, data_step: int) -> list[RowOrigin]:
+def origins(loader: Loader, store: Store, data_step: int) -> list[RowOrigin]:
     """The origins of all rows of the batch at `data_step`, by virtual worker."""
     result, taken = [], loader.rows_at(data_step)
     for virtual_worker in range(loader.config.batch.virtual_workers):
@@ -50,7 +51,7 @@ def origins(loader: AnyLoader, store: Store, data_step: int) -> list[RowOrigin]:
 
 
 def write_bundle(
-    directory: RunDirectory, loader: AnyLoader, store: Store, *, step: int, data_step: int, details: dict[str, Any]
+    directory: RunDirectory, loader: Loader, store: Store, *, step: int, data_step: int, details: dict[str, Any]
 ) -> str:
     """Writes what `maskwright replay` and a person need. Returns its folder."""
     rows = [asdict(row) for row in origins(loader, store, data_step)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,19 @@ class Block:
     """Number of the first document in that file, from 0."""
     sentences: Int64 | None = None
     """Tokens of each sentence, where the format has sentences: no document begins inside one."""
+    numbers: Int64 | None = None
+    """[documents]: number in the file of the record that each is from, where a record may be two documents; None where
+    they are counted from `first` on."""
+    findings: Mapping[str, int] = field(default_factory=dict)
+    """What is wrong in it, counted by names that `Foreign.described` knows."""
+
+    def number(self, document_idx: Any) -> Any:
+        """Numbers in the file, from 0, of documents of this block."""
+        return self.first + document_idx if self.numbers is None else self.numbers[document_idx]
+
+
+def nothing(_: Mapping[str, int]) -> list[str]:
+    return []
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,10 @@ class Foreign:
     """What the user should know."""
     held_out: frozenset[int] = frozenset()
     """Numbers of the files that their maker held out. Where there are some, nothing is held out of the others."""
+    passes: int = 1
+    """How often the files hold their text."""
+    described: Callable[[Mapping[str, int]], list[str]] = nothing
+    """Sentences about the sums of `Block.findings`; can be pickled."""
 
 
 def flat(path: str, dtype: Any, begin: int = 0) -> Ids:

@@ -14,10 +14,23 @@ from maskwright.data.foreign.fairseq import open_fairseq
 from maskwright.data.foreign.flat_files import open_datatrove, open_flat
 from maskwright.data.foreign.indexed import index_kind, open_megatron
 from maskwright.data.foreign.mds import open_mds
+from maskwright.data.foreign.pregenerated import open_pregenerated
 from maskwright.data.foreign.tfrecord import open_tfrecord
 from maskwright.text.vocabulary import Vocabulary
 
-Format = Literal["arrow", "datasets", "parquet", "megatron", "fairseq", "mds", "datatrove", "npy", "bin", "tfrecord"]
+Format = Literal[
+    "arrow",
+    "datasets",
+    "parquet",
+    "megatron",
+    "fairseq",
+    "mds",
+    "datatrove",
+    "npy",
+    "bin",
+    "tfrecord",
+    "pregenerated",
+]
 REFUSED = {
     ".tar": "WebDataset has no ids and no order to rely on: unpack it and `maskwright data prepare` its text",
     ".zarr": "export the cache as Parquet or Arrow",
@@ -73,6 +86,8 @@ def open_foreign(
         return open_fairseq(folders, pieces, vocabulary, options.encoder)
     if kind == "mds":
         return open_mds(places, options)
+    if kind == "pregenerated":
+        return open_pregenerated([*map(storage.require_local, places)], vocabulary, pieces)
     if kind == "datasets":
         return open_columns("datasets", [path for place in places for path in dataset_files(place)], options.column)
     paths = _paths(places)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,20 +46,29 @@ class Documents:
 
     def __init__(self, split: Split) -> None:
         self.split = split
-        sentences = split.document_ends if split.sentence_ends is None else split.sentence_ends
+        self.first = np.cumsum([0, *(shard.tokens for shard in split.shards)])
+        """[shards + 1]: the first token of each. Offsets below are in all shards, one after the other."""
+        document_ends, marked = self._all("document_ends"), self._all("sentence_ends")
+        sentences = document_ends if marked is None else marked
         cuts = np.arange(LONGEST_TOKENS, split.tokens, LONGEST_TOKENS)
-        starts = np.append(0, split.document_ends)[np.searchsorted(split.document_ends, cuts, side="right")]
+        starts = np.append(0, document_ends)[np.searchsorted(document_ends, cuts, side="right")]
         cuts = cuts[cuts - starts >= LONGEST_TOKENS]  # inside long documents only
-        if split.sentence_ends is None:
+        if marked is None:
             sentences = np.union1d(sentences, cuts)
-        self.ends = np.union1d(split.document_ends, sentences[np.searchsorted(sentences, cuts)])
+        self.ends = np.union1d(document_ends, sentences[np.searchsorted(sentences, cuts)])
         self.sentences = sentences
         self.last = np.searchsorted(self.sentences, self.ends) + 1
         """[documents]: sentences up to the end of each."""
 
+    def _all(self, name: str) -> Any:
+        """Ends of documents or sentences of all shards; None if they are not marked."""
+        pairs = [(getattr(shard, name)(), first) for shard, first in zip(self.split.shards, self.first, strict=False)]
+        return None if any(ends is None for ends, _ in pairs) else np.concatenate([ends + one for ends, one in pairs])
+
     def tokens(self, begin: int, end: int) -> NDArray[np.int32]:
-        """Those of one document, from token `begin` of the split to `end`."""
-        return self.split.gather(np.array([begin]), np.array([end - begin]))
+        """Those of one document, from token `begin` to `end`."""
+        shard_idx = int(np.searchsorted(self.first, begin, side="right")) - 1
+        return self.split.gather(shard_idx, np.array([begin - self.first[shard_idx]]), np.array([end - begin]))
 
     def bounds(self, document: int, longest: int) -> list[int]:
         """Token offsets of the document's sentences and its end; long sentences are cut."""

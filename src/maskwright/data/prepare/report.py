@@ -53,6 +53,9 @@ def report(location: str, manifest: dict[str, Any]) -> str:
     for name, count in counts.get("changed", {}).items():
         done, one, more = CHANGES[name]
         lines.append(f"cleaning {done} {several(count, one, more)}")
+    lines += [f"in its files, {finding}" for finding in manifest.get("findings", [])]
+    if (passes := manifest.get("passes", 1)) > 1:
+        lines.append(f"its text is in it {passes} times: an epoch of a run is 1/{passes} of it")
     for name, split in manifest["splits"].items():
         sentences = f", {split['sentences']:,} sentences" if split["sentences"] else ""
         lines.append(f"{name}: {several(split['documents'], 'document')}, {split['tokens']:,} tokens{sentences}")

@@ -1,0 +1,278 @@
+"""Pregenerated epochs: examples with static masks, as pytorch-transformers' `pregenerate_training_data.py` and
+`maskwright data pregenerate` write them. What was masked is put back.
+
+    epoch_0.json           a line for each example: tokens (masked), segment_ids, is_random_next, masked_lm_positions,
+                           masked_lm_labels; tokens and labels are strings
+    epoch_0/               in its place, of `data pregenerate` alone: a .npy file for each array of `Examples`
+    epoch_0_metrics.json   num_training_examples, max_seq_len
+    pregenerate.json       of `data pregenerate` alone: options, sources, checksums, the tokenizer's fingerprint
+    tokenizer/             of `data pregenerate` alone
+
+`docs/pregenerated.md` is the contract.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import re
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from tokenize import TokenError  # which numpy's reader of headers lets out
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.core import storage
+from maskwright.core.errors import InputError, StoreError
+from maskwright.data.foreign.blocks import Block, Foreign
+from maskwright.data.foreign.static_masks import ARRAYS, Examples, describe, findings
+from maskwright.data.masking import Masker
+from maskwright.text.vocabulary import Vocabulary
+
+RECORD, TOKENIZER = "pregenerate.json", "tokenizer"
+KEYS = ("tokens", "segment_ids", "is_random_next", "masked_lm_positions", "masked_lm_labels")
+AGAIN = "copy the file again, or generate the epoch again"
+BLOCK_EXAMPLES = 2_000
+LONGEST_TOKENS = np.iinfo(np.uint16).max
+SAID = "these files hold static masks. The masked tokens are put back, and training masks anew"
+TOLD = (
+    "training puts the masked tokens back and masks anew; for other trainers, `maskwright data pregenerate --repair` "
+    "writes files without what can be repaired"
+)
+
+
+def open_pregenerated(places: list[str], vocabulary: Vocabulary, pieces: dict[str, int]) -> Foreign:
+    """A folder of epochs. `pieces`: tokens and ids. Raises `InputError`."""
+    if len(places) != 1 or not os.path.isdir(places[0]):
+        fix = "name the folder that holds epoch_0.json, or epoch_0/"
+        raise InputError("is no single folder of pregenerated epochs", where=" ".join(places), fix=fix)
+    reader = Reader(places[0], vocabulary, pieces)
+    files = [path if path.endswith(".json") else os.path.join(path, "tokens.npy") for path in reader.epochs]
+    return Foreign(
+        "pregenerated", files, reader.blocks, said=[SAID], passes=len(files), described=partial(_told, reader)
+    )
+
+
+def _told(reader: Reader, found: dict[str, int]) -> list[str]:
+    wrong = reader.describe(found)
+    return [*wrong, *([TOLD] if wrong and not reader.record else [])]
+
+
+class Reader:
+    """Reads a folder with one tokenizer. Raises `StoreError` for a folder that is none, or whose generation never
+    finished."""
+
+    def __init__(self, folder: str, vocabulary: Vocabulary, pieces: dict[str, int]) -> None:
+        self.folder, self.vocabulary, self.ids = folder, vocabulary, pieces
+        self.masker = Masker.of(vocabulary)
+        self.epochs = epochs_of(folder)
+        self.record = read_record(folder)
+        if self.record and self.record.get("tokenizer") != vocabulary.fingerprint:
+            what = "its tokenizer is not the one that its examples were made with"
+            raise StoreError(what, where=os.path.join(folder, TOKENIZER), fix="put that tokenizer back")
+
+    def describe(self, found: dict[str, int]) -> list[str]:
+        """A sentence for each thing that is wrong, by its count."""
+        options = self.record.get("options") or self.record.get("repaired") or {"do_whole_word_mask": True}
+        return describe(found, mask_token=self.vocabulary.mask_token, whole_words=options["do_whole_word_mask"])
+
+    def blocks(self, epoch: int) -> Iterator[Block]:
+        """An example is a document, and the halves of a pair that are of two documents are two."""
+        first = 0
+        for some, is_unknown in self.examples(epoch):
+            is_pair = (some.random_next > 0) & (some.first_segment < some.lengths)
+            halves = np.where(is_pair, some.first_segment, some.lengths)
+            sizes = np.stack([halves, some.lengths - halves], 1).astype(np.int64).ravel()
+            numbers = first + np.arange(len(sizes)) // 2
+            found = findings(some, is_unknown, self.masker, self.vocabulary)
+            yield Block(some.text(), sizes[sizes > 0], epoch, first, None, numbers[sizes > 0], found)
+            first += len(some.lengths)
+
+    def examples(self, epoch: int) -> Iterator[tuple[Examples, NDArray[np.bool_]]]:
+        """Blocks of examples, and which of their tokens are not in the vocabulary ([t]). Raises `StoreError` for an
+        example that is none, with its line; for other bytes than were written; and when there are not as many as the
+        metrics say."""
+        path, expected, count = self.epochs[epoch], read_metrics(self.folder, epoch)[0], 0
+        is_json = path.endswith(".json")
+        if not is_json:
+            self._require_written(path)
+        for block in self._lines(path) if is_json else self._arrays(path):
+            yield block
+            count += len(block[0].lengths)
+        if count != expected:
+            what = f"has {count:,} examples, its metrics file says {expected:,}"
+            raise StoreError(what, where=path, fix="copy both again, or generate the epoch again")
+        if is_json and self.record:
+            self._require_written(path)
+
+    def _require_written(self, path: str) -> None:
+        name = os.path.basename(path).removesuffix(".json")
+        if sha256_of_epoch(path) != (self.record.get("sha256") or {}).get(name):
+            raise StoreError(f"is not what was written (its sha256 differs from {RECORD})", where=path, fix=AGAIN)
+
+    def _lines(self, path: str) -> Iterator[tuple[Examples, NDArray[np.bool_]]]:
+        first = 1
+        with storage.open_binary(path) as file:
+            while lines := [*islice(file, BLOCK_EXAMPLES)]:
+                yield self._parsed(lines, path, first)
+                first += len(lines)
+
+    def _parsed(self, lines: list[bytes], path: str, first: int) -> tuple[Examples, NDArray[np.bool_]]:
+        """`first`: number of the first line."""
+        get, unk = self.ids.get, self.vocabulary.unk
+        tokens, labels, positions = list[int](), list[int](), list[int]()
+        sizes = list[tuple[int, int, bool, int]]()
+        if self.record and first == 1 and lines[0].startswith(codecs.BOM_UTF8):
+            raise StoreError("begins with a byte order mark (BOM)", where=f"{path}:1", fix=AGAIN)
+        for number, line in enumerate(lines, first):
+            try:
+                strings, first_segment, random_next, own, answers = read_line(line)
+            except ValueError as error:
+                raise StoreError(str(error), where=f"{path}:{number}", fix=AGAIN) from None
+            tokens += [get(token, -1) for token in strings]
+            labels += [get(token, -1) for token in answers]
+            positions += own
+            sizes.append((len(strings), first_segment, random_next, len(own)))
+        ids, true = np.array(tokens, np.int32), np.array(labels, np.int32)
+        is_unknown = ids < 0
+        if is_unknown.any() or (true < 0).any():
+            if self.record or unk is None:  # what `data pregenerate` wrote has the tokens of its tokenizer alone
+                self._raise_unknown(lines, path, first)
+            ids[is_unknown], true[true < 0] = unk, unk
+        lengths, first_segments, random_nexts, counts = (np.array(one, np.int64) for one in zip(*sizes, strict=True))
+        places = np.array(positions, np.int64)
+        return Examples(ids, lengths, first_segments, random_nexts, places, true, counts), is_unknown
+
+    def _raise_unknown(self, lines: list[bytes], path: str, first: int) -> NoReturn:
+        named = ((number, read_line(line)) for number, line in enumerate(lines, first))
+        all_of = ((number, token) for number, (tokens, _, _, _, labels) in named for token in (*tokens, *labels))
+        number, token = next((number, token) for number, token in all_of if token not in self.ids)
+        fix = AGAIN if self.record else "give the tokenizer that made them"
+        raise StoreError(f"has {token!r:.60}, which is no token", where=f"{path}:{number}", fix=fix)
+
+    def _arrays(self, path: str) -> Iterator[tuple[Examples, NDArray[np.bool_]]]:
+        whole = map_arrays(path)
+        token_ends, label_ends = np.cumsum(whole.lengths, dtype=np.int64), np.cumsum(whole.predictions, dtype=np.int64)
+        for first in range(0, len(whole.lengths), BLOCK_EXAMPLES):
+            n = slice(first, first + BLOCK_EXAMPLES)
+            t, p = (slice(int(ends[first - 1]) if first else 0, int(ends[n][-1])) for ends in (token_ends, label_ends))
+            own = {"tokens": t, "positions": p, "labels": p}
+            some = Examples(*(getattr(whole, name)[own.get(name, n)].astype(np.int64) for name in ARRAYS))
+            is_inside = some.positions < np.repeat(some.lengths, some.predictions)
+            if not is_inside.all() or max(some.tokens.max(), some.labels.max(initial=0)) >= self.vocabulary.size:
+                raise _damaged(path)
+            yield some, np.zeros(len(some.tokens), bool)
+
+
+def epochs_of(folder: str) -> list[str]:
+    """The epochs of a folder, each a .json file or a folder of arrays. Raises `StoreError` when there are none, one is
+    missing between others, or is there twice."""
+    found: dict[int, str] = {}
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        match = re.fullmatch(r"epoch_(0|[1-9][0-9]{0,8})(\.json)?", name)
+        if match is None:
+            continue
+        number = int(match[1])
+        if number in found:
+            what = f"has epoch {number} as {os.path.basename(found[number])} and as {name}"
+            raise StoreError(what, where=folder, fix="delete one of them")
+        found[number] = os.path.join(folder, name)
+    if not found:
+        fix = "make one: `maskwright data pregenerate --train_corpus TEXT --bert_model FOLDER --output_dir FOLDER`"
+        raise StoreError("holds no epoch_0.json, so it is not pregenerated data", where=folder, fix=fix)
+    if missing := [number for number in range(max(found)) if number not in found]:
+        raise StoreError(f"lacks epoch {missing[0]}", where=folder, fix="copy it too, or number the others from 0")
+    return [path for _, path in sorted(found.items())]
+
+
+def read_record(folder: str) -> dict[str, Any]:
+    """What `data pregenerate` wrote of itself; empty for the original script's folders. Raises `StoreError` where it
+    never finished."""
+    path = os.path.join(folder, RECORD)
+    if not os.path.exists(path):
+        return {}
+    record = storage.read_json(path)
+    if not isinstance(record, dict) or record.get("finished") is not True:
+        fix = "run the same `maskwright data pregenerate` again: it continues"
+        raise StoreError("its generation never finished", where=folder, fix=fix)
+    return record
+
+
+def read_metrics(folder: str, epoch: int) -> tuple[int, int]:
+    """(examples, max_seq_len). Raises `StoreError` when the file is missing or says something else."""
+    path = os.path.join(folder, f"epoch_{epoch}_metrics.json")
+    if not os.path.exists(path):
+        raise StoreError("is missing, so its epoch was never finished", where=path, fix="generate the folder again")
+    found = storage.read_json(path)
+    named = found if isinstance(found, dict) else {}
+    examples, length = named.get("num_training_examples"), named.get("max_seq_len")
+    if type(examples) is not int or type(length) is not int or min(examples, length) < 1:
+        what = "does not say num_training_examples and max_seq_len, both above 0"
+        raise StoreError(what, where=path, fix="generate the folder again")
+    return examples, length
+
+
+def read_line(line: bytes) -> tuple[list[str], int, bool, list[int], list[str]]:
+    """(tokens, length of the first segment, is_random_next, positions, labels) of a line. Raises `ValueError`, whose
+    words are for the user."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        detail = error.msg if isinstance(error, json.JSONDecodeError) else "not UTF-8, or nested too deeply"
+        raise ValueError(f"is not JSON: {detail}") from None
+    if not isinstance(found, dict) or set(found) != set(KEYS):
+        keys = ", ".join(map(str, found)) if isinstance(found, dict) else type(found).__name__
+        raise ValueError(f"is no example: it has {keys or 'nothing'}, an example has {', '.join(KEYS)}")
+    tokens, segments, random_next, positions, labels = (found[key] for key in KEYS)
+    if not _all_are(tokens, str) or not _all_are(labels, str) or not tokens:
+        raise ValueError("has tokens or labels that are not a list of strings")
+    if not _all_are(segments, int) or not _all_are(positions, int) or not isinstance(random_next, bool):
+        raise ValueError("has segment_ids or positions that are not whole numbers, or no true or false")
+    if len(segments) != len(tokens) or len(positions) != len(labels):
+        numbers = f"{len(tokens)} tokens, {len(segments)} segment ids; {len(positions)} positions, {len(labels)} labels"
+        raise ValueError(f"has lists that do not belong together: {numbers}")
+    first = segments.count(0)
+    if segments != [0] * first + [1] * (len(tokens) - first):
+        raise ValueError("has segment_ids that are not zeros followed by ones")
+    ascending = all(a < b for a, b in zip(positions, positions[1:], strict=False))
+    if positions and (not ascending or positions[0] < 0 or positions[-1] >= len(tokens)):
+        raise ValueError(f"has positions that do not rise within its {len(tokens)} tokens")
+    if len(tokens) > LONGEST_TOKENS:
+        raise ValueError(f"has {len(tokens):,} tokens, more than any model takes")
+    return tokens, first, random_next, positions, labels
+
+
+def _all_are(values: Any, kind: type) -> bool:
+    return isinstance(values, list) and {*map(type, values)} <= {kind}
+
+
+def map_arrays(folder: str) -> Examples:
+    """The arrays of a binary epoch, memory-mapped. Raises `StoreError` where they are damaged."""
+    try:
+        paths = [os.path.join(folder, f"{name}.npy") for name in ARRAYS]
+        some = Examples(*(np.asarray(np.load(path, mmap_mode="r", allow_pickle=False)) for path in paths))
+        lengths = [len(getattr(some, name)) for name in ARRAYS]
+        t, p = (int(sizes.sum(dtype=np.int64)) for sizes in (some.lengths, some.predictions))
+        n = len(some.lengths)
+        is_whole = n > 0 and lengths == [t, n, n, n, p, p, n]
+        is_whole &= all(getattr(some, name).ndim == 1 and getattr(some, name).dtype.kind == "u" for name in ARRAYS)
+    except (OSError, ValueError, TypeError, EOFError, TokenError, SyntaxError):
+        is_whole = False
+    if not is_whole:
+        raise _damaged(folder)
+    return some
+
+
+def _damaged(folder: str) -> StoreError:
+    return StoreError("has arrays that do not belong together", where=folder, fix=AGAIN)
+
+
+def sha256_of_epoch(path: str) -> str:
+    """Of a JSON file, or of the arrays of a binary epoch."""
+    if path.endswith(".json"):
+        return storage.sha256_of_file(path)
+    return storage.sha256_of([storage.sha256_of_file(os.path.join(path, f"{name}.npy")) for name in ARRAYS])

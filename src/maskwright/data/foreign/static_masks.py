@@ -1,0 +1,120 @@
+"""Examples whose masks are in files, and what is wrong in them.
+
+pytorch-transformers' script writes `[MASK]` whatever the tokenizer's mask is called, groups words by `##` alone, draws
+special tokens as replacements, and without next-sentence prediction still appends text of another document to a
+sequence of one sentence.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.data.masking import LONGEST_GROUP_TOKENS, Masker
+from maskwright.text.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Examples:
+    """n examples, one after the other, with t tokens and p predictions in all. Dtypes are those of binary epochs."""
+
+    tokens: NDArray[Any]
+    """[t] ids as the model sees them; uint16, or uint32 above 65,536 tokens."""
+    lengths: NDArray[Any]
+    """[n] tokens of each; uint32."""
+    first_segment: NDArray[Any]
+    """[n] tokens before the second segment, all of them without one; uint32."""
+    random_next: NDArray[Any]
+    """[n] 1 where the second segment is of another document; uint8."""
+    positions: NDArray[Any]
+    """[p] positions of the predictions in their examples, ascending; uint16."""
+    labels: NDArray[Any]
+    """[p] the true ids; as `tokens`."""
+    predictions: NDArray[Any]
+    """[n] how many each has; uint16."""
+
+    @property
+    def begins(self) -> NDArray[np.int64]:
+        """[n] of each among all tokens."""
+        return np.cumsum(self.lengths, dtype=np.int64) - self.lengths
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """[p] of the predictions among all tokens."""
+        return np.repeat(self.begins, self.predictions) + self.positions
+
+    def text(self) -> NDArray[np.int32]:
+        """[t] ids before masking."""
+        ids = np.array(self.tokens, np.int32)
+        ids[self.places] = self.labels
+        return ids
+
+
+ARRAYS = tuple(field.name for field in fields(Examples))
+
+
+def findings(some: Examples, is_unknown: NDArray[np.bool_], masker: Masker, words: Vocabulary) -> Counter[str]:
+    """Counts by the names that `describe` knows. `is_unknown` [t]: the vocabulary lacks what stands there."""
+    places, true, begins, ends = some.places, some.text(), some.begins, some.begins + some.lengths
+    special = masker.special[true]
+    starts = masker.word_start[true] | special
+    starts[begins] = True
+    starts[(begins + some.first_segment)[some.first_segment < some.lengths]] = True
+    starts[1:] |= special[:-1]
+    position = np.arange(len(true))
+    starts |= (position - np.maximum.accumulate(np.where(starts, position, 0))) % LONGEST_GROUP_TOKENS[
+        "whole_word"
+    ] == 0
+    word = np.cumsum(starts) - 1
+    size = np.bincount(word)
+    touched = np.bincount(word[places], minlength=len(size))
+    shown = some.tokens[places]
+    is_foreign = is_unknown[places]
+    return Counter(
+        examples=len(some.lengths),
+        predictions=len(places),
+        foreign_masks=int(is_foreign.sum()),
+        unknown_tokens=int(is_unknown.sum() - is_foreign.sum()),
+        split_words=int(((touched > 0) & (touched < size)).sum()),
+        long_words=int(((touched > 0) & (size > 1)).sum()),
+        special_replacements=int((masker.special[shown] & (shown != masker.mask_id) & ~is_foreign).sum()),
+        special_predictions=int(special[places].sum()),
+        foreign_text=int(((some.random_next > 0) & (some.first_segment == some.lengths)).sum()),
+        empty_next=int((some.lengths - some.first_segment == 1).sum()),
+        unframed=int(((some.tokens[begins] != words.bos) | (some.tokens[ends - 1] != words.eos)).sum()),
+    )
+
+
+def describe(found: Mapping[str, int], *, mask_token: str, whole_words: bool) -> list[str]:
+    """A sentence for each thing that is wrong; parts of words are where whole words were asked for."""
+
+    def some(name: str, noun: str, one: str, more: str, of: str = "") -> str:
+        """`noun`: with a * for the s of its plural. `of`: the count of all such things."""
+        count, total = found[name], found[of] if of else found[name]
+        share = f" of {total:,}" if of else ""
+        share += f" {noun.replace('*', 's'[: total != 1])}" + (f" ({count / max(total, 1):.1%})" if of else "")
+        return f"{count:,}{share} {one if count == 1 else more}"
+
+    words = "word* of several tokens that a mask touches"
+    told = {
+        "foreign_masks": some("foreign_masks", "prediction*", "shows", "show", "predictions")
+        + f" a mask that the vocabulary does not have: trainers read the unknown token there, not {mask_token}",
+        "unknown_tokens": some("unknown_tokens", "other token*", "is", "are")
+        + " not in the vocabulary: another tokenizer made the examples",
+        "split_words": some("split_words", words, "is", "are", "long_words")
+        + " only partly masked, so there is no whole-word masking",
+        "special_replacements": some("special_replacements", "prediction*", "shows", "show")
+        + " a special token at random",
+        "special_predictions": some("special_predictions", "prediction*", "is", "are") + " of a special token",
+        "foreign_text": some("foreign_text", "example*", "ends", "end", "examples")
+        + " in text of another document without a separator",
+        "empty_next": some("empty_next", "example*", "has", "have", "examples") + " nothing in the second segment",
+        "unframed": some("unframed", "example*", "is", "are")
+        + " not between the tokenizer's first and last special token",
+    }
+    return [line for name, line in told.items() if found[name] and (name != "split_words" or whole_words)]

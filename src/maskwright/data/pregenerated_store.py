@@ -1,0 +1,71 @@
+"""A folder of pregenerated epochs, opened for training: a token store is made of it, once, and training masks anew.
+
+The store lies in the cache, under a name that follows from the tokenizer and from the names, sizes and times of all
+files that are read. So a folder that has changed gets a store of its own again. All of them may be deleted while nobody
+trains.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from typing import Any
+
+from maskwright.core import storage
+from maskwright.core.console import say
+from maskwright.core.errors import InputError, Locked, StoreError
+from maskwright.data.convert import Conversion, ConvertOptions, convert
+from maskwright.data.foreign.pregenerated import RECORD, TOKENIZER, epochs_of
+from maskwright.data.store import TokenStore
+from maskwright.text.vocabulary import read_vocabulary
+
+FORMAT = 1
+"""Of what is made of the same files."""
+WAIT_SECONDS = 0.5
+
+
+def open_epochs(location: str, tokenizer: str | None = None) -> TokenStore:
+    """`tokenizer`: of the model that is continued, for a folder without one of its own. Of several processes one makes
+    the store, and the others wait. Raises `StoreError` for a folder that is none, with the line where an example is
+    broken."""
+    epochs_of(storage.require_local(location))
+    own = os.path.join(location, TOKENIZER)
+    tokenizer = own if os.path.isdir(own) else tokenizer
+    if tokenizer is None:
+        what = f"has no {TOKENIZER}/, and its examples are the strings of a tokenizer"
+        raise StoreError(what, where=location, fix=f"copy that tokenizer's folder to {own}")
+    vocabulary = read_vocabulary(tokenizer)
+    special = [vocabulary.unk, sorted(vocabulary.special)]
+    name = storage.sha256_of([FORMAT, vocabulary.fingerprint, special, _states(location)])[:32]
+    folder = os.path.join(storage.make_cache_folder("pregenerated"), name)
+    while not _is_made(folder):
+        try:
+            with storage.locked(f"{folder}.lock", remove=True):
+                if not _is_made(folder):
+                    _make(location, tokenizer, folder)
+        except Locked:  # another process makes it
+            time.sleep(WAIT_SECONDS)
+    return TokenStore(location, folder)
+
+
+def _states(location: str) -> list[list[Any]]:
+    """Location, bytes and time of change of each file that is read."""
+    paths = (os.path.join(folder, name) for folder, names in storage.walk(location) for name in names)
+    read = sorted(path for path in paths if os.path.relpath(path, location).startswith(("epoch_", RECORD)))
+    status = [(path, os.stat(path)) for path in read]
+    return [[os.path.abspath(path), found.st_size, found.st_mtime_ns] for path, found in status]
+
+
+def _is_made(folder: str) -> bool:
+    return os.path.exists(os.path.join(folder, "manifest.json"))
+
+
+def _make(location: str, tokenizer: str, folder: str) -> None:
+    say(f"{location}: a token store is made of it, in {os.path.dirname(folder)}")
+    options = ConvertOptions(valid_fraction=0.0, special_tokens="remove")
+    try:
+        convert(Conversion([location], tokenizer, folder, options, kind="pregenerated"))
+    except InputError:  # once the files are right, the store has another name
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
