@@ -138,7 +138,7 @@ class _Preparation:
     def _computed(self, phase: str, work: Any, tasks: Sequence[Any], digests: Sequence[str]) -> Computed:
         paths = paths_of(self.work, phase, digests)
         if done := sum(map(os.path.exists, paths)):
-            say(f"continuing with {done:,} of {len(paths):,} parts done ({phase})")
+            say(f"continuing with {done:,} of {len(paths):,} parts {phase}d")
         notes = compute(self.runner, work, [*zip(tasks, paths, strict=True)], phase, self._sizes())
         for part, note in zip(self.parts, notes, strict=True):
             sources = self.request.held_out if part.held_out else self.request.sources
