@@ -310,8 +310,8 @@ def test_a_token_that_the_vocabulary_lacks_is_read_as_transformers_reads_it(
     opened = open_epochs(str(theirs), str(folder))
     reader = transformers.AutoTokenizer.from_pretrained(folder)
     special = set(reader.all_special_ids) - {reader.unk_token_id}
-    for found, example in zip(documents_of(opened.split("train")), examples, strict=True):
     for found, example in zip(map(list, documents_of(opened.split("train"))), examples, strict=True):
+        assert found == [one for one in reader.convert_tokens_to_ids(text_of(example)) if one not in special]
     assert documents_of(opened.split("train"))[3][1] == reader.unk_token_id
     assert any("1 other token is not in the vocabulary" in finding for finding in opened.manifest["findings"])
     assert not any("of a special token" in finding for finding in opened.manifest["findings"])
