@@ -30,7 +30,8 @@ from pages.walk import FINISHED, walk
 from private_network import why_not
 from ray_cluster import ray_cluster
 
-from maskwright.data.pregenerated.generate import PregenerateOptions, pregenerate
+from maskwright.data.pregenerate.generate import pregenerate
+from maskwright.data.pregenerate.sequences import PregenerateOptions
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import load_tokenizer, train_tokenizer
 

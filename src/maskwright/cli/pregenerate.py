@@ -81,24 +81,15 @@ def data_pregenerate(
     as_json: AsJson = False,
 ) -> None:
     """Write epochs of examples with static masks, in the format of pytorch-transformers' script."""
-    from maskwright.data.pregenerated.generate import PregenerateOptions, pregenerate
-    from maskwright.data.pregenerated.repair import repair as repair_folder
+    from maskwright.data.foreign.static_masks import describe
+    from maskwright.data.pregenerate.generate import pregenerate
+    from maskwright.data.pregenerate.repair import repair as repair_folder
+    from maskwright.data.pregenerate.sequences import PregenerateOptions
     from maskwright.tasks.hub import local
-    from maskwright.text.vocabulary import read_vocabulary
 
     if (train_corpus is None) == (repair is None):
         raise InputError("--train_corpus and --repair both say what to read", fix="give one of them")
     tokenizer = local(bert_model, weights=False)
-    if repair is not None:
-        before, after = repair_folder(
-            repair, tokenizer, output_dir, whole_words=do_whole_word_mask, seed=seed, written=format_
-        )
-        mask = read_vocabulary(tokenizer).mask_token
-        wrong, left = before.wrong(mask), after.wrong(mask, whole_words=do_whole_word_mask)
-        lines = [f"{repair}: {before.examples:,} examples", *(f"  {line}" for line in wrong or ["nothing is wrong"])]
-        lines += [f"{output_dir}: repaired; what is left:", *(f"  {line}" for line in left or ["nothing"])]
-        value = {"folder": output_dir, "examples": before.examples, "wrong": wrong, "left": left}
-        return print_result("\n".join(lines), value, as_json)
     options = PregenerateOptions(
         epochs_to_generate=epochs_to_generate,
         max_seq_len=max_seq_len,
@@ -110,6 +101,14 @@ def data_pregenerate(
         seed=seed,
         format=format_,
     )
+    if repair is not None:
+        before, after = repair_folder(repair, tokenizer, output_dir, options, workers=num_workers)
+        wrong = describe(before, whole_words=True)
+        left = describe(after, whole_words=do_whole_word_mask)
+        lines = [f"{repair}: {before['examples']:,} examples", *(f"  {line}" for line in wrong or ["nothing is wrong"])]
+        lines += [f"{output_dir}: repaired; what is left:", *(f"  {line}" for line in left or ["nothing"])]
+        value = {"folder": output_dir, "examples": before["examples"], "wrong": wrong, "left": left}
+        return print_result("\n".join(lines), value, as_json)
     sources = open_sources([train_corpus or ""], layout, text_column, on_bad_input)
     if do_next_sent_prediction:
         say("pretrain predicts only masked tokens; is_random_next is for other trainers")

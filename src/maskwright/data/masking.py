@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,11 +105,13 @@ def mask_rows(
     epochs: NDArray[np.int64],
     rows: NDArray[np.int64],
     slots: int,
+    budgets: NDArray[Any] | None = None,
 ) -> tuple[Int32, Int32, Int32, NDArray[np.float32]]:
     """Masks `input_ids` [M, T] at `masking.rate`. Returns (input_ids, predict_index [M*slots], labels, weights) as in
     `Batch`.
 
-    `epochs` and `rows` [M] name each row; the result for a row does not depend on the other rows.
+    `epochs` and `rows` [M] name each row; the result for a row does not depend on the other rows. `budgets` [M]: tokens
+    to predict in each, in place of the rate.
     """
     (M, T), kind = input_ids.shape, masking.kind
     row_keys = bits.extend(bits.extend(bits.key(seed, MASK_PURPOSE), epochs.astype(np.uint64)), rows.astype(np.uint64))
@@ -120,7 +122,7 @@ def mask_rows(
     )
     keys = draws if begins is None else np.take_along_axis(draws, begins, axis=1)
     keys[~candidate] = NEVER
-    budget = masking.rate * np.count_nonzero(candidate, axis=1)
+    budget = masking.rate * np.count_nonzero(candidate, axis=1) if budgets is None else budgets
     edge = bits.uniform(bits.extend(row_keys, _number(EDGE_PURPOSE)))
     flat, count = _choose(keys, budget, edge, slots, alone=begins is None)
 
@@ -212,7 +214,7 @@ def _span_begins(
 
 
 def _choose(
-    keys: NDArray[np.uint32], budget: NDArray[np.float64], edge: NDArray[np.float64], slots: int, *, alone: bool
+    keys: NDArray[np.uint32], budget: NDArray[Any], edge: NDArray[np.float64], slots: int, *, alone: bool
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Places of the taken tokens in the flattened rows, ascending, and how many each row has. `alone`: every token is
     a group.

@@ -19,9 +19,9 @@ import os
 import re
 from collections.abc import Iterator
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from tokenize import TokenError  # which numpy's reader of headers lets out
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +78,7 @@ class Reader:
     def describe(self, found: dict[str, int]) -> list[str]:
         """A sentence for each thing that is wrong, by its count."""
         options = self.record.get("options") or self.record.get("repaired") or {"do_whole_word_mask": True}
-        return describe(found, mask_token=self.vocabulary.mask_token, whole_words=options["do_whole_word_mask"])
+        return describe(found, whole_words=options["do_whole_word_mask"])
 
     def blocks(self, epoch: int) -> Iterator[Block]:
         """An example is a document, and the halves of a pair that are of two documents are two."""
@@ -115,44 +115,35 @@ class Reader:
             raise StoreError(f"is not what was written (its sha256 differs from {RECORD})", where=path, fix=AGAIN)
 
     def _lines(self, path: str) -> Iterator[tuple[Examples, NDArray[np.bool_]]]:
-        first = 1
+        number, unk = 0, self.vocabulary.unk or 0
         with storage.open_binary(path) as file:
             while lines := [*islice(file, BLOCK_EXAMPLES)]:
-                yield self._parsed(lines, path, first)
-                first += len(lines)
+                if self.record and not number and lines[0].startswith(codecs.BOM_UTF8):
+                    raise StoreError("begins with a byte order mark (BOM)", where=f"{path}:1", fix=AGAIN)
+                rows = [self._ids(line, f"{path}:{place}") for place, line in enumerate(lines, number + 1)]
+                ids, segments, random_next, positions, answers = zip(*rows, strict=True)
+                tokens, labels, places = (
+                    np.array([*chain.from_iterable(each)], np.int64) for each in (ids, answers, positions)
+                )
+                is_unknown = tokens < 0
+                tokens[is_unknown], labels[labels < 0] = unk, unk
+                lengths, predictions = (np.array([*map(len, each)]) for each in (ids, answers))
+                columns = (lengths, np.array(segments), np.array(random_next), places, labels, predictions)
+                yield Examples(tokens, *columns), is_unknown
+                number += len(lines)
 
-    def _parsed(self, lines: list[bytes], path: str, first: int) -> tuple[Examples, NDArray[np.bool_]]:
-        """`first`: number of the first line."""
-        get, unk = self.ids.get, self.vocabulary.unk
-        tokens, labels, positions = list[int](), list[int](), list[int]()
-        sizes = list[tuple[int, int, bool, int]]()
-        if self.record and first == 1 and lines[0].startswith(codecs.BOM_UTF8):
-            raise StoreError("begins with a byte order mark (BOM)", where=f"{path}:1", fix=AGAIN)
-        for number, line in enumerate(lines, first):
-            try:
-                strings, first_segment, random_next, own, answers = read_line(line)
-            except ValueError as error:
-                raise StoreError(str(error), where=f"{path}:{number}", fix=AGAIN) from None
-            tokens += [get(token, -1) for token in strings]
-            labels += [get(token, -1) for token in answers]
-            positions += own
-            sizes.append((len(strings), first_segment, random_next, len(own)))
-        ids, true = np.array(tokens, np.int32), np.array(labels, np.int32)
-        is_unknown = ids < 0
-        if is_unknown.any() or (true < 0).any():
-            if self.record or unk is None:  # what `data pregenerate` wrote has the tokens of its tokenizer alone
-                self._raise_unknown(lines, path, first)
-            ids[is_unknown], true[true < 0] = unk, unk
-        lengths, first_segments, random_nexts, counts = (np.array(one, np.int64) for one in zip(*sizes, strict=True))
-        places = np.array(positions, np.int64)
-        return Examples(ids, lengths, first_segments, random_nexts, places, true, counts), is_unknown
-
-    def _raise_unknown(self, lines: list[bytes], path: str, first: int) -> NoReturn:
-        named = ((number, read_line(line)) for number, line in enumerate(lines, first))
-        all_of = ((number, token) for number, (tokens, _, _, _, labels) in named for token in (*tokens, *labels))
-        number, token = next((number, token) for number, token in all_of if token not in self.ids)
-        fix = AGAIN if self.record else "give the tokenizer that made them"
-        raise StoreError(f"has {token!r:.60}, which is no token", where=f"{path}:{number}", fix=fix)
+    def _ids(self, line: bytes, where: str) -> tuple[list[int], int, bool, list[int], list[int]]:
+        """`read_line` in ids, -1 for a token that the vocabulary does not have."""
+        try:
+            tokens, first_segment, random_next, positions, labels = read_line(line)
+        except ValueError as error:
+            raise StoreError(str(error), where=where, fix=AGAIN) from None
+        own, true = ([self.ids.get(token, -1) for token in each] for each in (tokens, labels))
+        if (self.record or self.vocabulary.unk is None) and -1 in (*own, *true):
+            lacking = next(token for token in (*tokens, *labels) if token not in self.ids)
+            fix = AGAIN if self.record else "give the tokenizer that made them"
+            raise StoreError(f"has {lacking!r:.60}, which is no token", where=where, fix=fix)
+        return own, first_segment, random_next, positions, true
 
     def _arrays(self, path: str) -> Iterator[tuple[Examples, NDArray[np.bool_]]]:
         whole = map_arrays(path)

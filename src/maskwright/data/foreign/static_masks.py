@@ -56,32 +56,41 @@ class Examples:
 
 
 ARRAYS = tuple(field.name for field in fields(Examples))
+WRONG = {
+    "foreign_masks": ("predictions", "predictions that show a mask which the vocabulary does not have"),
+    "unknown_tokens": ("tokens", "other tokens that the vocabulary does not have"),
+    "split_words": ("long_words", "masked words of several tokens that are only partly masked"),
+    "special_replacements": ("predictions", "predictions that show a special token at random"),
+    "special_predictions": ("predictions", "predictions of a special token"),
+    "foreign_text": ("examples", "examples that end in text of another document without a separator"),
+    "empty_next": ("examples", "examples with nothing in the second segment"),
+    "unframed": ("examples", "examples that are not between the tokenizer's first and last special token"),
+}
+"""Of each finding: what it is a share of, and its name for a person."""
 
 
 def findings(some: Examples, is_unknown: NDArray[np.bool_], masker: Masker, words: Vocabulary) -> Counter[str]:
-    """Counts by the names that `describe` knows. `is_unknown` [t]: the vocabulary lacks what stands there."""
+    """Counts by the names of `WRONG`. `is_unknown` [t]: the vocabulary does not have what stands there."""
     places, true, begins, ends = some.places, some.text(), some.begins, some.begins + some.lengths
     special = masker.special[true]
     starts = masker.word_start[true] | special
     starts[begins] = True
     starts[(begins + some.first_segment)[some.first_segment < some.lengths]] = True
     starts[1:] |= special[:-1]
-    position = np.arange(len(true))
-    starts |= (position - np.maximum.accumulate(np.where(starts, position, 0))) % LONGEST_GROUP_TOKENS[
-        "whole_word"
-    ] == 0
-    word = np.cumsum(starts) - 1
+    place = np.arange(len(true))
+    in_word = place - np.maximum.accumulate(np.where(starts, place, 0))
+    word = np.cumsum(in_word % LONGEST_GROUP_TOKENS["whole_word"] == 0) - 1
     size = np.bincount(word)
     touched = np.bincount(word[places], minlength=len(size))
-    shown = some.tokens[places]
-    is_foreign = is_unknown[places]
+    shown, is_foreign = some.tokens[places], is_unknown[places]
     return Counter(
         examples=len(some.lengths),
+        tokens=len(some.tokens),
         predictions=len(places),
+        long_words=int(((touched > 0) & (size > 1)).sum()),
         foreign_masks=int(is_foreign.sum()),
         unknown_tokens=int(is_unknown.sum() - is_foreign.sum()),
         split_words=int(((touched > 0) & (touched < size)).sum()),
-        long_words=int(((touched > 0) & (size > 1)).sum()),
         special_replacements=int((masker.special[shown] & (shown != masker.mask_id) & ~is_foreign).sum()),
         special_predictions=int(special[places].sum()),
         foreign_text=int(((some.random_next > 0) & (some.first_segment == some.lengths)).sum()),
@@ -90,31 +99,10 @@ def findings(some: Examples, is_unknown: NDArray[np.bool_], masker: Masker, word
     )
 
 
-def describe(found: Mapping[str, int], *, mask_token: str, whole_words: bool) -> list[str]:
-    """A sentence for each thing that is wrong; parts of words are where whole words were asked for."""
-
-    def some(name: str, noun: str, one: str, more: str, of: str = "") -> str:
-        """`noun`: with a * for the s of its plural. `of`: the count of all such things."""
-        count, total = found[name], found[of] if of else found[name]
-        share = f" of {total:,}" if of else ""
-        share += f" {noun.replace('*', 's'[: total != 1])}" + (f" ({count / max(total, 1):.1%})" if of else "")
-        return f"{count:,}{share} {one if count == 1 else more}"
-
-    words = "word* of several tokens that a mask touches"
-    told = {
-        "foreign_masks": some("foreign_masks", "prediction*", "shows", "show", "predictions")
-        + f" a mask that the vocabulary does not have: trainers read the unknown token there, not {mask_token}",
-        "unknown_tokens": some("unknown_tokens", "other token*", "is", "are")
-        + " not in the vocabulary: another tokenizer made the examples",
-        "split_words": some("split_words", words, "is", "are", "long_words")
-        + " only partly masked, so there is no whole-word masking",
-        "special_replacements": some("special_replacements", "prediction*", "shows", "show")
-        + " a special token at random",
-        "special_predictions": some("special_predictions", "prediction*", "is", "are") + " of a special token",
-        "foreign_text": some("foreign_text", "example*", "ends", "end", "examples")
-        + " in text of another document without a separator",
-        "empty_next": some("empty_next", "example*", "has", "have", "examples") + " nothing in the second segment",
-        "unframed": some("unframed", "example*", "is", "are")
-        + " not between the tokenizer's first and last special token",
-    }
-    return [line for name, line in told.items() if found[name] and (name != "split_words" or whole_words)]
+def describe(found: Mapping[str, int], *, whole_words: bool) -> list[str]:
+    """A line for each thing that is wrong; parts of words are where whole words were asked for."""
+    return [
+        f"{name}: {found[key]:,} of {found[of]:,} ({found[key] / found[of]:.1%})"
+        for key, (of, name) in WRONG.items()
+        if found[key] and (key != "split_words" or whole_words)
+    ]

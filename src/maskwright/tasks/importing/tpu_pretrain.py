@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 
 from maskwright.core.console import several
-from maskwright.data.pregenerated.examples import read_metrics
+from maskwright.data.foreign.pregenerated import read_metrics
 from maskwright.tasks.importing.run_mlm import fetched
 from maskwright.tasks.importing.taken import Taken, number_of, share_of_steps
 from maskwright.tasks.importing.typed import Script, Typed

@@ -1,0 +1,127 @@
+"""`maskwright data pregenerate`: text to epochs of examples with static masks, the same for any number of workers.
+
+The text is encoded once, into a token store below the folder, and each epoch is one pass over all of it. A block of
+documents is a function of (seed, epoch, documents), so workers only change the speed. The same command goes on after a
+stop: an epoch whose metrics are there is whole, and of another one the blocks that are finished stay.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+
+from maskwright.core import storage
+from maskwright.core.console import say
+from maskwright.core.errors import InputError
+from maskwright.core.runner import Here, Runner
+from maskwright.data.foreign.pregenerated import RECORD, TOKENIZER, read_metrics
+from maskwright.data.pregenerate.sequences import PregenerateOptions, documents, sequences
+from maskwright.data.pregenerate.write import Form, finish
+from maskwright.data.prepare.driver import prepare
+from maskwright.data.prepare.request import PrepareOptions, Request
+from maskwright.data.store import Split, TokenStore
+from maskwright.text.parts.columns import Note, written
+from maskwright.text.parts.phase import compute
+from maskwright.text.sources import Sources
+from maskwright.text.tokenizer import copy_tokenizer
+
+LOCK, TEXT, PARTS = "pregenerate.lock", "text", "parts"
+BLOCK_TOKENS = 1 << 18
+Block = tuple[int, int, int]
+"""Epoch, and the first and the last (exclusive) of the documents."""
+
+
+def pregenerate(
+    sources: Sources, tokenizer: str, folder: str, options: PregenerateOptions, *, workers: int = 1
+) -> list[int]:
+    """Writes the epochs and returns the number of examples in each. Raises `InputError` for bad text or options, and
+    for a folder that holds something else."""
+    folder = storage.require_local(folder)
+    text = os.path.join(folder, TEXT)
+    with storage.new_folder(folder), storage.locked(os.path.join(folder, LOCK), remove=True), Here(workers) as runner:
+        before = _unfinished(folder)
+        try:
+            prepared = Request(sources, tokenizer, text, PrepareOptions(valid_fraction=0.0, keep_duplicates=True))
+            store = prepare(prepared, runner)
+            plan = {"text": store.fingerprint, "tokenizer": store.vocabulary.fingerprint, "options": asdict(options)}
+            if before is not None and {key: before.get(key) for key in plan} != plan:
+                what, fix = "holds unfinished epochs of other text or options", "delete it, or choose another folder"
+                raise InputError(what, where=folder, fix=fix)
+            if options.do_next_sent_prediction and store.manifest["splits"]["train"]["documents"] < 2:
+                fix = "part documents by blank lines (--layout sentences), or leave --do_next_sent_prediction out"
+                raise InputError("is one document, so no sentence is of another", where=sources.files[0], fix=fix)
+        except InputError:
+            if before is None:
+                shutil.rmtree(text, ignore_errors=True)
+            raise
+        record = {**plan, "sources": store.manifest["sources"]}
+        storage.write_json(os.path.join(folder, RECORD), {**record, "finished": False})
+        copy_tokenizer(tokenizer, os.path.join(folder, TOKENIZER))
+        storage.make_folder(os.path.join(folder, PARTS))
+        examples = [_epoch(store, epoch, folder, options, runner) for epoch in range(options.epochs_to_generate)]
+        finish(folder, record)
+        for name in (TEXT, PARTS):
+            shutil.rmtree(os.path.join(folder, name))
+    return examples
+
+
+def _unfinished(folder: str) -> dict[str, Any] | None:
+    """The record of a generation that was stopped; None for an empty folder. Raises `InputError` for any other."""
+    path = os.path.join(folder, RECORD)
+    if os.path.exists(path):
+        record = storage.read_json(path)
+        if not isinstance(record, dict) or record.get("finished") is not False:
+            raise InputError("already holds pregenerated epochs", where=folder, fix="choose another folder")
+        return record
+    if [name for name in os.listdir(folder) if name not in (LOCK, TEXT)]:
+        raise InputError("is not empty", where=folder, fix="choose another folder")
+    return None
+
+
+def _epoch(store: TokenStore, epoch: int, folder: str, options: PregenerateOptions, runner: Runner) -> int:
+    """Writes an epoch unless it is there. Returns its number of examples."""
+    if os.path.exists(os.path.join(folder, f"epoch_{epoch}_metrics.json")):
+        say(f"epoch {epoch} is there already")
+        return read_metrics(folder, epoch)[0]
+    totals = store.manifest["splits"]["train"]
+    count, size = totals["documents"], max(1, totals["documents"] * BLOCK_TOKENS // totals["tokens"])
+    blocks = [(epoch, first, min(first + size, count)) for first in range(0, count, size)]
+    paths = [os.path.join(folder, PARTS, f"{epoch}-{first}") for _, first, _ in blocks]
+    sizes = [(last - first) * totals["tokens"] // count for _, first, last in blocks]
+    make = MakeBlock(store.location, options)
+    notes = compute(runner, make, [*zip(blocks, paths, strict=True)], f"epoch {epoch}", sizes)
+    return Form(store.tokenizer_folder, options).write_epoch(folder, epoch, paths, notes, options.max_seq_len)
+
+
+@lru_cache(maxsize=1)
+def _opened(store: str, options: PregenerateOptions) -> tuple[Split, Form]:
+    opened = TokenStore(store)
+    return opened.split("train"), Form(opened.tokenizer_folder, options)
+
+
+@dataclass(frozen=True)
+class MakeBlock:
+    """Writes the examples of a block of documents; its note has their number."""
+
+    store: str
+    options: PregenerateOptions
+
+    def __call__(self, task: tuple[Block, str]) -> Note:
+        (epoch, first, last), path = task
+        options, (split, form) = self.options, _opened(self.store, self.options)
+        found = (
+            one
+            for document in documents(split, first, last)
+            for one in sequences(split, document, options, form.words, epoch)
+        )
+        with written(path) as file:
+            count = 0
+            while some := [*islice(found, max(1, BLOCK_TOKENS // options.max_seq_len))]:
+                form.append(file, form.masked(some, options.max_seq_len, options.max_predictions_per_seq, epoch))
+                count += len(some)
+            file.note = {"examples": count}
+        return file.note

@@ -1,0 +1,91 @@
+"""`maskwright data pregenerate --repair`: another script's examples with masks that are right.
+
+The text is known, since labels say what was masked. All masks of an example are drawn anew, about as many as it had:
+the tokenizer's own mask, ordinary tokens as replacements, no prediction of a special token, and whole words if they are
+asked for. Text of another document that was appended stays: nothing says where it begins.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from maskwright.core import storage
+from maskwright.core.errors import InputError, StoreError
+from maskwright.core.runner import Here
+from maskwright.data.foreign.pregenerated import TOKENIZER, Reader, epochs_of, read_metrics
+from maskwright.data.foreign.static_masks import findings
+from maskwright.data.pregenerate.generate import LOCK, PARTS
+from maskwright.data.pregenerate.sequences import PregenerateOptions, Unmasked
+from maskwright.data.pregenerate.write import Form, finish
+from maskwright.text.parts.columns import Note, written
+from maskwright.text.parts.phase import compute, fault_note
+from maskwright.text.tokenizer import copy_tokenizer
+from maskwright.text.vocabulary import token_ids
+
+
+@dataclass(frozen=True)
+class RepairEpoch:
+    """Writes the repaired examples of an epoch, by its number. Its note has their number, and what was and is wrong."""
+
+    source: str
+    tokenizer: str
+    options: PregenerateOptions
+
+    def __call__(self, task: tuple[int, str]) -> Note:
+        try:
+            return self._repair(*task)
+        except InputError as error:
+            return fault_note(error)
+
+    def _repair(self, epoch: int, path: str) -> Note:
+        form = Form(self.tokenizer, self.options)
+        reader = Reader(self.source, form.words, token_ids(self.tokenizer))
+        before, after, count = Counter[str](), Counter[str](), 0
+        with written(path) as file:
+            for some, is_unknown in reader.examples(epoch):
+                texts = np.split(some.text(), some.begins[1:])
+                columns = (some.first_segment, some.random_next, count + np.arange(len(texts)), some.predictions)
+                unmasked = [Unmasked(*one) for one in zip(texts, *(each.tolist() for each in columns), strict=True)]
+                made = form.masked(unmasked, int(some.lengths.max()), int(some.predictions.max()), epoch)
+                before.update(findings(some, is_unknown, form.masker, form.words))
+                is_unknown[some.places] = False  # the others stay
+                after.update(findings(made, is_unknown, form.masker, form.words))
+                form.append(file, made)
+                count += len(texts)
+            file.note = {"examples": count, "before": before, "after": after}
+        return file.note
+
+
+def repair(
+    source: str, tokenizer: str, folder: str, options: PregenerateOptions, *, workers: int = 1
+) -> tuple[Counter[str], Counter[str]]:
+    """Writes the repaired epochs; `options` give the seed, the format and whether words are masked whole. Returns the
+    findings before and after. Raises `InputError` for a folder that is not empty, `StoreError` for a source that holds
+    something else."""
+    paths, parts = epochs_of(source), os.path.join(folder, PARTS)
+    if binary := [path for path in paths if not path.endswith(".json")]:
+        raise StoreError("is maskwright's own, which needs no repair", where=binary[0], fix="train from it as it is")
+    with storage.new_folder(folder), storage.locked(os.path.join(folder, LOCK), remove=True), Here(workers) as runner:
+        if [name for name in os.listdir(folder) if name != LOCK]:
+            raise InputError("is not empty", where=folder, fix="choose another folder")
+        storage.make_folder(parts)
+        form = Form(tokenizer, options)
+        try:
+            tasks = [(epoch, os.path.join(parts, str(epoch))) for epoch in range(len(paths))]
+            work, sizes = RepairEpoch(source, tokenizer, options), [*map(os.path.getsize, paths)]
+            notes = compute(runner, work, tasks, "repair", sizes)
+            for (epoch, path), note in zip(tasks, notes, strict=True):
+                form.write_epoch(folder, epoch, [path], [note], read_metrics(source, epoch)[1])
+        finally:
+            shutil.rmtree(parts, ignore_errors=True)
+        copy_tokenizer(tokenizer, os.path.join(folder, TOKENIZER))
+        repaired = {"do_whole_word_mask": options.do_whole_word_mask, "seed": options.seed}
+        sources = [{"location": path} for path in paths]
+        finish(folder, {"tokenizer": form.words.fingerprint, "repaired": repaired, "sources": sources})
+    before, after = (sum((Counter(note[name]) for note in notes), Counter[str]()) for name in ("before", "after"))
+    return before, after

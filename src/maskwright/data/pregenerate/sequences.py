@@ -1,0 +1,153 @@
+"""Documents of sentences to sequences, as BERT's scripts make them: sentence after sentence up to a length, or now and
+then up to a shorter one; with next-sentence prediction, a second segment follows or is of another document.
+
+No text is lost and none is added: a sentence that does not fit begins the next sequence, one that is longer than a
+sequence is cut, and without next-sentence prediction a sequence never has text of another document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.core.errors import InputError
+from maskwright.data import bits
+from maskwright.data.store import Shard, Split
+from maskwright.text.vocabulary import Vocabulary
+
+Ids = NDArray[Any]
+PURPOSE = 0x5E9
+LONGEST_TOKENS = 1 << 20
+LENGTH, SHORTER, SPLIT, NEXT, OTHER, SENTENCE = range(6)
+"""What a draw is for."""
+
+
+@dataclass(frozen=True)
+class PregenerateOptions:
+    """Named as the original script's options, whose defaults they have."""
+
+    epochs_to_generate: int = 3
+    max_seq_len: int = 128
+    short_seq_prob: float = 0.1
+    masked_lm_prob: float = 0.15
+    max_predictions_per_seq: int = 20
+    do_whole_word_mask: bool = False
+    do_next_sent_prediction: bool = False
+    seed: int = 0
+    format: Literal["json", "binary"] = "json"
+
+    def __post_init__(self) -> None:
+        for name in ("short_seq_prob", "masked_lm_prob"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise InputError(f"--{name} {getattr(self, name):g} is not from 0 to 1", fix="0.1 and 0.15 are usual")
+        if not 8 <= self.max_seq_len <= 8192:
+            raise InputError(f"--max_seq_len {self.max_seq_len} is not from 8 to 8,192", fix="take 128 or 512")
+        if min(self.epochs_to_generate, self.max_predictions_per_seq) < 1 or self.seed < 0:
+            what = "--epochs_to_generate and --max_predictions_per_seq must be 1 or more, --seed 0 or more"
+            raise InputError(what, fix="raise the one that is lower")
+
+
+class Document(NamedTuple):
+    """A document of one side of a store, or a run of its sentences if it is long."""
+
+    number: int
+    begin: int
+    """Tokens of the side before it."""
+    ids: Ids
+    """[tokens], memory-mapped."""
+    ends: NDArray[np.int64]
+    """[sentences], rising."""
+
+
+class Unmasked(NamedTuple):
+    """A sequence before masking."""
+
+    ids: NDArray[np.int32]
+    """[tokens], special ones included."""
+    first_segment: int
+    random_next: bool
+    row: int
+    """Number that no other sequence of the epoch has."""
+    wanted: int
+    """Predictions."""
+
+
+def documents(split: Split, first: int, last: int) -> Iterator[Document]:
+    """Documents `first` to `last` (exclusive) of one side of a store. One of more than about `LONGEST_TOKENS` counts as
+    several, so that memory has a bound however text is parted. Nothing else here knows how a store is read."""
+    number = tokens = 0
+    for shard_idx, shard in enumerate(split.shards):
+        if number < last and first < number + shard.documents:
+            stored, (starts, ends, sentences) = split.ids(shard_idx), _places(shard)
+            for own in range(max(first - number, 0), min(last - number, shard.documents)):
+                begin, inside = int(starts[own]), ends[own : own + 1]
+                if sentences is not None:
+                    inside = np.unique(sentences[slice(*np.searchsorted(sentences, [begin, ends[own]], side="right"))])
+                while len(inside):
+                    count = max(1, int(np.searchsorted(inside, begin + LONGEST_TOKENS, side="right")))
+                    end = int(inside[count - 1])
+                    yield Document(number + own, tokens + begin, stored[begin:end], inside[:count] - begin)
+                    begin, inside = end, inside[count:]
+        number, tokens = number + shard.documents, tokens + shard.tokens
+
+
+@lru_cache(maxsize=2)
+def _places(shard: Shard) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64] | None]:
+    """(starts, ends, ends of sentences), kept for the next document of the shard."""
+    return *shard.documents_at(), shard.sentence_ends()
+
+
+def sequences(
+    split: Split, document: Document, options: PregenerateOptions, words: Vocabulary, epoch: int
+) -> Iterator[Unmasked]:
+    """Those of a document in an epoch: a pure function of both and the seed."""
+    pairs = options.do_next_sent_prediction
+    room = options.max_seq_len - (3 if pairs else 2)
+    bounds = _bounds(document.ends, room // 2 if pairs else room)
+    key, target, at = bits.key(options.seed, PURPOSE, epoch, document.begin), room, 0
+    if _draw(key, LENGTH) < options.short_seq_prob:
+        target = 2 + int(_draw(key, SHORTER) * (room - 1))
+    while at < len(bounds) - 1:
+        begin, last = bounds[at], at + 1
+        while last < len(bounds) - 1 and bounds[last] - begin < target and bounds[last + 1] - begin <= room:
+            last += 1
+        own, middle, random_next = bits.key(int(key), at), last, False
+        if pairs:
+            middle = at + 1 + int(_draw(own, SPLIT) * max(last - at - 1, 1))
+            random_next = middle >= last or _draw(own, NEXT) < 0.5
+            middle = min(middle, last)
+        first, second = document.ids[begin : bounds[middle]], document.ids[bounds[middle] : bounds[last]]
+        if random_next:
+            longest = min(max(target - len(first), 1), room - len(first))
+            second, last = _of_another(split, document.number, own)[:longest], middle
+        rest = [second, [words.eos]] if len(second) else []
+        ids = np.concatenate([[words.bos], first, [words.eos], *rest]).astype(np.int32)
+        wanted = max(1, round(len(ids) * options.masked_lm_prob))
+        yield Unmasked(ids, len(first) + 2, random_next, document.begin + begin, wanted)
+        at = last
+
+
+def _of_another(split: Split, document: int, key: np.uint64) -> Ids:
+    """Text from a sentence on, which is drawn among those of a document that is drawn among the others."""
+    number = int(_draw(key, OTHER) * (split.documents - 1))
+    number += number >= document
+    drawn = next(documents(split, number, number + 1))
+    sentence_idx = int(_draw(key, SENTENCE) * len(drawn.ends))
+    return drawn.ids[int(drawn.ends[sentence_idx - 1]) if sentence_idx else 0 :]
+
+
+def _draw(key: np.uint64, purpose: int) -> float:
+    return float(bits.uniform(bits.extend(key, np.array([purpose], np.uint64)))[0])
+
+
+def _bounds(ends: NDArray[np.int64], longest: int) -> list[int]:
+    """Token offsets of sentences and the end of the last one; long sentences are cut."""
+    found = [0]
+    for end in ends.tolist():
+        found += [*range(found[-1] + longest, end, longest), end]
+    return found

@@ -1,1 +1,0 @@
-"""Training examples whose masks are in files: the format of pytorch-transformers' `pregenerate_training_data.py`."""
