@@ -72,7 +72,7 @@ def train_tokenizer(
     text_column: str = "text",
     on_bad_input: OnBadInput = "error",
 ) -> str:
-    """Trains a tokenizer on `text`, or on `max_bytes` of a larger one, writes the folder `to`, returns its location.
+    """Trains a tokenizer on up to `max_bytes` of `text`, writes the folder `to`, and returns its location.
 
     The options are those of `maskwright tokenizer train`. Raises `InputError` for a vocabulary that is too small or a
     folder that holds a tokenizer, `SourceError` for text that cannot be read.

@@ -208,7 +208,8 @@ def _train_unigram(words: dict[str, int], vocab_size: int) -> Any:
     except Exception as error:  # the library raises bare Exception; the one that is known of: too many characters
         fix = "raise it: each character of the text needs a token"
         raise InputError(f"--vocab-size {vocab_size}: {error}", fix=fix) from None
-    found = json.loads(tokenizer.to_str())["model"]["vocab"][len(FIRST_TOKENS) :]
+    pieces = json.loads(tokenizer.to_str())["model"]["vocab"]
+    found = [one for one in pieces if one[0] not in (*FIRST_TOKENS, "<mask>")]  # a text may spell them out
     tokenizer = Tokenizer(models.Unigram([*((token, 0.0) for token in FIRST_TOKENS), *_settled(found)], unk_id=3))
     tokenizer.decoder = decoders.Metaspace()
     tokenizer.add_special_tokens(FIRST_TOKENS)

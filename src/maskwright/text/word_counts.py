@@ -45,7 +45,10 @@ class WordCounts:
         self._count_pending()
         if self._forgotten:
             share = self._forgotten / (self._forgotten + sum(self._words.values()))
-            say(f"too many different words to hold: the rarest, {share:.1%} of the text, are not counted")
+            say(
+                f"too many different words to hold: the rarest, {share:.1%} of the text, are not counted (none with "
+                f"--max-bytes {MOST_CHARACTERS})"
+            )
         return self._words
 
     def _count_pending(self) -> None:
