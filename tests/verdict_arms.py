@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.verdict.metrics import scorer
-from maskwright.verdict.results import Arm, Outcomes, Results, Run, Task
+from maskwright.labels.scoring import Outcomes, scorer
+from maskwright.verdict.results import Arm, Results, Run, Task
 
 NORMAL = NormalDist()
 
@@ -81,7 +81,7 @@ def results_from(arms: dict[str, Any], gold: Outcomes, **task: Any) -> Results:
     for arm, pretrainings in arms.items():
         for number, seeds in enumerate(pretrainings):
             predictions = [tuple(one) for one in seeds]
-            scores = scorer(made, predictions)(np.ones((1, made.test_examples), np.float32))[0].tolist()
+            scores = scorer(made.scoring, predictions)(np.ones((1, made.test_examples), np.float32))[0].tolist()
             runs += [
                 Run(arm, f"{arm} {number}", made.name, seed, score, own)
                 for seed, (own, score) in enumerate(zip(predictions, scores, strict=True))

@@ -39,7 +39,7 @@ LAYERS = {
     "run": {"core"},
     "text": {"core"},
     "data": {"core", "text"},
-    "labels": {"core", "text", "data", "verdict"},
+    "labels": {"core", "text", "data"},
     "model": {"core"},
     "engines": {"core", "data", "model"},
     "training": {"core", "run", "data", "model", "engines"},
@@ -47,7 +47,7 @@ LAYERS = {
     "cloud": {"core", "run", "launch"},
     "monitor": {"core", "run"},
     "report": {"core", "run", "monitor"},
-    "verdict": {"core", "report"},
+    "verdict": {"core", "labels", "report"},
     "tasks": {"core", "run", "text", "data", "labels", "model", "engines", "training", "verdict", "report"},
     "drills": {"core", "run", "text", "data", "model", "engines", "training", "tasks"},
 }

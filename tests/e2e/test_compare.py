@@ -32,12 +32,12 @@ from maskwright.core.finetuning import FinetuneConfig, Task
 from maskwright.labels.dataset import Dataset
 from maskwright.labels.example import Answer, Example
 from maskwright.labels.metrics import Predictions, default_metric, measure
+from maskwright.labels.scoring import scorer
 from maskwright.monitor.status import look
 from maskwright.run.directory import RunDirectory, Status
 from maskwright.tasks.compare import Arm, Budget, Comparison, FineTuning, LabelledTask, Start, read_starts, read_tasks
 from maskwright.tasks.compared import _protocol, outcomes, verdict_task
 from maskwright.tasks.compared import compare as make
-from maskwright.verdict.metrics import scorer
 from maskwright.verdict.results import read_results
 
 WORDS = ["the", "fox", "garden", "river"]
@@ -357,12 +357,12 @@ def test_the_verdict_scores_what_the_run_scored(kind: Any, metric: str | None, t
     record = {"outcomes": found, "where": [one.where for one in examples]}
     storage.write_json(str(tmp_path / "predictions-test.json"), record)
     task = verdict_task(given)
-    score = scorer(task, [outcomes(given, run)])(np.ones((1, len(examples)), np.float32))
+    score = scorer(task.scoring, [outcomes(given, run)])(np.ones((1, len(examples)), np.float32))
     assert score.item() == pytest.approx(measure(own, labels, examples, Predictions(found, None))[metric], abs=1e-12)
     if task.kind == "tokens":  # words beyond the longest row, of tags without O, are wrong for both
         found = ((-1,) * 6, *found[1:-1], (*found[-1][:3], -1, -1, -1))
         storage.write_json(str(tmp_path / "predictions-test.json"), record | {"outcomes": found})
-        score = scorer(task, [outcomes(given, run)])(np.ones((1, len(examples)), np.float32))
+        score = scorer(task.scoring, [outcomes(given, run)])(np.ones((1, len(examples)), np.float32))
         expected = measure(own, labels, examples, Predictions(found, None))[metric]
         assert score.item() == pytest.approx(expected, abs=1e-12)
     with pytest.raises(InputError, match="predictions for other examples"):

@@ -315,7 +315,7 @@ def test_arguments_that_the_command_would_not_take_are_refused(corpus: Path, tmp
         (partial(prepare, min_characters="a"), "min_characters: is 'a'. Fix: give an integer ≥ 1"),
         (partial(prepare, min_characters=9, max_characters=3), "max_characters: is 3. Fix: give an integer ≥ 9"),
     ]
-    for option, value in (("vocab_size", 300.0), ("min_frequency", 0)):
+    for option, value in (("vocab_size", 300.0), ("min_frequency", 0), ("max_bytes", 0)):
         odd = {option: value}
         refused.append((partial(maskwright.train_tokenizer, corpus, tmp_path / "new", **odd), f"{option}: is {value}"))
     for name, known in (("kind", "bpe, wordpiece, unigram"), ("layout", "auto, file, "), ("on_bad_input", "error, re")):

@@ -19,7 +19,6 @@ from maskwright.model.initial import initial_parameters
 from maskwright.tasks.export import export
 from maskwright.tasks.extend import grow
 from maskwright.tasks.models import TrainedModel, load_model, special_ids
-from maskwright.text import extend
 from maskwright.text.encoder import open_encoder
 from maskwright.text.extend import extend_tokenizer, report
 from maskwright.text.sources import Sources
@@ -186,19 +185,11 @@ def test_what_is_refused(notes: Sources, tokenizer: str, tmp_path: Path) -> None
     assert content["model"]["type"] == "BPE"
 
 
-def test_words_beyond_the_limit_are_forgotten_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where most of them occurred several times: each forgetting leaves room for half of the limit."""
-    generator = random.Random(4)
-    text = [f"{generator.randrange(6_000)} {generator.randrange(30)}" for _ in range(30_000)]
-    (tmp_path / "a.txt").write_text("\n".join(text))
-    monkeypatch.setattr(extend, "MOST_WORDS", 2_000)
-    sizes, frequent = list[int](), extend._frequent
-
-    def noted(words: Counter[str]) -> Counter[str]:
-        sizes.append(len(found := frequent(words)))
-        return found
-
-    monkeypatch.setattr(extend, "_frequent", noted)
-    words, _ = extend._read(Sources([str(tmp_path / "a.txt")], layout="lines"), str.split)
-    assert 5 < len(sizes) <= 30 and max(sizes) <= 1_000
-    assert all(words[str(number)] > 500 for number in range(30))
+def test_words_with_an_unknown_character_are_no_new_tokens(tokenizer_of: Callable[[str], str], tmp_path: Path) -> None:
+    """Unigram names such a piece by its character, which has no id."""
+    (tmp_path / "a.txt").write_text("the stenosis ☃☃stone\n" * 30)
+    for kind in ("xlm-roberta", "bert"):
+        notes, new = Sources([str(tmp_path / "a.txt")], layout="file"), str(tmp_path / kind)
+        extension, _ = extend_tokenizer(tokenizer_of(kind), notes, new, tokens=9)
+        assert [token.removeprefix("▁") for token in extension.tokens][:1] == ["stenosis"]
+        assert not any("☃" in token for token in extension.tokens)

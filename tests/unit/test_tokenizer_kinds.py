@@ -268,6 +268,16 @@ def test_bad_requests_to_train(corpus: Path, tmp_path: Path) -> None:
     assert inspect_tokenizer(str(tmp_path / "w"), many).unknown_tokens > 0
 
 
+def test_special_tokens_spelt_out_in_the_text_are_no_pieces(tmp_path: Path) -> None:
+    line = "a <s> b</s> and<s>c</s> <mask> <pad> the<mask> cat <unk>x\n"
+    (tmp_path / "a.txt").write_text("".join(f"{number} {line}" for number in range(300)))
+    sources = Sources([str(tmp_path / "a.txt")], layout="lines")
+    for kind in ("bpe", "unigram"):
+        vocabulary = train_tokenizer(sources, str(tmp_path / kind), kind=kind, vocab_size=300)
+        assert (vocabulary.bos, vocabulary.pad, vocabulary.eos, vocabulary.unk) == (0, 1, 2, 3)
+        assert vocabulary.mask == vocabulary.size - 1
+
+
 # ---- roles ---------------------------------------------------------------------------------------------------------
 
 

@@ -15,15 +15,14 @@ from scipy import stats
 from sklearn import metrics as sklearn_metrics
 from verdict_arms import World, results_from, results_of
 
+from maskwright.labels.scoring import METRICS, Scoring, scorer
 from maskwright.verdict import power, statistics
 from maskwright.verdict.judge import Comparison, judge
-from maskwright.verdict.metrics import scorer
-from maskwright.verdict.results import METRICS, Task
 
 RANDOM = np.random.default_rng
 
 
-def made(kind: str, metric: str, n: int, random: np.random.Generator) -> tuple[Task, Any]:
+def made(kind: str, metric: str, n: int, random: np.random.Generator) -> tuple[Scoring, Any]:
     """A task with four labels (two where the metric wants that) and a function that makes predictions for it."""
     labels = 2 if metric == "f1" else 4
 
@@ -47,10 +46,10 @@ def made(kind: str, metric: str, n: int, random: np.random.Generator) -> tuple[T
 
     names = () if kind in ("regression", "scores") else tuple("abcd"[:labels])
     gold = () if kind == "scores" else outcomes()
-    return Task("t", kind, metric, names, gold, n, 10, 10), lambda: outcomes(gold or None)
+    return Scoring(kind, metric, names, gold), lambda: outcomes(gold or None)
 
 
-def referee(task: Task, predictions: Any, drawn: NDArray[np.int64]) -> float:
+def referee(task: Scoring, predictions: Any, drawn: NDArray[np.int64]) -> float:
     """The metric of scikit-learn or scipy on the examples drawn, each as often as it was."""
     guess = [predictions[i] for i in drawn]
     if task.kind == "scores":

@@ -67,11 +67,12 @@ def train_tokenizer(
     vocab_size: int = 50265,
     min_frequency: int = 2,
     lowercase: bool = False,
+    max_bytes: int = 1_000_000_000,
     layout: Layout = "auto",
     text_column: str = "text",
     on_bad_input: OnBadInput = "error",
 ) -> str:
-    """Trains a tokenizer on all of `text`, writes the folder `to`, and returns its location.
+    """Trains a tokenizer on up to `max_bytes` of `text`, writes the folder `to`, and returns its location.
 
     The options are those of `maskwright tokenizer train`. Raises `InputError` for a vocabulary that is too small or a
     folder that holds a tokenizer, `SourceError` for text that cannot be read.
@@ -85,6 +86,7 @@ def train_tokenizer(
         vocab_size=integer(vocab_size, "vocab_size", 1),
         min_frequency=integer(min_frequency, "min_frequency", 1),
         lowercase=lowercase,
+        max_bytes=integer(max_bytes, "max_bytes", 1),
     )
     return folder
 

@@ -22,6 +22,7 @@ from maskwright.cli.options import (
     AsJson,
     Layout,
     Letters,
+    MaxBytes,
     OnBadInput,
     SourceFiles,
     Store,
@@ -130,6 +131,7 @@ def tokenizer_train(
     lowercase: Annotated[
         bool, typer.Option("--lowercase", help="Lower the case and strip accents; only for wordpiece.")
     ] = False,
+    max_bytes: MaxBytes = 1_000_000_000,
     layout: Layout = "auto",
     text_column: TextColumn = "text",
     on_bad_input: OnBadInput = "error",
@@ -141,10 +143,16 @@ def tokenizer_train(
 
     sources = open_sources(src, layout, text_column, on_bad_input)
     if kind == "characters" or kind == "kmer":
-        vocabulary = make_tokenizer(sources, to, kind, alphabet, kmer)
+        vocabulary = make_tokenizer(sources, to, kind, alphabet, kmer, max_bytes)
     else:
         vocabulary = train_tokenizer(
-            sources, to, kind=kind, vocab_size=vocab_size, min_frequency=min_frequency, lowercase=lowercase
+            sources,
+            to,
+            kind=kind,
+            vocab_size=vocab_size,
+            min_frequency=min_frequency,
+            lowercase=lowercase,
+            max_bytes=max_bytes,
         )
     say(
         f"{to}: {vocabulary.size:,} tokens, {vocabulary.mask_token} is {vocabulary.mask}, fingerprint "
@@ -186,6 +194,7 @@ def tokenizer_extend(
     min_frequency: Annotated[
         int, typer.Option(metavar="N", help="How often a new token must occur in the text.", min=1)
     ] = 2,
+    max_bytes: MaxBytes = 1_000_000_000,
     layout: Layout = "auto",
     text_column: TextColumn = "text",
     on_bad_input: OnBadInput = "error",
@@ -200,14 +209,15 @@ def tokenizer_extend(
 
     sources, location = open_sources(src, layout, text_column, on_bad_input), local(tokenizer, weights=False)
     difference = None
+    wanted: Any = {"tokens": tokens, "min_frequency": min_frequency, "max_bytes": max_bytes}
     if model is None:
-        extension, after = extend_tokenizer(location, sources, to, tokens=tokens, min_frequency=min_frequency)
+        extension, after = extend_tokenizer(location, sources, to, **wanted)
     else:
         from maskwright.tasks.extend import grow
 
         with tempfile.TemporaryDirectory() as folder:
             new = f"{folder}/tokenizer"
-            extension, after = extend_tokenizer(location, sources, new, tokens=tokens, min_frequency=min_frequency)
+            extension, after = extend_tokenizer(location, sources, new, **wanted)
             difference = grow(model, read_vocabulary(location), after, extension, new, to)
     proof = [] if difference is None else [f"{to}: max |Δlogit| {difference:.3g} against transformers in fp32"]
     before, now = extension.fertility

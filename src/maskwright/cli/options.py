@@ -116,6 +116,12 @@ Letters = Annotated[
         help="Letters of FASTA and FASTQ: capitals, as they are, or capitals and cut at any that is not A, C, G or T."
     ),
 ]
+MaxBytes = Annotated[
+    int,
+    typer.Option(
+        metavar="N", help="Bytes of text to learn from; of a larger text, documents chosen by a hash of it.", min=1
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 AsSchema = Annotated[bool, typer.Option("--json", help="Changes nothing: the schema is JSON in any case.")]
 To = Annotated[str, typer.Option("--to", metavar="PATH", help="Folder to write.", callback=storage.require_local)]

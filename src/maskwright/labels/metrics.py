@@ -1,6 +1,6 @@
 """A model's logits to predictions, and predictions to scores, under the field's names.
 
-Scores are shares from 0 to 1 (correlations: -1 to 1). The sums behind them are those of `verdict.metrics`, which a
+Scores are shares from 0 to 1 (correlations: -1 to 1). The sums behind them are those of `labels.scoring`, which a
 comparison resamples: a run's own score and the verdict's cannot differ. The values are scikit-learn's, seqeval's in its
 default mode and those of SQuAD's script; where scikit-learn warns of an undefined score, it is 0.
 """
@@ -18,8 +18,8 @@ from maskwright.core.finetuning import Task
 from maskwright.labels.answers import best_answers, exact_match, overlap_f1
 from maskwright.labels.encode import Encoded, WordTargets
 from maskwright.labels.example import Example
+from maskwright.labels.scoring import METRICS, ClassCounts, Floats, Kind, Scoring, scorer
 from maskwright.labels.spans import OUTSIDE, mark_spans, spans
-from maskwright.verdict import metrics, results
 
 Outcomes = tuple[Any, ...]
 """One entry for each example, by the kind of task: a label's id; ids of labels in order; a number; the id of each
@@ -140,7 +140,7 @@ def measure(
         return measured | rates(hits, predicted, there)
     kind = KINDS[task.kind]
     names = metric_names(task, labels)
-    measured = {name: score(kind, name, labels, gold, found) for name in names if name in results.METRICS[kind]}
+    measured = {name: score(kind, name, labels, gold, found) for name in names if name in METRICS[kind]}
     if task.kind == "regression":
         measured["mse"] = float(np.mean((np.array(gold) - np.array(found)) ** 2))
     if task.kind == "multi_label_classification":
@@ -148,36 +148,30 @@ def measure(
     return measured
 
 
-KINDS: dict[str, results.Kind] = {
+KINDS: dict[str, Kind] = {
     "single_label_classification": "single_label",
     "multi_label_classification": "multi_label",
     "regression": "regression",
 }
-"""Names in `verdict.results`."""
+"""Names in `labels.scoring`."""
 
 
-def score(kind: results.Kind, metric: Any, labels: Sequence[str], gold: Outcomes, found: Outcomes) -> float:
-    task = _task(kind, metric, labels, gold)
-    return float(metrics.scorer(task, [found])(np.ones((1, len(gold)), np.float32))[0, 0])
+def score(kind: Kind, metric: Any, labels: Sequence[str], gold: Outcomes, found: Outcomes) -> float:
+    scoring = Scoring(kind, metric, tuple(labels), gold)
+    return float(scorer(scoring, [found])(np.ones((1, len(gold)), np.float32))[0, 0])
 
 
-def label_counts(
-    kind: results.Kind, labels: Sequence[str], gold: Outcomes, found: Outcomes
-) -> tuple[metrics.Floats, metrics.Floats, metrics.Floats]:
+def label_counts(kind: Kind, labels: Sequence[str], gold: Outcomes, found: Outcomes) -> tuple[Floats, Floats, Floats]:
     """(hits, predictions, gold labels) of each label, [labels]."""
-    task = _task(kind, "f1_macro", labels, gold)
-    counts = metrics.ClassCounts(task, [found], range(len(labels)))
+    scoring = Scoring(kind, "f1_macro", tuple(labels), gold)
+    counts = ClassCounts(scoring, [found], range(len(labels)))
     hits, predicted, there = counts.sums(np.ones((1, len(gold)), np.float32))
     return hits[0, 0], predicted[0, 0], there[0, 0]
 
 
-def _task(kind: results.Kind, metric: Any, labels: Sequence[str], gold: Outcomes) -> results.Task:
-    return results.Task(kind, kind, metric, tuple(labels), gold, len(gold), train_examples=0, validation_examples=0)
-
-
 def entity_counts(
     labels: Sequence[str], gold: Outcomes, found: Outcomes
-) -> tuple[tuple[str, ...], metrics.Floats, metrics.Floats, metrics.Floats]:
+) -> tuple[tuple[str, ...], Floats, Floats, Floats]:
     """(kinds of spans in order, hits, predictions, gold spans), the last three [kinds]."""
     kinds = span_kinds(labels)
     in_spans = [spans_of(labels, kinds, outcomes) for outcomes in (gold, found)]
@@ -189,7 +183,7 @@ def span_kinds(labels: Sequence[str]) -> tuple[str, ...]:
 
 
 def spans_of(labels: Sequence[str], kinds: Sequence[str], outcomes: Outcomes) -> Outcomes:
-    """Tags of words as `verdict.results` has spans: (start, end, index of the kind) of each."""
+    """Tags of words as `labels.scoring` has spans: (start, end, index of the kind) of each."""
     number = {kind: place for place, kind in enumerate(kinds)}
     return tuple(
         tuple(

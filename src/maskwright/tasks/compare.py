@@ -41,7 +41,7 @@ from maskwright.training.tensor_file import write_tensors
 FORMAT = 1
 RANDOM = "random"
 NOT_JUDGED = ("loss", "precision", "recall", *LOWER_IS_BETTER)
-"""Metrics that choose a checkpoint but are no score of `verdict.results`."""
+"""Metrics that choose a checkpoint but are no metric of `labels.scoring`."""
 OURS = ("seed", "model.init_from", "model.weights", "optimizer.learning_rate", *OF_ONE_RUN)
 """What differs between the runs of a comparison."""
 MAKE_AGAIN = "remove the run's folder and run the same command again"

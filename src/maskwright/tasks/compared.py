@@ -1,4 +1,4 @@
-"""From the finished runs of a comparison to its verdict: predictions in the form of `verdict.results`, and the page."""
+"""From the finished runs of a comparison to its verdict: predictions in the form of `labels.scoring`, and the page."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from maskwright.core.errors import InputError
 from maskwright.core.hub import is_hub
 from maskwright.labels.answers import exact_match, overlap_f1
 from maskwright.labels.metrics import KINDS, span_kinds, spans_of, truth
+from maskwright.labels.scoring import Outcomes
 from maskwright.report import words
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.compare import (
@@ -156,7 +157,7 @@ def verdict_task(task: LabelledTask) -> verdict.Task:
     return verdict.Task(task.name, "spans", "f1_micro", kinds, spans_of(labels, kinds, gold), *sizes)
 
 
-def outcomes(task: LabelledTask, run: FineTuning) -> verdict.Outcomes:
+def outcomes(task: LabelledTask, run: FineTuning) -> Outcomes:
     """A run's predictions for the test examples, in the form of the verdict's kind of task."""
     name = "predictions-test.json"
     where, found = run.read(name, "where", "outcomes")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from maskwright.core import extras, hardware
 from maskwright.core.console import say
 from maskwright.core.errors import TokenizerError
-from maskwright.text.kept import PIECE_CHARACTERS
+from maskwright.text.pieces import BREAK, PIECE_CHARACTERS
 from maskwright.text.tokenizer import load_tokenizer, no_panic
 from maskwright.text.vocabulary import ordinary_added_tokens, prepends_space, read_tokenizer, steps
 
@@ -39,8 +39,6 @@ encoded 1.4 times as fast as with 10,000 and 20,000: what it makes of few senten
 
 CALL_CHARACTERS = 4_000_000
 """No more is handed to `tokenizers` at once, and texts above `PIECE_CHARACTERS` in pieces."""
-BREAK = re.compile(r"(?<=[^\W\d_])[ \n](?=[^\W\d_])")
-"""Where a text may be cut: at a space or a line feed between two letters."""
 LETTER_GROUPS = re.compile(r"\(\?m:((?:\[[A-Z]+\]\{\d+\}\|)?\.)\)")
 """How tokenizers of letters and of k letters in a row part a text: see `sequences`."""
 BREAK_CHARACTERS, MOST_BREAKS = 200, 20

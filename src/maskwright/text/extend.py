@@ -22,17 +22,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from maskwright.core import storage
-from maskwright.core.console import progress, say, warn
+from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, SourceError, TokenizerError
-from maskwright.text.dedup import is_held_out, text_key
+from maskwright.text.dedup import is_held_out
+from maskwright.text.sample import MAX_BYTES, Piece, learn_from
 from maskwright.text.sources import Sources
-from maskwright.text.tokenizer import SENTENCEPIECE, copy_tokenizer, load_tokenizer
+from maskwright.text.tokenizer import SENTENCEPIECE, copy_tokenizer, load_tokenizer, split_by
 from maskwright.text.vocabulary import Vocabulary, read_tokenizer, read_vocabulary
+from maskwright.text.word_counts import WordCounts
 
 MARGIN = 0.01
-HELD_OUT_SHARE, HELD_OUT_CHARACTERS = 0.1, 20_000_000
-MOST_WORDS = 5_000_000
-"""Different words that are counted; above, the rarest are forgotten until half as many are left."""
+HELD_OUT_SHARE, MEASURED_CHARACTERS = 0.1, 20_000_000
 BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 """How BPE with ▁ writes bytes of characters that it lacks."""
 Pair = tuple[str, str]
@@ -55,9 +55,10 @@ class Extension:
 
 
 def extend_tokenizer(
-    location: str, sources: Sources, folder: str, *, tokens: int, min_frequency: int = 2
+    location: str, sources: Sources, folder: str, *, tokens: int, min_frequency: int = 2, max_bytes: int = MAX_BYTES
 ) -> tuple[Extension, Vocabulary]:
-    """Writes the extended tokenizer's folder. The same text gives the same files.
+    """Writes the extended tokenizer's folder, learned from the text or from a sample of `max_bytes` of a larger one.
+    The same documents give the same files.
 
     Raises `InputError` for a folder that holds something, `SourceError` for a text without documents or without words
     of several tokens."""
@@ -66,8 +67,9 @@ def extend_tokenizer(
         raise InputError("is not empty", where=folder, fix="choose another folder")
     tokenizer = load_tokenizer(location, special_tokens_are_text=True)
     apart = BYTES | {token["content"] for token in content.get("added_tokens") or []}
-    split = _letters(tokenizer, apart) if vocabulary.kind == "sentencepiece_bpe" else _as_split(tokenizer)
-    words, held_out = _read(sources, split)
+    is_whole = vocabulary.kind == "sentencepiece_bpe"  # does not split a text into words
+    split = _letters(tokenizer, apart) if is_whole else split_by(tokenizer.normalizer, tokenizer.pre_tokenizer)
+    words, documents, measured = learn_from(sources, max_bytes, lambda pieces: _read(pieces, split))
     parted = {word: [piece.value for piece in tokenizer.model.tokenize(word)] for word in words}
     ids = {piece: tokenizer.token_to_id(piece) for pieces in parted.values() for piece in pieces}
     if vocabulary.kind in ("wordpiece", "unigram"):
@@ -90,8 +92,7 @@ def extend_tokenizer(
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     after = load_tokenizer(folder, special_tokens_are_text=True)
-    extension.documents = len(held_out)
-    measured = held_out or [document.text for document in sources]
+    extension.documents = documents
     extension.fertility = (_fertility(tokenizer, measured), _fertility(after, measured))
     return extension, read_vocabulary(folder)
 
@@ -107,16 +108,6 @@ def report(extension: Extension, vocabulary: Vocabulary, folder: str) -> str:
             f"fertility {before:.3f} before, {after:.3f} after ({after / before - 1.0:+.1%}), on {on}",
         ]
     )
-
-
-def _as_split(tokenizer: Any) -> Callable[[str], Iterable[str]]:
-    """The words that the tokenizer itself splits a text into."""
-    normalizer, splitter = tokenizer.normalizer, tokenizer.pre_tokenizer
-
-    def words(text: str) -> Iterable[str]:
-        return (word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text) if normalizer else text))
-
-    return words
 
 
 def _letters(tokenizer: Any, apart: Collection[str]) -> Callable[[str], Iterable[str]]:
@@ -142,33 +133,23 @@ def _letters(tokenizer: Any, apart: Collection[str]) -> Callable[[str], Iterable
     return words
 
 
-def _read(sources: Sources, split: Callable[[str], Iterable[str]]) -> tuple[Counter[str], list[str]]:
-    """How often each word occurs, and texts of documents that are held out of that."""
-    words: Counter[str] = Counter()
-    held_out, characters, documents = list[str](), 0, 0
-    with progress("words", sum(sources.sizes), "bytes") as bar:
-        for document in sources:
-            documents += 1
-            if is_held_out(text_key(document.utf8), HELD_OUT_SHARE):
-                if characters < HELD_OUT_CHARACTERS:
-                    held_out.append(document.text)
-                    characters += document.characters
-            else:
-                words.update(split(document.text))
-                if len(words) > MOST_WORDS:
-                    words = _frequent(words)
-            bar.advance(sources.bytes_read - bar.done)
-    if not documents:
-        raise SourceError("holds no documents", where=sources.files[0], fix="check the files and --layout")
-    say(f"{len(words):,} different words")
-    return words, held_out
-
-
-def _frequent(words: Counter[str]) -> Counter[str]:
-    """Those that occurred more often than some number of times, the least one that leaves half of `MOST_WORDS`. So
-    another half has to be met before the next time: leaving out what occurred once may leave as many as before."""
-    least = sorted(words.values(), reverse=True)[MOST_WORDS // 2]
-    return Counter({word: count for word, count in words.items() if count > least})
+def _read(pieces: Iterable[Piece], split: Callable[[str], Iterable[str]]) -> tuple[dict[str, int], int, list[str]]:
+    """How often each word occurs; the number of documents that are held out of that; and texts to measure on, theirs or
+    those of the others where none is held out."""
+    words, documents = WordCounts(split, at_spaces=False), 0
+    measured: dict[bool, list[str]] = {True: [], False: []}
+    characters = {True: 0, False: 0}
+    for piece in pieces:
+        is_out = is_held_out(piece.document, HELD_OUT_SHARE)
+        if not is_out:
+            words.add(piece.text)
+        if characters[is_out] < MEASURED_CHARACTERS and (is_out or not measured[True]):
+            measured[is_out].append(piece.text)
+            characters[is_out] += len(piece.text)
+            documents += is_out and piece.is_first
+    counted = words.counted()
+    say(f"{len(counted):,} different words")
+    return counted, documents, measured[True] or measured[False]
 
 
 def _fertility(tokenizer: Any, texts: Iterable[str]) -> float:
@@ -180,18 +161,18 @@ def _fertility(tokenizer: Any, texts: Iterable[str]) -> float:
 
 
 def _whole_words(
-    words: Counter[str], parted: dict[str, list[str]], ids: dict[str, int], unk: int | None, most: int, least: int
+    words: dict[str, int], parted: dict[str, list[str]], ids: dict[str, int], unk: int | None, most: int, least: int
 ) -> Extension:
     gains = [
         (-count * (len(pieces) - 1), word)
         for word, count in words.items()
-        if count >= least and len(pieces := parted[word]) > 1 and unk not in [ids[piece] for piece in pieces]
+        if count >= least and len(pieces := parted[word]) > 1 and {None, unk}.isdisjoint(ids[one] for one in pieces)
     ]
     chosen = [word for _, word in heapq.nsmallest(most, gains)]
     return Extension(chosen, [[ids[piece] for piece in parted[word]] for word in chosen])
 
 
-def _scores(extension: Extension, words: Counter[str], vocab: list[list[Any]]) -> list[float]:
+def _scores(extension: Extension, words: dict[str, int], vocab: list[list[Any]]) -> list[float]:
     """So that the likeliest parting of a word is its own piece."""
     total, found = sum(words.values()), []
     for token, pieces in zip(extension.tokens, extension.pieces, strict=True):
@@ -200,7 +181,7 @@ def _scores(extension: Extension, words: Counter[str], vocab: list[list[Any]]) -
 
 
 def _more_merges(
-    words: Counter[str], parted: dict[str, list[str]], ids: dict[str, int], known: set[str], most: int, least: int
+    words: dict[str, int], parted: dict[str, list[str]], ids: dict[str, int], known: set[str], most: int, least: int
 ) -> Extension:
     """Merges the pair with the highest count until `most` tokens are new or none occurs `least` times; of equal pairs
     the first in the alphabet. A pair that makes an old token is left alone: ids of texts that had it would depend on

@@ -14,11 +14,10 @@ from itertools import groupby
 from typing import Any, Literal
 
 from maskwright.text.dedup import text_key
+from maskwright.text.pieces import PIECE_CHARACTERS
 from maskwright.text.tokenizer import normalizer_of
 from maskwright.text.vocabulary import read_tokenizer, steps
 
-PIECE_CHARACTERS = 250_000
-"""A longer text is normalized and encoded in pieces: `tokenizers` takes some 100 bytes of memory for each character."""
 LONG_WORD = 64
 """Characters from which on a word is not remembered."""
 LOSE_WHITE_SPACE = ("BertPreTokenizer", "Whitespace", "WhitespaceSplit")

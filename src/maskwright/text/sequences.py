@@ -6,11 +6,13 @@ import itertools
 import json
 import os
 from collections import Counter
+from collections.abc import Iterable
 from typing import Literal
 
 from maskwright.core import storage
-from maskwright.core.console import progress, warn
-from maskwright.core.errors import InputError, SourceError
+from maskwright.core.console import warn
+from maskwright.core.errors import InputError
+from maskwright.text.sample import MAX_BYTES, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import BERT
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
@@ -25,11 +27,16 @@ LARGEST = 1 << 20
 
 
 def make_tokenizer(
-    sources: Sources, folder: str, kind: SequenceKind, alphabet: Alphabet | None = None, kmer: int = 6
+    sources: Sources,
+    folder: str,
+    kind: SequenceKind,
+    alphabet: Alphabet | None = None,
+    kmer: int = 6,
+    max_bytes: int = MAX_BYTES,
 ) -> Vocabulary:
-    """Writes a tokenizer of letters. `characters`: each is a token; without an alphabet, those of the text. `kmer`: a
-    token is `kmer` plain letters in a row, or any other letter, or one of those left over; tokens do not overlap. The
-    case of an alphabet's letters does not matter.
+    """Writes a tokenizer of letters. `characters`: each is a token; without an alphabet, those of the text, or of a
+    sample of `max_bytes` of a larger one. `kmer`: a token is `kmer` plain letters in a row, or any other letter, or one
+    of those left over; tokens do not overlap. The case of an alphabet's letters does not matter.
 
     Raises `InputError` for a vocabulary that is too large.
     """
@@ -37,13 +44,9 @@ def make_tokenizer(
         raise InputError("already holds a tokenizer", where=folder, fix="choose another folder, or delete it first")
     if kind == "kmer" and alphabet is None:
         raise InputError("--kind kmer needs an alphabet", fix="give --alphabet dna or protein")
-    counts: Counter[str] = Counter()
-    with progress("tokenizer", sum(sources.sizes), "bytes") as bar:
-        for document in sources:
-            counts.update(document.text.upper() if alphabet else document.text)
-            bar.advance(sources.bytes_read - bar.done)
-    if not counts:
-        raise SourceError("holds no documents", where=sources.files[0], fix="check the files and --layout")
+    counts = learn_from(
+        sources, max_bytes, lambda pieces: _letters(one.text.upper() if alphabet else one.text for one in pieces)
+    )
     singles = [*LETTERS[alphabet], *AMBIGUOUS[alphabet]] if alphabet else sorted(counts)
     foreign = {letter: count for letter, count in counts.items() if letter not in set(singles)}
     if foreign:
@@ -59,6 +62,13 @@ def make_tokenizer(
     with storage.new_folder(folder):
         _write(folder, tokens, alphabet, f"[{LETTERS[alphabet]}]{{{kmer}}}|." if kind == "kmer" and alphabet else ".")
     return read_vocabulary(folder)
+
+
+def _letters(texts: Iterable[str]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(text)
+    return counts
 
 
 def _write(folder: str, tokens: list[str], alphabet: Alphabet | None, pattern: str) -> None:

@@ -14,18 +14,20 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from maskwright.core import storage
-from maskwright.core.console import progress, say, warn
+from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, MaskwrightError, SourceError, TokenizerError
 from maskwright.core.library_errors import is_panic
 from maskwright.text.bounds import require_bounded, require_quick
+from maskwright.text.sample import MAX_BYTES, Piece, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.vocabulary import TRAIN_ONE, Vocabulary, read_tokenizer, read_vocabulary, tokenizer_file
+from maskwright.text.word_counts import WordCounts
 
 TrainedKind = Literal["bpe", "wordpiece", "unigram"]
 ROBERTA = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
@@ -36,6 +38,8 @@ FIRST_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 SMALLEST_VOCABULARY = len(FIRST_TOKENS) + 256 + 1
 LARGEST_ALPHABET = 1000
 """Characters that WordPiece knows, as BERT's own; the others become `[UNK]`."""
+LINES_CHARACTERS = 100_000
+"""Of a word that is handed to a trainer as often as it occurs, at once."""
 SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
 FILES = (
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"),
@@ -52,8 +56,10 @@ def train_tokenizer(
     vocab_size: int = 50265,
     min_frequency: int = 2,
     lowercase: bool = False,
+    max_bytes: int = MAX_BYTES,
 ) -> Vocabulary:
-    """Trains on every document and writes the folder. The same text gives the same files.
+    """Trains on the text, or on a sample of `max_bytes` of a larger one, and writes the folder. The same documents give
+    the same files.
 
     Unigram's scores are rounded to 6 decimals for that: the library adds numbers up in an order that is never the same.
 
@@ -70,12 +76,17 @@ def train_tokenizer(
     if os.path.exists(os.path.join(folder, "tokenizer.json")):
         raise InputError("already holds a tokenizer", where=folder, fix="choose another folder, or delete it first")
     with storage.new_folder(folder):
+        normalizer, splitter = _steps(kind, lowercase)
+        words = _count(sources, max_bytes, normalizer, splitter)
+        say("choosing pieces …" if kind == "unigram" else "merging …")
         if kind == "bpe":
-            tokenizer = _train_bpe(sources, vocab_size, min_frequency)
+            tokenizer = _train_bpe(words, vocab_size, min_frequency)
         elif kind == "wordpiece":
-            tokenizer = _train_wordpiece(sources, vocab_size, min_frequency, lowercase)
+            tokenizer = _train_wordpiece(words, vocab_size, min_frequency, splitter)
+            tokenizer.normalizer = normalizer
         else:
-            tokenizer = _train_unigram(sources, vocab_size)
+            tokenizer = _train_unigram(words, vocab_size)
+        tokenizer.pre_tokenizer = splitter
         size = tokenizer.get_vocab_size()
         if size < vocab_size:
             reason = f": no other pair occurs {min_frequency} times" if kind != "unigram" else ""
@@ -84,24 +95,55 @@ def train_tokenizer(
     return read_vocabulary(folder)
 
 
-def _texts(sources: Sources, then: str) -> Iterator[str]:
-    """Raises `SourceError` at the end if there was none."""
-    counted = 0
-    with progress("tokenizer", sum(sources.sizes), "bytes") as bar:
-        for document in sources:
-            counted += 1
-            yield document.text
-            bar.advance(sources.bytes_read - bar.done)
-    if not counted:
-        raise SourceError("holds no documents", where=sources.files[0], fix="check the files and --layout")
-    say(then)
+def _steps(kind: TrainedKind, lowercase: bool) -> tuple[Any, Any]:
+    """The normalizer, or None, and what splits a text into words. Unigram has no normalizer: XLM-R's own is a table
+    that belongs to its files, and its class drops any other."""
+    from tokenizers import normalizers, pre_tokenizers
+
+    if kind == "bpe":
+        return None, pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if kind == "wordpiece":
+        return normalizers.BertNormalizer(lowercase=lowercase), pre_tokenizers.BertPreTokenizer()
+    return None, pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
 
 
-def _train_bpe(sources: Sources, vocab_size: int, min_frequency: int) -> Any:
+def split_by(normalizer: Any, splitter: Any) -> Callable[[str], Iterator[str]]:
+    """What gives the words of a text."""
+
+    def words(text: str) -> Iterator[str]:
+        return (word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text) if normalizer else text))
+
+    return words
+
+
+def _count(sources: Sources, max_bytes: int, normalizer: Any, splitter: Any) -> dict[str, int]:
+    def learn(pieces: Iterator[Piece]) -> dict[str, int]:
+        counts = WordCounts(split_by(normalizer, splitter), at_spaces=True)
+        for piece in pieces:
+            counts.add(piece.text)
+        return counts.counted()
+
+    return learn_from(sources, max_bytes, learn)
+
+
+def _train(tokenizer: Any, trainer: Any, words: dict[str, int]) -> None:
+    """The library takes no counts, only texts: each word is written as often as it occurs, a line each. No word of ours
+    has a line feed."""
+    from tokenizers import pre_tokenizers
+
+    def lines() -> Iterator[list[str]]:
+        for word, count in words.items():
+            most = 1 + LINES_CHARACTERS // len(word)
+            yield [f"{word}\n" * min(count - begin, most) for begin in range(0, count, most)]
+
+    tokenizer.pre_tokenizer = pre_tokenizers.CharDelimiterSplit("\n")
+    tokenizer.train_from_iterator(lines(), trainer)
+
+
+def _train_bpe(words: dict[str, int], vocab_size: int, min_frequency: int) -> Any:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - 1,
@@ -110,7 +152,7 @@ def _train_bpe(sources: Sources, vocab_size: int, min_frequency: int) -> Any:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_texts(sources, "merging …"), trainer)
+    _train(tokenizer, trainer, words)
     tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False, special=True)])
     tokenizer.post_processor = processors.RobertaProcessing(
         ("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=False
@@ -118,23 +160,21 @@ def _train_bpe(sources: Sources, vocab_size: int, min_frequency: int) -> Any:
     return tokenizer
 
 
-def _train_wordpiece(sources: Sources, vocab_size: int, min_frequency: int, lowercase: bool) -> Any:
+def _train_wordpiece(words: dict[str, int], vocab_size: int, min_frequency: int, splitter: Any) -> Any:
     """The characters are counted first, and given to the trainer in a fixed order: its own order is a hash map's."""
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    from tokenizers import Tokenizer, decoders, models, processors, trainers
 
-    normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    splitter = pre_tokenizers.BertPreTokenizer()
     counts: Counter[str] = Counter()
-    for text in _texts(sources, "counting words …"):
-        counts.update(normalizer.normalize_str(text))
-    ranked = sorted((one for one in counts if not one.isspace()), key=lambda one: (-counts[one], one))
+    for word, count in words.items():
+        for one in word:
+            counts[one] += count
+    ranked = sorted(counts, key=lambda one: (-counts[one], one))
     alphabet = sorted(ranked[: min(LARGEST_ALPHABET, vocab_size // 4)])
     if left_out := len(ranked) - len(alphabet):
         warn(f"{left_out:,} of the text's {len(ranked):,} characters, the rarest, become [UNK]")
     inside = [one for one in alphabet if len(splitter.pre_tokenize_str(f"a{one}a")) == 1]
 
     tokenizer = Tokenizer(models.WordPiece(unk_token=BERT["unk"]))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,
@@ -142,11 +182,10 @@ def _train_wordpiece(sources: Sources, vocab_size: int, min_frequency: int, lowe
         limit_alphabet=0,
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_texts(sources, "merging …"), trainer)
+    _train(tokenizer, trainer, words)
     # Anew, since the trainer has marked the characters as special.
     vocab = tokenizer.get_vocab()
     tokenizer = Tokenizer(models.WordPiece(vocab, unk_token=BERT["unk"]))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
     tokenizer.decoder = decoders.WordPiece(prefix="##")
     tokenizer.add_special_tokens(list(BERT.values()))
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -157,26 +196,21 @@ def _train_wordpiece(sources: Sources, vocab_size: int, min_frequency: int, lowe
     return tokenizer
 
 
-def _train_unigram(sources: Sources, vocab_size: int) -> Any:
-    """Without a normalizer: XLM-R's own is a table that belongs to its files, and its class drops any other."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+def _train_unigram(words: dict[str, int], vocab_size: int) -> Any:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, processors, trainers
 
-    splitter = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
     tokenizer = Tokenizer(models.Unigram())
-    tokenizer.pre_tokenizer = splitter
     trainer = trainers.UnigramTrainer(
         vocab_size=vocab_size - 1, special_tokens=FIRST_TOKENS, unk_token="<unk>", show_progress=False
     )
     try:
-        tokenizer.train_from_iterator(_texts(sources, "choosing pieces …"), trainer)
-    except MaskwrightError:
-        raise
+        _train(tokenizer, trainer, words)
     except Exception as error:  # the library raises bare Exception; the one that is known of: too many characters
         fix = "raise it: each character of the text needs a token"
         raise InputError(f"--vocab-size {vocab_size}: {error}", fix=fix) from None
-    found = json.loads(tokenizer.to_str())["model"]["vocab"][len(FIRST_TOKENS) :]
+    pieces = json.loads(tokenizer.to_str())["model"]["vocab"]
+    found = [one for one in pieces if one[0] not in (*FIRST_TOKENS, "<mask>")]  # a text may spell them out
     tokenizer = Tokenizer(models.Unigram([*((token, 0.0) for token in FIRST_TOKENS), *_settled(found)], unk_id=3))
-    tokenizer.pre_tokenizer = splitter
     tokenizer.decoder = decoders.Metaspace()
     tokenizer.add_special_tokens(FIRST_TOKENS)
     tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False, special=True)])

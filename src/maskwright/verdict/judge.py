@@ -15,8 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from maskwright.core.errors import InputError
+from maskwright.labels.scoring import ClassCounts, Floats, f1, scorer
 from maskwright.verdict import power, statistics
-from maskwright.verdict.metrics import ClassCounts, Floats, f1, scorer
 from maskwright.verdict.results import Arm, Results, Run, Task, check, labels_of
 
 Word = Literal["helped", "hurt", "no difference shown", "cannot conclude"]
@@ -174,7 +174,7 @@ def _measure(results: Results, task: Task, plan: _Plan) -> list[_Measured]:
     """All arms on the same resampled examples and seeds."""
     seeds = len(results.seeds(task))
     runs = [results.of(arm, task) for arm in results.arms]
-    scorers = [scorer(task, [run.predictions for run in own]) for own in runs]
+    scorers = [scorer(task.scoring, [run.predictions for run in own]) for own in runs]
     random = plan.random(task, "examples")
     resampled = statistics.scores_on_resamples(scorers, random, task.test_examples, plan.draws)
     by_seed = statistics.shares(plan.random(task, "seeds"), seeds, plan.draws)
@@ -206,7 +206,7 @@ def _by_class(task: Task, runs: list[Run], by_run: Floats, by_seed: Floats, plan
     observed, drawn = [], []
     for start in range(0, len(task.labels), CLASSES_AT_ONCE):
         classes = range(start, min(start + CLASSES_AT_ONCE, len(task.labels)))
-        counts = ClassCounts(task, [run.predictions for run in runs], classes)
+        counts = ClassCounts(task.scoring, [run.predictions for run in runs], classes)
         observed.append(f1(*counts.sums(np.ones((1, task.test_examples), np.float32)))[0].mean(0))
         random = plan.random(task, "examples")  # the same resamples for each block of classes
         weights = statistics.resamples(random, task.test_examples, len(by_run))

@@ -16,8 +16,8 @@ from itertools import combinations
 
 import numpy as np
 
+from maskwright.labels.scoring import Floats
 from maskwright.verdict import statistics
-from maskwright.verdict.metrics import Floats
 
 POWER = 0.8
 EXPERIMENTS = 1_000

@@ -1,49 +1,24 @@
 """What a comparison is judged from: arms, tasks and finished runs, in one JSON file.
 
-Predictions are kept for every test example, so that any metric can be computed again on resampled examples. Their form
-follows the task's kind:
-
-    kind             gold and predictions, for each test example          metrics
-    single_label     the label's index                                    accuracy, matthews_corrcoef, f1, f1_macro
-    multi_label      the indices of its labels                            f1_micro, f1_macro
-    tokens           the label's index of each word; predicted -1: none   accuracy, f1_micro, f1_macro
-    spans            (start, end, label) of each span                     f1_micro, f1_macro
-    regression       a number                                             pearson, spearman
-    scores           the example's own score; no gold                     mean
-
-Names of metrics are scikit-learn's, whose values they have. `scores` is for what is a mean over examples, such as the
-exact match and the F1 of answers. A higher score is better in all of them.
+Predictions are kept for every test example, so that any metric can be computed again on resampled examples. The table
+in `labels/scoring.py` has their form for each kind of task, and its metrics.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, cast
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError
+from maskwright.labels.scoring import METRICS, Kind, Metric, Outcomes, Scoring
 
 FORMAT = 1
-METRICS = {
-    "single_label": ("accuracy", "matthews_corrcoef", "f1", "f1_macro"),
-    "multi_label": ("f1_micro", "f1_macro"),
-    "tokens": ("accuracy", "f1_micro", "f1_macro"),
-    "spans": ("f1_micro", "f1_macro"),
-    "regression": ("pearson", "spearman"),
-    "scores": ("mean",),
-}
-"""The metrics that each kind of task can be judged by."""
-Kind = Literal["single_label", "multi_label", "tokens", "spans", "regression", "scores"]
-Metric = Literal["accuracy", "matthews_corrcoef", "f1", "f1_macro", "f1_micro", "pearson", "spearman", "mean"]
 Name = Annotated[str, Field(min_length=1)]
-Outcomes = (
-    tuple[int, ...] | tuple[float, ...] | tuple[tuple[int, ...], ...] | tuple[tuple[tuple[int, int, int], ...], ...]
-)
-"""One entry for each test example; the module's text has the forms."""
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 MADE_AGAIN = "run the same `maskwright compare` again: it makes what is missing"
 
@@ -75,6 +50,10 @@ class Task:
     validation_examples: int
     positive: int = 1
     """The label that the metric `f1` is about."""
+
+    @property
+    def scoring(self) -> Scoring:
+        return Scoring(self.kind, self.metric, self.labels, self.gold, self.positive)
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -21,7 +21,7 @@ from statistics import mean, variance
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.verdict.metrics import Floats, Scorer
+from maskwright.labels.scoring import Floats, Scorer
 
 DRAWS = 10_000
 LEVEL = 0.95

@@ -1,4 +1,17 @@
-"""Metrics on resampled test examples, computed from sums over examples and not from the examples again.
+"""Metrics of predictions, computed from sums over examples, so that resampled examples need no second look at them.
+
+The form of gold and predictions follows the kind of task:
+
+    kind             gold and predictions, for each example               metrics
+    single_label     the label's index                                    accuracy, matthews_corrcoef, f1, f1_macro
+    multi_label      the indices of its labels                            f1_micro, f1_macro
+    tokens           the label's index of each word; predicted -1: none   accuracy, f1_micro, f1_macro
+    spans            (start, end, label) of each span                     f1_micro, f1_macro
+    regression       a number                                             pearson, spearman
+    scores           the example's own score; no gold                     mean
+
+Names of metrics are scikit-learn's, whose values they have. `scores` is for what is a mean over examples, such as the
+exact match and the F1 of answers. A higher score is better in all of them.
 
 A resample of the test set is a row of weights: how often each example was drawn. Every metric but Spearman's is a
 function of weighted sums (of hits, of predictions and of gold labels by class; of products), so that many resamples of
@@ -9,41 +22,68 @@ a score is 0 here: F1 without hits, MCC of constant predictions, and the correla
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.verdict.results import Outcomes, Task
-
+METRICS = {
+    "single_label": ("accuracy", "matthews_corrcoef", "f1", "f1_macro"),
+    "multi_label": ("f1_micro", "f1_macro"),
+    "tokens": ("accuracy", "f1_micro", "f1_macro"),
+    "spans": ("f1_micro", "f1_macro"),
+    "regression": ("pearson", "spearman"),
+    "scores": ("mean",),
+}
+"""The metrics that each kind of task can be judged by."""
+Kind = Literal["single_label", "multi_label", "tokens", "spans", "regression", "scores"]
+Metric = Literal["accuracy", "matthews_corrcoef", "f1", "f1_macro", "f1_micro", "pearson", "spearman", "mean"]
+Outcomes = (
+    tuple[int, ...] | tuple[float, ...] | tuple[tuple[int, ...], ...] | tuple[tuple[tuple[int, int, int], ...], ...]
+)
+"""One entry for each example; the module's text has the forms."""
 Floats = NDArray[np.float64]
 Scorer = Callable[[NDArray[np.float32]], Floats]
 """From weights, resamples × examples, to scores, resamples × runs."""
-CORRELATIONS = ("pearson", "spearman")
 
 
-def scorer(task: Task, runs: Sequence[Outcomes]) -> Scorer:
-    """The task's metric for these runs' predictions."""
-    if task.metric == "spearman":
-        return _Spearman(task.gold, runs)
-    if task.metric == "pearson":
-        return _pearson(np.asarray(task.gold, np.float64), np.asarray(runs, np.float64).T)
-    if task.metric == "mean":
+@dataclass(frozen=True)
+class Scoring:
+    """A metric, and the gold that it compares predictions with."""
+
+    kind: Kind
+    metric: Metric
+    labels: tuple[str, ...]
+    """Names by index; empty for `regression` and `scores`."""
+    gold: Outcomes
+    """Empty for `scores`."""
+    positive: int = 1
+    """The label that the metric `f1` is about."""
+
+
+def scorer(scoring: Scoring, runs: Sequence[Outcomes]) -> Scorer:
+    """The metric for the predictions of each run."""
+    if scoring.metric == "spearman":
+        return _Spearman(scoring.gold, runs)
+    if scoring.metric == "pearson":
+        return _pearson(np.asarray(scoring.gold, np.float64), np.asarray(runs, np.float64).T)
+    if scoring.metric == "mean":
         scores = np.asarray(runs, np.float64).T
         return lambda weights: _sums(weights, scores) / weights.sum(1, dtype=np.float64)[:, None]
-    if task.metric == "accuracy" and task.kind == "single_label":  # without the columns of each class
-        right = (np.asarray(task.gold)[:, None] == np.asarray(runs).T).astype(np.float32)
+    if scoring.metric == "accuracy" and scoring.kind == "single_label":  # without the columns of each class
+        right = (np.asarray(scoring.gold)[:, None] == np.asarray(runs).T).astype(np.float32)
         return lambda weights: _sums(weights, right) / weights.sum(1, dtype=np.float64)[:, None]
-    counts = ClassCounts(task, runs, range(len(task.labels)))
-    if task.metric in ("accuracy", "f1_micro"):
+    counts = ClassCounts(scoring, runs, range(len(scoring.labels)))
+    if scoring.metric in ("accuracy", "f1_micro"):
         counts = counts.together()
     metric = {
         "accuracy": _accuracy,
         "matthews_corrcoef": _matthews,
-        "f1": lambda hits, predicted, gold: f1(hits, predicted, gold)[..., task.positive],
+        "f1": lambda hits, predicted, gold: f1(hits, predicted, gold)[..., scoring.positive],
         "f1_macro": _f1_macro,
         "f1_micro": lambda hits, predicted, gold: f1(hits, predicted, gold)[..., 0],
-    }[task.metric]
+    }[scoring.metric]
     return lambda weights: metric(*counts.sums(weights))
 
 
@@ -53,9 +93,9 @@ class ClassCounts:
     Shapes: `hits` and `predicted` examples × runs × classes, `gold` examples × classes.
     """
 
-    def __init__(self, task: Task, runs: Sequence[Outcomes], classes: range) -> None:
-        gold, *found = [_items(task, outcomes, classes) for outcomes in (task.gold, *runs)]
-        n, size = task.test_examples, len(classes)
+    def __init__(self, scoring: Scoring, runs: Sequence[Outcomes], classes: range) -> None:
+        gold, *found = [_items(scoring, outcomes, classes) for outcomes in (scoring.gold, *runs)]
+        n, size = len(scoring.gold), len(classes)
         self.gold = np.zeros((n, size), np.float32)
         self.hits = np.zeros((n, len(runs), size), np.float32)
         self.predicted = np.zeros((n, len(runs), size), np.float32)
@@ -167,19 +207,21 @@ def _ratio(above: Floats, below: NDArray[Any]) -> Floats:
     return np.divide(above, below, out=np.zeros(np.broadcast(above, below).shape), where=below > 0)
 
 
-def _items(task: Task, outcomes: Any, classes: range) -> NDArray[np.int64]:
+def _items(scoring: Scoring, outcomes: Any, classes: range) -> NDArray[np.int64]:
     """Rows (example, where in it, …, class) of the labels among `classes`, whose first becomes 0. Two outcomes agree on
     an item when the rows are equal."""
-    if task.kind == "single_label":
+    if scoring.kind == "single_label":
         rows = np.stack([np.arange(len(outcomes)), np.asarray(outcomes, np.int64)], 1)
     else:
-        places = task.kind == "tokens"
+        places = scoring.kind == "tokens"
         listed = [
             (number, *((place,) if places else ()), *(label if isinstance(label, tuple) else (label,)))
             for number, labels in enumerate(outcomes)
             for place, label in enumerate(labels if places else dict.fromkeys(labels))
         ]
-        rows = np.array(listed, np.int64).reshape(len(listed), {"multi_label": 2, "tokens": 3, "spans": 4}[task.kind])
+        rows = np.array(listed, np.int64).reshape(
+            len(listed), {"multi_label": 2, "tokens": 3, "spans": 4}[scoring.kind]
+        )
     rows = rows[(rows[:, -1] >= classes.start) & (rows[:, -1] < classes.stop)]
     rows[:, -1] -= classes.start
     return rows

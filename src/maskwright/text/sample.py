@@ -1,0 +1,108 @@
+"""A sample of a text's documents, for what learns from its words.
+
+The sample is a function of the documents' text alone: the same documents give the same sample, in whatever files and
+order they come. Documents are ranked by a hash of their text, and the first ones are taken, as many as fit. Long
+documents are ranked in pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from maskwright.core.console import human_bytes, progress, say
+from maskwright.core.errors import InputError, SourceError
+from maskwright.text.dedup import text_key
+from maskwright.text.pieces import PIECE_CHARACTERS, pieces
+from maskwright.text.sources import Sources
+
+MAX_BYTES = 1_000_000_000
+LARGEST = 2**31 - 1
+"""`tokenizers` counts pairs of characters in 32 bits, and is silent when these overflow."""
+RANKS = 1 << 20
+Learned = TypeVar("Learned")
+
+
+class Piece(NamedTuple):
+    """A document, or a piece of a long one."""
+
+    text: str
+    document: bytes
+    """The `text_key` of its document."""
+    is_first: bool
+    """Whether its document begins with it."""
+
+
+class _Larger(Exception):
+    """The text has more bytes than may be taken."""
+
+
+def learn_from(sources: Sources, max_bytes: int, learn: Callable[[Iterator[Piece]], Learned]) -> Learned:
+    """What `learn` makes of the text, or of a sample of `max_bytes` where the text is larger. At least one piece is
+    taken. `learn` is called anew where a text turns out to be larger than its files.
+
+    Raises `InputError` for `max_bytes` above `LARGEST`, `SourceError` for a text without documents."""
+    if max_bytes > LARGEST:
+        fix = f"give at most {LARGEST}: the library counts pairs in 32 bits"
+        raise InputError(f"--max-bytes {max_bytes} is too large", fix=fix)
+    if sum(sources.sizes) <= max_bytes:
+        with suppress(_Larger):
+            return learn(_all(sources, max_bytes))
+    ranks = _ranks_that_fit(sources, max_bytes)
+    return learn(piece for rank, _, piece in _ranked(sources, "sample") if rank < ranks)
+
+
+def _all(sources: Sources, max_bytes: int) -> Iterator[Piece]:
+    taken = 0
+    for _, size, piece in _ranked(sources, "text"):
+        taken += size
+        if taken > max_bytes:
+            raise _Larger
+        yield piece
+
+
+def _ranks_that_fit(sources: Sources, max_bytes: int) -> int:
+    """The number of ranks, from 0 on, whose pieces have up to `max_bytes` together; one rank with a piece at least."""
+    sizes = np.zeros(RANKS, np.int64)
+    for rank, size, _ in _ranked(sources, "text"):
+        sizes[rank] += size
+    reached = sizes.cumsum()
+    ranks = int(np.searchsorted(reached, max(max_bytes, reached[reached > 0][0]), side="right"))
+    if ranks < RANKS:
+        say(
+            f"the text has {human_bytes(reached[-1])}: learning from {human_bytes(reached[ranks - 1])} of it "
+            "(--max-bytes), documents chosen by a hash of their text"
+        )
+    return ranks
+
+
+def _ranked(sources: Sources, label: str) -> Iterator[tuple[int, int, Piece]]:
+    """(rank, bytes of UTF-8, piece) of the whole text."""
+    is_empty = True
+    with progress(label, sum(sources.sizes), "bytes") as bar:
+        for document in sources:
+            is_empty = False
+            yield from _pieces_of(document.text)
+            bar.advance(sources.bytes_read - bar.done)
+    if is_empty:
+        raise SourceError("holds no documents", where=sources.files[0], fix="check the files and --layout")
+
+
+def _pieces_of(text: str) -> Iterator[tuple[int, int, Piece]]:
+    if len(text) <= PIECE_CHARACTERS:
+        utf8 = text.encode()
+        key = text_key(utf8)
+        yield _rank(key), len(utf8), Piece(text, key, True)
+        return
+    document = text_key(text.encode())
+    for number, part in enumerate(pieces(text)):
+        utf8 = part.encode()
+        yield _rank(text_key(utf8)), len(utf8), Piece(part, document, number == 0)
+
+
+def _rank(key: bytes) -> int:
+    """Of other bytes than those that say whether a document is held out."""
+    return int.from_bytes(key[8:12], "little") % RANKS

@@ -1,0 +1,249 @@
+"""Learning from a text of any size: which documents, which words, how much memory, and the same files as without it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maskwright.core.errors import InputError
+from maskwright.text import pieces, sample, tokenizer, word_counts
+from maskwright.text.dedup import text_key
+from maskwright.text.encoder import ODD_TEXTS
+from maskwright.text.extend import extend_tokenizer
+from maskwright.text.sample import learn_from
+from maskwright.text.sequences import make_tokenizer
+from maskwright.text.sources import Sources
+from maskwright.text.tokenizer import TrainedKind, split_by, train_tokenizer
+from maskwright.text.word_counts import WordCounts
+
+KINDS: tuple[TrainedKind, ...] = ("bpe", "wordpiece", "unigram")
+SPACES = (" ", " ", " ", "  ", " \n", "\n", "\n\n ", "\t", "\u00a0", "\u3000 ", "\x1c", "\x85", " \u2028", "   ")
+BITS = (
+    *(
+        "the",
+        "cat",
+        "don't",
+        "'s",
+        "(x)",
+        "foo,",
+        "12",
+        "3.14",
+        "½",
+        "É",
+        "e\u0301",
+        "\u0301",
+        "東京",
+        "。",
+        "हिन्दी",
+        "ไทย",
+    ),
+    *("👩\u200d👩", "\ufeff", "▁low", "ΣΑΣ", "İ", "\x00", "\x1f", "\xad", "---", "a_b"),
+)
+
+
+def odd_texts() -> list[str]:
+    generator = random.Random(7)
+    made = [
+        "".join(generator.choice(BITS) + generator.choice(SPACES) for _ in range(generator.randrange(1, 40))).strip()
+        for _ in range(300)
+    ]
+    return [*ODD_TEXTS, *made]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "uncased"])
+def test_words_are_those_of_whole_texts(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a text is cut into pieces, between two letters."""
+    split = split_by(*tokenizer._steps("wordpiece" if kind == "uncased" else kind, kind == "uncased"))
+    expected = Counter[str]()
+    for text in odd_texts():
+        expected.update(split(text))
+    for cut, pending in ((10**6, 10**6), (10**6, 100), (30, 500)):
+        monkeypatch.setattr(pieces, "PIECE_CHARACTERS", cut)
+        monkeypatch.setattr(word_counts, "PENDING_CHARACTERS", pending)
+        counts, number = WordCounts(split, at_spaces=True), 0
+        for text in odd_texts():
+            parts = [*pieces.pieces(text)]
+            parts = [text] if max(map(len, parts)) == 2 * cut else parts  # cut where there was no place
+            number += len(parts)
+            for part in parts:
+                counts.add(part)
+        assert counts.counted() == expected and (number > 330) == (cut == 30)
+
+
+def test_pieces_are_bounded_without_a_place_to_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "PIECE_CHARACTERS", 100)
+    for text in ("x" * 1_234, "a b" * 50, "", "x" * 200 + " a b" * 40):
+        parts = [*pieces.pieces(text)]
+        assert "".join(parts) == text and all(0 < len(part) <= 200 for part in parts)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_are_those_of_the_library_fed_with_the_text(
+    kind: TrainedKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slow way: no counts of ours, no pieces, no lines."""
+    texts = [text for text in odd_texts() if text]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    sources = Sources([str(tmp_path / "a.jsonl")])
+    train_tokenizer(sources, str(tmp_path / "new"), kind=kind, vocab_size=600)
+
+    def plain(made: Any, trainer: Any, words: dict[str, int]) -> None:
+        made.normalizer, made.pre_tokenizer = tokenizer._steps(kind, False)
+        made.train_from_iterator((document.text for document in sources), trainer)
+
+    monkeypatch.setattr(tokenizer, "_train", plain)
+    train_tokenizer(sources, str(tmp_path / "plain"), kind=kind, vocab_size=600)
+    for path in (tmp_path / "plain").iterdir():
+        assert (tmp_path / "new" / path.name).read_bytes() == path.read_bytes()
+
+
+# ---- which documents -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def documents() -> list[str]:
+    generator = random.Random(2)
+    return [" ".join(generator.choices(["red", "fox", "größer", "12"], k=k)) + f" {k}" for k in range(1, 300)]
+
+
+def written(folder: Path, documents: list[str]) -> Callable[[], Iterator[Sources]]:
+    """The same documents as files of several kinds and orders."""
+    folder.mkdir()
+    lines = [f"{text}\n" for text in documents]
+    (folder / "a.txt").write_text("".join(lines))
+    (folder / "b").mkdir()
+    with gzip.open(folder / "b" / "1.txt.gz", "wt") as file:
+        file.writelines(lines[100:])
+    (folder / "b" / "2.jsonl").write_text(
+        "".join(json.dumps({"text": t, "more": "x" * 90}) + "\n" for t in documents[:100])
+    )
+    return lambda: (Sources([str(folder / name)], layout="lines") for name in ("a.txt", "b"))
+
+
+def test_a_sample_is_of_the_text_alone(
+    documents: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = written(tmp_path / "text", documents)
+    size = sum(len(text.encode()) for text in documents)
+    by_rank = sorted(documents, key=lambda text: sample._rank(text_key(text.encode())))
+    for most in (1, 900, size // 3, size - 1, size, size + 1):
+        expected, taken = [by_rank[0]], len(by_rank[0].encode())
+        for text in by_rank[1:]:
+            taken += len(text.encode())
+            expected += [text] if taken <= most else []
+        for one in sources():
+            found = learn_from(one, most, list)
+            assert {piece.text for piece in found} == {*expected} and len(found) == len(expected)
+            assert all(piece.is_first and piece.document == text_key(piece.text.encode()) for piece in found)
+            told = capsys.readouterr().err
+            assert ("chosen by a hash of their text" in told) == (most < size)
+
+
+def test_the_same_documents_give_the_same_tokenizer(documents: list[str], tmp_path: Path) -> None:
+    sources = written(tmp_path / "text", documents)
+    for number, one in enumerate(sources()):
+        train_tokenizer(one, str(tmp_path / f"tokenizer{number}"), vocab_size=300, max_bytes=9_000)
+        make_tokenizer(one, str(tmp_path / f"letters{number}"), "characters", max_bytes=300)
+    for name in ("tokenizer", "letters"):
+        first, second = ((tmp_path / f"{name}{number}" / "tokenizer.json").read_bytes() for number in (0, 1))
+        assert first == second
+    assert set(json.loads(first)["model"]["vocab"]) < {
+        *"".join(documents),
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+    }
+
+
+def test_a_long_document_is_taken_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "PIECE_CHARACTERS", 1_000)
+    monkeypatch.setattr(sample, "PIECE_CHARACTERS", 1_000)
+    text = " ".join(f"word{number}x" for number in range(3_000))
+    (tmp_path / "a.txt").write_text(text)
+    whole = learn_from(Sources([str(tmp_path / "a.txt")], layout="file"), 10**6, list)
+    assert "".join(piece.text for piece in whole) == text and len(whole) > 20
+    assert [piece.is_first for piece in whole] == [True, *[False] * (len(whole) - 1)]
+    assert {piece.document for piece in whole} == {text_key(text.encode())}
+    some = learn_from(Sources([str(tmp_path / "a.txt")], layout="file"), 5_000, list)
+    assert 3 <= len(some) <= 5 and {*some} < {*whole} and sum(len(piece.text) for piece in some) <= 5_000
+
+
+def test_more_than_the_library_can_count_is_refused(corpus: Path, tokenizer: str, tmp_path: Path) -> None:
+    sources = Sources([str(corpus)])
+    for make in (
+        lambda: train_tokenizer(sources, str(tmp_path / "t"), max_bytes=2**31),
+        lambda: make_tokenizer(sources, str(tmp_path / "t"), "characters", max_bytes=2**31),
+        lambda: extend_tokenizer(tokenizer, sources, str(tmp_path / "t"), tokens=5, max_bytes=2**31),
+    ):
+        with pytest.raises(InputError, match="--max-bytes 2147483648 is too large.*2147483647"):
+            make()
+    assert not (tmp_path / "t").exists()
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_words_beyond_the_limit_are_forgotten_seldom(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where most of them occurred several times: each forgetting leaves room for half of the limit."""
+    generator = random.Random(4)
+    text = [f"{generator.randrange(6_000)} {generator.randrange(30)}" for _ in range(30_000)]
+    monkeypatch.setattr(word_counts, "MOST_CHARACTERS", 8_000)
+    sizes, forget = list[int](), WordCounts._forget_the_rarest
+
+    def noted(self: WordCounts) -> dict[str, int]:
+        kept = forget(self)
+        assert self._characters == sum(map(len, kept))
+        sizes.append(self._characters)
+        return kept
+
+    monkeypatch.setattr(WordCounts, "_forget_the_rarest", noted)
+    counts = WordCounts(str.split, at_spaces=False)
+    for line in text:
+        counts.add(line)
+    words = counts.counted()
+    assert 5 < len(sizes) <= 30 and max(sizes) <= 4_000
+    assert all(words[str(number)] > 500 for number in range(30))
+    lost = 1.0 - sum(words.values()) / 60_000
+    assert 0.2 < lost < 0.5 and f"the rarest, {lost:.1%} of the text, are not counted" in capsys.readouterr().err
+
+
+BOUNDED = """
+import sys
+from maskwright.cli.main import run
+from maskwright.text import word_counts
+text, tokenizer, to = sys.argv[1:]
+extend = ["extend", tokenizer, text, "--tokens", "9"]
+bpe, *others = [["train", text, "--kind", kind] for kind in ("bpe", "wordpiece", "unigram", "characters")]
+for number, words in enumerate([extend, bpe]):
+    assert run(["tokenizer", *words, "--to", f"{to}/sample-{number}", "--max-bytes", "100000"]) == 0
+word_counts.MOST_CHARACTERS = 100_000
+for number, words in enumerate([extend, bpe, *others]):
+    assert run(["tokenizer", *words, "--to", f"{to}/all-{number}"]) == 0
+print(*(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells a process's largest memory")
+def test_memory_does_not_grow_with_the_text(tokenizer: str, tmp_path: Path) -> None:
+    """200,000 different words: where all are counted, each kind but characters takes from 190 to 220 MB."""
+    words = [*map(str, random.Random(1).sample(range(1_000_000, 10_000_000), 200_000))]
+    (tmp_path / "a.txt").write_text("\n".join(" ".join(words[begin : begin + 10]) for begin in range(0, 200_000, 10)))
+    command = [sys.executable, "-c", BOUNDED, str(tmp_path / "a.txt"), tokenizer, str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert int(result.stdout.split()[-1]) * 1024 < 165e6
+    assert result.stderr.count("(--max-bytes), documents chosen by a hash of their text") == 2
+    assert result.stderr.count("are not counted") == 4
