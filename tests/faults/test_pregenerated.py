@@ -34,11 +34,12 @@ from maskwright.data.opening import open_store
 from maskwright.data.pregenerate import generate
 from maskwright.data.pregenerate.generate import pregenerate
 from maskwright.data.pregenerate.repair import repair
-from maskwright.data.pregenerate.sequences import PregenerateOptions, Unmasked
+from maskwright.data.pregenerate.sequences import PregenerateOptions, Unmasked, documents, read_text, sequences
 from maskwright.data.pregenerate.write import Form
 from maskwright.data.pregenerated_store import open_epochs
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
+from maskwright.data.store import TokenStore
 from maskwright.run.directory import RunDirectory
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import load_tokenizer
@@ -159,18 +160,19 @@ def test_any_number_of_workers_a_stop_and_the_binary_twin_give_the_same(
 ) -> None:
     monkeypatch.setattr(generate, "BLOCK_TOKENS", 4_000)
     sources = Sources([str(corpus)], layout="sentences")
-    make, made = generate.MakeBlock.__call__, list[tuple[int, int, int]]()
+    make, made = generate.MakeBlock.__call__, list[generate.Block]()
 
-    def killed(self: generate.MakeBlock, task: tuple[tuple[int, int, int], str]) -> dict[str, Any]:
+    def killed(self: generate.MakeBlock, task: tuple[generate.Block, str]) -> dict[str, Any]:
         made.append(task[0])
-        if task[0][0] == 1 and task[0][1]:
+        epoch, _, first, _ = task[0]
+        if epoch == 1 and first:
             raise KeyboardInterrupt
         return make(self, task)
 
     monkeypatch.setattr(generate.MakeBlock, "__call__", killed)
     with pytest.raises(KeyboardInterrupt):
         pregenerate(sources, tokenizer, str(tmp_path / "again"), OPTIONS)
-    assert {epoch for epoch, _, _ in made} == {0, 1} and len(made) > 10
+    assert {epoch for epoch, *_ in made} == {0, 1} and len(made) > 10
     monkeypatch.setattr(generate.MakeBlock, "__call__", make)
     with pytest.raises(StoreError, match="its generation never finished"):
         open_epochs(str(tmp_path / "again"))
@@ -239,6 +241,37 @@ def test_pairs_have_a_second_segment_that_follows_or_is_of_another_document(
     )
     assert made.code == 0 and "3 epochs of 1, 1, 1 examples" in made.out
     assert pregenerate(alone, tokenizer, str(tmp_path / "y"), PregenerateOptions(epochs_to_generate=1)) == [1]
+
+
+def test_pairs_of_a_store_of_many_shards(store: TokenStore) -> None:
+    """What another document is, by search: one of the same shard, or of the next one where a document is alone."""
+    options = PregenerateOptions(max_seq_len=64, do_next_sent_prediction=True)
+    split, words, rows = store.split("train"), store.vocabulary, list[int]()
+    texts = [read_text(split, shard_idx) for shard_idx in range(len(split.shards))]
+    one = int(texts[0].document_ends[0])
+    alone = texts[0]._replace(ids=texts[0].ids[:one], document_ends=texts[0].document_ends[:1])
+    assert len(texts) > 2
+    for text, other in [*zip(texts, texts[1:] + texts[:1], strict=True), (alone, texts[1])]:
+        joined = {found.number: b" ".join(b"%d" % token for token in found.ids) for found in documents(text, 0, 999)}
+        next_shard = b" ".join(b"%d" % token for token in other.ids)
+        for document in documents(text, 0, len(text.document_ends)):
+            kept: list[int] = []
+            for each in sequences(text, document, other, options, words, 0):
+                ids = each.ids.tolist()
+                first, second = ids[1 : each.first_segment - 1], ids[each.first_segment : -1]
+                assert len(ids) <= 64 and (ids[0], ids[each.first_segment - 1], ids[-1]) == (
+                    words.bos,
+                    words.eos,
+                    words.eos,
+                )
+                kept += first if each.random_next else first + second
+                spelt = b" ".join(b"%d" % token for token in second)
+                others = [joined[number] for number in joined if number != document.number] or [next_shard]
+                assert second and (not each.random_next or any(spelt in ids for ids in others))
+                rows.append(each.row)
+            assert kept == document.ids.tolist()
+    rows = rows[: -sum(1 for _ in sequences(alone, next(documents(alone, 0, 1)), texts[1], options, words, 0))]
+    assert len(rows) == len(set(rows)) > 500
 
 
 def test_long_sentences_and_documents_are_cut_not_lost(
@@ -458,6 +491,20 @@ def test_the_store_of_a_folder_is_made_once_and_anew_for_other_files(
     monkeypatch.setenv("MASKWRIGHT_CACHE", str(path))
     with pytest.raises(InputError, match="is a file, but a folder is needed. Fix: name a folder .* MASKWRIGHT_CACHE"):
         open_epochs(str(theirs), tokenizer)
+
+
+def test_a_store_for_keeps_is_that_of_a_run(theirs: Path, tokenizer: str, tmp_path: Path, cli: Cli) -> None:
+    command = ("data", "convert", theirs, "--tokenizer", tokenizer, "--to", tmp_path / "store")
+    refused = cli(*command, "--special-tokens", "remove")
+    assert refused.code == 2 and "holds its text 2 times" in refused.err and "--valid-fraction 0" in refused.err
+    refused = cli(*command, "--valid-fraction", 0)
+    assert refused.code == 2 and "epoch_0.json:1 (the document's number): holds the special token 0" in refused.err
+    made = cli(*command, "--special-tokens", "remove", "--valid-fraction", 0)
+    shown = cli("data", "inspect", tmp_path / "store")
+    for result in (made, shown):
+        assert result.code == 0 and "found in the files:\n  predictions that show a mask" in result.out
+        assert "its text is in it 2 times" in result.out
+    assert TokenStore(str(tmp_path / "store")).fingerprint == open_epochs(str(theirs), tokenizer).fingerprint
 
 
 def resign(folder: Path) -> None:

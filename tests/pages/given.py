@@ -174,7 +174,9 @@ def hub(shell: Shell) -> Iterator[None]:
 
 
 def original(shell: Shell) -> Iterator[None]:
-    """In place of your folder, the test has a small one with the faults of the original script, `data-original`."""
+    """In place of your folder, the test has a small one with the faults of the original script, `data-original`, and
+    `MASKWRIGHT_CACHE` is `/cache`."""
+    shell.environment |= {"MASKWRIGHT_CACHE": str(shell.root / "cache")}
     options = PregenerateOptions(epochs_to_generate=2, max_seq_len=64, max_predictions_per_seq=10)
     ours, source = shell.root / "ours", Sources([str(shell.folder / "corpus")], layout="sentences")
     pregenerate(source, str(shell.folder / "tokenizer"), str(ours), options)

@@ -323,7 +323,7 @@ class Conversion:
             places, self.kind, Options(column, dtype, stored, encoder), vocabulary, pieces
         )
         if self.source.passes > 1 and options.valid_fraction:
-            what = f"hold their text {self.source.passes} times, cut in other places each time"
+            what = f"holds its text {self.source.passes} times, cut in other places each time"
             fix = "--valid-fraction 0: what is held out of one would be in the others"
             raise InputError(what, where=" ".join(places), fix=fix)
         self.options = options

@@ -19,7 +19,7 @@ from maskwright.core.console import say
 from maskwright.core.errors import InputError
 from maskwright.core.runner import Here, Runner
 from maskwright.data.foreign.pregenerated import RECORD, TOKENIZER, read_metrics
-from maskwright.data.pregenerate.sequences import PregenerateOptions, documents, sequences
+from maskwright.data.pregenerate.sequences import PregenerateOptions, Text, documents, read_text, sequences
 from maskwright.data.pregenerate.write import Form, finish
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
@@ -31,8 +31,8 @@ from maskwright.text.tokenizer import copy_tokenizer
 
 LOCK, TEXT, PARTS = "pregenerate.lock", "text", "parts"
 BLOCK_TOKENS = 1 << 18
-Block = tuple[int, int, int]
-"""Epoch, and the first and the last (exclusive) of the documents."""
+Block = tuple[int, int, int, int]
+"""Epoch, shard, and the first and the last (exclusive) of the shard's documents."""
 
 
 def pregenerate(
@@ -87,11 +87,12 @@ def _epoch(store: TokenStore, epoch: int, folder: str, options: PregenerateOptio
     if os.path.exists(os.path.join(folder, f"epoch_{epoch}_metrics.json")):
         say(f"epoch {epoch} is there already")
         return read_metrics(folder, epoch)[0]
-    totals = store.manifest["splits"]["train"]
-    count, size = totals["documents"], max(1, totals["documents"] * BLOCK_TOKENS // totals["tokens"])
-    blocks = [(epoch, first, min(first + size, count)) for first in range(0, count, size)]
-    paths = [os.path.join(folder, PARTS, f"{epoch}-{first}") for _, first, _ in blocks]
-    sizes = [(last - first) * totals["tokens"] // count for _, first, last in blocks]
+    blocks, shards = list[Block](), store.split("train").shards
+    for shard_idx, shard in enumerate(shards):
+        count, size = shard.documents, max(1, shard.documents * BLOCK_TOKENS // shard.tokens)
+        blocks += [(epoch, shard_idx, first, min(first + size, count)) for first in range(0, count, size)]
+    sizes = [(last - first) * shards[idx].tokens // shards[idx].documents for _, idx, first, last in blocks]
+    paths = [os.path.join(folder, PARTS, "-".join(map(str, block))) for block in blocks]
     make = MakeBlock(store.location, options)
     notes = compute(runner, make, [*zip(blocks, paths, strict=True)], f"epoch {epoch}", sizes)
     return Form(store.tokenizer_folder, options).write_epoch(folder, epoch, paths, notes, options.max_seq_len)
@@ -103,6 +104,11 @@ def _opened(store: str, options: PregenerateOptions) -> tuple[Split, Form]:
     return opened.split("train"), Form(opened.tokenizer_folder, options)
 
 
+@lru_cache(maxsize=2)
+def _text(store: str, options: PregenerateOptions, shard_idx: int) -> Text:
+    return read_text(_opened(store, options)[0], shard_idx)
+
+
 @dataclass(frozen=True)
 class MakeBlock:
     """Writes the examples of a block of documents; its note has their number."""
@@ -111,12 +117,13 @@ class MakeBlock:
     options: PregenerateOptions
 
     def __call__(self, task: tuple[Block, str]) -> Note:
-        (epoch, first, last), path = task
+        (epoch, shard_idx, first, last), path = task
         options, (split, form) = self.options, _opened(self.store, self.options)
+        text, other = (_text(self.store, options, idx % len(split.shards)) for idx in (shard_idx, shard_idx + 1))
         found = (
             one
-            for document in documents(split, first, last)
-            for one in sequences(split, document, options, form.words, epoch)
+            for document in documents(text, first, last)
+            for one in sequences(text, document, other, options, form.words, epoch)
         )
         with written(path) as file:
             count = 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,10 +16,11 @@ from numpy.typing import NDArray
 
 from maskwright.core.errors import InputError
 from maskwright.data import bits
-from maskwright.data.store import Shard, Split
+from maskwright.data.store import Split
 from maskwright.text.vocabulary import Vocabulary
 
 Ids = NDArray[Any]
+Int64 = NDArray[np.int64]
 PURPOSE = 0x5E9
 LONGEST_TOKENS = 1 << 20
 LENGTH, SHORTER, SPLIT, NEXT, OTHER, SENTENCE = range(6)
@@ -52,15 +52,27 @@ class PregenerateOptions:
             raise InputError(what, fix="raise the one that is lower")
 
 
+class Text(NamedTuple):
+    """A shard of a store, read for its documents."""
+
+    first_row: int
+    """Below it are the rows of the shards before: see `Unmasked.row`."""
+    ids: Ids
+    """[tokens], memory-mapped."""
+    document_ends: Int64
+    sentence_ends: Int64
+    """As tokens of the shard; those of the documents where sentences are not marked."""
+
+
 class Document(NamedTuple):
-    """A document of one side of a store, or a run of its sentences if it is long."""
+    """A document of a shard, or a run of its sentences if it is long."""
 
     number: int
     begin: int
-    """Tokens of the side before it."""
+    """Tokens of the shard before it."""
     ids: Ids
     """[tokens], memory-mapped."""
-    ends: NDArray[np.int64]
+    ends: Int64
     """[sentences], rising."""
 
 
@@ -77,39 +89,35 @@ class Unmasked(NamedTuple):
     """Predictions."""
 
 
-def documents(split: Split, first: int, last: int) -> Iterator[Document]:
-    """Documents `first` to `last` (exclusive) of one side of a store. One of more than about `LONGEST_TOKENS` counts as
-    several, so that memory has a bound however text is parted. Nothing else here knows how a store is read."""
-    number = tokens = 0
-    for shard_idx, shard in enumerate(split.shards):
-        if number < last and first < number + shard.documents:
-            stored, (starts, ends, sentences) = split.ids(shard_idx), _places(shard)
-            for own in range(max(first - number, 0), min(last - number, shard.documents)):
-                begin, inside = int(starts[own]), ends[own : own + 1]
-                if sentences is not None:
-                    inside = np.unique(sentences[slice(*np.searchsorted(sentences, [begin, ends[own]], side="right"))])
-                while len(inside):
-                    count = max(1, int(np.searchsorted(inside, begin + LONGEST_TOKENS, side="right")))
-                    end = int(inside[count - 1])
-                    yield Document(number + own, tokens + begin, stored[begin:end], inside[:count] - begin)
-                    begin, inside = end, inside[count:]
-        number, tokens = number + shard.documents, tokens + shard.tokens
+def read_text(split: Split, shard_idx: int) -> Text:
+    """Nothing else here knows how a store is read."""
+    shard = split.shards[shard_idx]
+    ends, sentences = shard.document_ends(), shard.sentence_ends()
+    return Text(shard_idx << 40, split.ids(shard_idx), ends, ends if sentences is None else sentences)
 
 
-@lru_cache(maxsize=2)
-def _places(shard: Shard) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64] | None]:
-    """(starts, ends, ends of sentences), kept for the next document of the shard."""
-    return *shard.documents_at(), shard.sentence_ends()
+def documents(text: Text, first: int, last: int) -> Iterator[Document]:
+    """Documents `first` to `last` (exclusive). One of more than `LONGEST_TOKENS` or so counts as several, which bounds
+    memory however text is parted."""
+    begin = int(text.document_ends[first - 1]) if first else 0
+    for number, end in enumerate(text.document_ends[first:last].tolist(), first):
+        low, high = np.searchsorted(text.sentence_ends, [begin, end], side="right")
+        ends = np.unique(text.sentence_ends[low:high])
+        while len(ends):
+            count = max(1, int(np.searchsorted(ends, begin + LONGEST_TOKENS, side="right")))
+            yield Document(number, begin, text.ids[begin : int(ends[count - 1])], ends[:count] - begin)
+            begin, ends = int(ends[count - 1]), ends[count:]
 
 
 def sequences(
-    split: Split, document: Document, options: PregenerateOptions, words: Vocabulary, epoch: int
+    text: Text, document: Document, other: Text, options: PregenerateOptions, words: Vocabulary, epoch: int
 ) -> Iterator[Unmasked]:
-    """Those of a document in an epoch: a pure function of both and the seed."""
-    pairs = options.do_next_sent_prediction
+    """Those of a document in an epoch: a pure function of both and the seed. `other`: where another document is, if
+    `text` has none."""
+    pairs, first_row = options.do_next_sent_prediction, text.first_row + document.begin
     room = options.max_seq_len - (3 if pairs else 2)
     bounds = _bounds(document.ends, room // 2 if pairs else room)
-    key, target, at = bits.key(options.seed, PURPOSE, epoch, document.begin), room, 0
+    key, target, at = bits.key(options.seed, PURPOSE, epoch, first_row), room, 0
     if _draw(key, LENGTH) < options.short_seq_prob:
         target = 2 + int(_draw(key, SHORTER) * (room - 1))
     while at < len(bounds) - 1:
@@ -124,19 +132,20 @@ def sequences(
         first, second = document.ids[begin : bounds[middle]], document.ids[bounds[middle] : bounds[last]]
         if random_next:
             longest = min(max(target - len(first), 1), room - len(first))
-            second, last = _of_another(split, document.number, own)[:longest], middle
+            second, last = _of_another(text, document.number, other, own)[:longest], middle
         rest = [second, [words.eos]] if len(second) else []
         ids = np.concatenate([[words.bos], first, [words.eos], *rest]).astype(np.int32)
         wanted = max(1, round(len(ids) * options.masked_lm_prob))
-        yield Unmasked(ids, len(first) + 2, random_next, document.begin + begin, wanted)
+        yield Unmasked(ids, len(first) + 2, random_next, first_row + begin, wanted)
         at = last
 
 
-def _of_another(split: Split, document: int, key: np.uint64) -> Ids:
-    """Text from a sentence on, which is drawn among those of a document that is drawn among the others."""
-    number = int(_draw(key, OTHER) * (split.documents - 1))
-    number += number >= document
-    drawn = next(documents(split, number, number + 1))
+def _of_another(text: Text, document: int, other: Text, key: np.uint64) -> Ids:
+    """From a sentence on, which is drawn among those of a document that is drawn among the others of the shard."""
+    alone = len(text.document_ends) == 1
+    number = int(_draw(key, OTHER) * (len(other.document_ends) if alone else len(text.document_ends) - 1))
+    number += not alone and number >= document
+    drawn = next(documents(other if alone else text, number, number + 1))
     sentence_idx = int(_draw(key, SENTENCE) * len(drawn.ends))
     return drawn.ids[int(drawn.ends[sentence_idx - 1]) if sentence_idx else 0 :]
 
@@ -145,7 +154,7 @@ def _draw(key: np.uint64, purpose: int) -> float:
     return float(bits.uniform(bits.extend(key, np.array([purpose], np.uint64)))[0])
 
 
-def _bounds(ends: NDArray[np.int64], longest: int) -> list[int]:
+def _bounds(ends: Int64, longest: int) -> list[int]:
     """Token offsets of sentences and the end of the last one; long sentences are cut."""
     found = [0]
     for end in ends.tolist():

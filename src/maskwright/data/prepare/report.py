@@ -53,7 +53,8 @@ def report(location: str, manifest: dict[str, Any]) -> str:
     for name, count in counts.get("changed", {}).items():
         done, one, more = CHANGES[name]
         lines.append(f"cleaning {done} {several(count, one, more)}")
-    lines += [f"in its files, {finding}" for finding in manifest.get("findings", [])]
+    if findings := manifest.get("findings"):
+        lines += ["found in the files:", *(f"  {finding}" for finding in findings)]
     if (passes := manifest.get("passes", 1)) > 1:
         lines.append(f"its text is in it {passes} times: an epoch of a run is 1/{passes} of it")
     for name, split in manifest["splits"].items():

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 
 from maskwright.core.console import several
-from maskwright.data.foreign.pregenerated import read_metrics
+from maskwright.data.foreign.pregenerated import RECORD, read_metrics, read_record
 from maskwright.tasks.importing.run_mlm import fetched
 from maskwright.tasks.importing.taken import Taken, number_of, share_of_steps
 from maskwright.tasks.importing.typed import Script, Typed
@@ -51,6 +51,7 @@ def tpu_pretrain(typed: Typed, devices: int | None) -> Taken:
     taken.values["data.seq_len"] = max(lengths, default=512)
     here = f"as {folder}/epoch_*_metrics.json say" if lengths else "set it to what the examples were made with"
     taken.row("max_seq_len", "default", f"data.seq_len: {taken.values['data.seq_len']}; {here}")
+    _masks(taken, folder)
     taken.set("bert_model", {"model.init_from": fetched(taken, taken.text("bert_model") or "roberta-base")})
     taken.values |= {"model.hidden_dropout": 0.1, "model.attention_dropout": 0.1}
     taken.keys(NUMBERS)
@@ -84,6 +85,18 @@ def _epochs_here(folder: str) -> Iterator[int]:
     return itertools.takewhile(
         lambda n: os.path.exists(os.path.join(folder, f"epoch_{n}_metrics.json")), itertools.count()
     )
+
+
+def _masks(taken: Taken, folder: str) -> None:
+    """How the folder was masked, where `data pregenerate` wrote it: its masks themselves are drawn anew."""
+    record = read_record(folder)
+    options = record.get("options") or record.get("repaired") or {}
+    where = f"as {folder}/{RECORD} says" if options else "set it to what the examples were made with"
+    rate, whole_words = options.get("masked_lm_prob", 0.15), options.get("do_whole_word_mask") is True
+    values = {"masking.rate": rate, "masking.kind": "whole_word" if whole_words else "token"}
+    taken.values |= values
+    for flag, (key, value) in zip(("masked_lm_prob", "do_whole_word_mask"), values.items(), strict=True):
+        taken.row(flag, "default", f"{key}: {value}; {where}")
 
 
 def _batch(taken: Taken, devices: int | None) -> None:
