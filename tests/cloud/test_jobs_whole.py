@@ -80,7 +80,7 @@ def test_preempted_run_goes_on_elsewhere_to_the_same_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both hosts are taken in the middle, there are no machines in their zone any more, others come up in another."""
-    config = write_config(store, tmp_path / "run.yaml", 60)
+    config = write_config(store, tmp_path / "run.yaml", 240)
     spec, lab = "gs://lab-proj-lab1-runs/jobs/group/job.json", f"{tmp_path}/lab.yaml"
     small: SmallTerraform = cloud.small  # type: ignore[attr-defined]
 
@@ -93,7 +93,8 @@ def test_preempted_run_goes_on_elsewhere_to_the_same_weights(
     store_object = buckets.store
 
     def stored(cloud: Cloud, bucket: str, about: dict[str, Any], *rest: Any) -> dict[str, Any]:
-        """The first hosts copy one checkpoint: a run this small would be over before they are taken."""
+        """The first hosts copy one checkpoint: a run this small would be over before they are taken. On a busy machine
+        60 steps were over before the first copy."""
         if about["name"].startswith("runs/one/") and saved_steps(cloud) and len(boots.booted) < 4:
             raise Dropped
         return store_object(cloud, bucket, about, *rest)
@@ -114,14 +115,14 @@ def test_preempted_run_goes_on_elsewhere_to_the_same_weights(
     assert len(boots.booted) >= 4 and len(set(boots.booted)) == len(boots.booted)
     assert "preempted, or lost: 2 of 2 hosts" in err and "EXHAUSTED" in err
     fetched = [int(step) for step in re.findall(r"fetched step (\d+) from", out)]
-    assert fetched and 0 < fetched[0] < 60, out
+    assert fetched and 0 < fetched[0] < 240, out
     assert not [key for key in cloud.resources if "/instances/" in key]
     alone = tmp_path / "alone"
     words = ["pretrain", config, "--run", str(alone), "--set", "batch.virtual_workers=2"]
     assert main.run([*words, "--set", "engine.device=cpu", "--processes", "1"]) == 0
-    last = f"{RUN}/step-00000060/model.safetensors"
+    last = f"{RUN}/step-00000240/model.safetensors"
     with storage.open_binary(last) as file:
         far = file.read()
-    assert far == (alone / "checkpoints" / "step-00000060" / "model.safetensors").read_bytes()
+    assert far == (alone / "checkpoints" / "step-00000240" / "model.safetensors").read_bytes()
     history = json.loads(cloud.text("gs://lab-proj-lab1-runs/jobs/group/watch/history.json"))
     assert history["hours"] > 0
