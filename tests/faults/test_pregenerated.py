@@ -35,7 +35,7 @@ from maskwright.data.pregenerate import generate
 from maskwright.data.pregenerate.generate import pregenerate
 from maskwright.data.pregenerate.repair import repair
 from maskwright.data.pregenerate.sequences import PregenerateOptions, Unmasked, documents, read_text, sequences
-from maskwright.data.pregenerate.write import Form
+from maskwright.data.pregenerate.write import EpochWriter
 from maskwright.data.pregenerated_store import open_epochs
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
@@ -146,8 +146,8 @@ def test_each_sequence_has_its_number_of_predictions(whole_words: bool, ours: Pa
         Unmasked(text, len(text), False, row, count)
         for row, (text, count) in enumerate(zip(texts, wanted, strict=True))
     ]
-    form = Form(tokenizer, options)
-    made, few = (form.masked(some, 48, most, 0).predictions for most in (40, 3))
+    writer = EpochWriter(tokenizer, options)
+    made, few = (writer.masked(some, 48, most, 0).predictions for most in (40, 3))
     assert few.max() == 3 and few.min() >= 1 - whole_words
     if whole_words:
         assert made.sum() == pytest.approx(sum(wanted), rel=0.01) and (made != wanted).any()

@@ -17,8 +17,7 @@ import codecs
 import json
 import os
 import re
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from tokenize import TokenError  # which numpy's reader of headers lets out
 from typing import Any
@@ -39,7 +38,7 @@ AGAIN = "copy the file again, or generate the epoch again"
 BLOCK_EXAMPLES = 2_000
 LONGEST_TOKENS = np.iinfo(np.uint16).max
 SAID = "these files hold static masks. The masked tokens are put back, and training masks anew"
-TOLD = (
+REPAIR_HINT = (
     "training puts the masked tokens back and masks anew; for other trainers, `maskwright data pregenerate --repair` "
     "writes files without what can be repaired"
 )
@@ -52,14 +51,8 @@ def open_pregenerated(places: list[str], vocabulary: Vocabulary, pieces: dict[st
         raise InputError("is no single folder of pregenerated epochs", where=" ".join(places), fix=fix)
     reader = Reader(places[0], vocabulary, pieces)
     files = [path if path.endswith(".json") else os.path.join(path, "tokens.npy") for path in reader.epochs]
-    return Foreign(
-        "pregenerated", files, reader.blocks, said=[SAID], passes=len(files), described=partial(_told, reader)
-    )
-
-
-def _told(reader: Reader, found: dict[str, int]) -> list[str]:
-    wrong = reader.describe(found)
-    return [*wrong, *([TOLD] if wrong and not reader.record else [])]
+    described = reader.describe
+    return Foreign("pregenerated", files, reader.blocks, said=[SAID], passes=len(files), described=described)
 
 
 class Reader:
@@ -75,22 +68,23 @@ class Reader:
             what = "its tokenizer is not the one that its examples were made with"
             raise StoreError(what, where=os.path.join(folder, TOKENIZER), fix="put that tokenizer back")
 
-    def describe(self, found: dict[str, int]) -> list[str]:
-        """A sentence for each thing that is wrong, by its count."""
+    def describe(self, found: Mapping[str, int]) -> list[str]:
+        """A line for each finding, by the counts of `findings`."""
         options = self.record.get("options") or self.record.get("repaired") or {"do_whole_word_mask": True}
-        return describe(found, whole_words=options["do_whole_word_mask"])
+        wrong = describe(found, whole_words=options.get("do_whole_word_mask") is True)
+        return [*wrong, REPAIR_HINT] if wrong and not self.record else wrong
 
     def blocks(self, epoch: int) -> Iterator[Block]:
         """An example is a document, and the halves of a pair that are of two documents are two."""
         first = 0
-        for some, is_unknown in self.examples(epoch):
-            is_pair = (some.random_next > 0) & (some.first_segment < some.lengths)
-            halves = np.where(is_pair, some.first_segment, some.lengths)
-            sizes = np.stack([halves, some.lengths - halves], 1).astype(np.int64).ravel()
+        for examples, is_unknown in self.examples(epoch):
+            is_pair = (examples.random_next > 0) & (examples.first_segment < examples.lengths)
+            halves = np.where(is_pair, examples.first_segment, examples.lengths)
+            sizes = np.stack([halves, examples.lengths - halves], 1).astype(np.int64).ravel()
             numbers = first + np.arange(len(sizes)) // 2
-            found = findings(some, is_unknown, self.masker, self.vocabulary)
-            yield Block(some.text(), sizes[sizes > 0], epoch, first, None, numbers[sizes > 0], found)
-            first += len(some.lengths)
+            found = findings(examples, is_unknown, self.masker, self.vocabulary)
+            yield Block(examples.text(), sizes[sizes > 0], epoch, first, None, numbers[sizes > 0], found)
+            first += len(examples.lengths)
 
     def examples(self, epoch: int) -> Iterator[tuple[Examples, NDArray[np.bool_]]]:
         """Blocks of examples, and which of their tokens are not in the vocabulary ([t]). Raises `StoreError` for an
@@ -152,11 +146,14 @@ class Reader:
             n = slice(first, first + BLOCK_EXAMPLES)
             t, p = (slice(int(ends[first - 1]) if first else 0, int(ends[n][-1])) for ends in (token_ends, label_ends))
             own = {"tokens": t, "positions": p, "labels": p}
-            some = Examples(*(getattr(whole, name)[own.get(name, n)].astype(np.int64) for name in ARRAYS))
-            is_inside = some.positions < np.repeat(some.lengths, some.predictions)
-            if not is_inside.all() or max(some.tokens.max(), some.labels.max(initial=0)) >= self.vocabulary.size:
+            examples = Examples(*(getattr(whole, name)[own.get(name, n)].astype(np.int64) for name in ARRAYS))
+            is_inside = examples.positions < np.repeat(examples.lengths, examples.predictions)
+            if (
+                not is_inside.all()
+                or max(examples.tokens.max(), examples.labels.max(initial=0)) >= self.vocabulary.size
+            ):
                 raise _damaged(path)
-            yield some, np.zeros(len(some.tokens), bool)
+            yield examples, np.zeros(len(examples.tokens), bool)
 
 
 def epochs_of(folder: str) -> list[str]:
@@ -245,17 +242,19 @@ def map_arrays(folder: str) -> Examples:
     """The arrays of a binary epoch, memory-mapped. Raises `StoreError` where they are damaged."""
     try:
         paths = [os.path.join(folder, f"{name}.npy") for name in ARRAYS]
-        some = Examples(*(np.asarray(np.load(path, mmap_mode="r", allow_pickle=False)) for path in paths))
-        lengths = [len(getattr(some, name)) for name in ARRAYS]
-        t, p = (int(sizes.sum(dtype=np.int64)) for sizes in (some.lengths, some.predictions))
-        n = len(some.lengths)
+        examples = Examples(*(np.asarray(np.load(path, mmap_mode="r", allow_pickle=False)) for path in paths))
+        lengths = [len(getattr(examples, name)) for name in ARRAYS]
+        t, p = (int(sizes.sum(dtype=np.int64)) for sizes in (examples.lengths, examples.predictions))
+        n = len(examples.lengths)
         is_whole = n > 0 and lengths == [t, n, n, n, p, p, n]
-        is_whole &= all(getattr(some, name).ndim == 1 and getattr(some, name).dtype.kind == "u" for name in ARRAYS)
+        is_whole &= all(
+            getattr(examples, name).ndim == 1 and getattr(examples, name).dtype.kind == "u" for name in ARRAYS
+        )
     except (OSError, ValueError, TypeError, EOFError, TokenError, SyntaxError):
         is_whole = False
     if not is_whole:
         raise _damaged(folder)
-    return some
+    return examples
 
 
 def _damaged(folder: str) -> StoreError:

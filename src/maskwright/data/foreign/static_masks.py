@@ -69,23 +69,23 @@ WRONG = {
 """Of each finding: what it is a share of, and its name for a person."""
 
 
-def findings(some: Examples, is_unknown: NDArray[np.bool_], masker: Masker, words: Vocabulary) -> Counter[str]:
+def findings(examples: Examples, is_unknown: NDArray[np.bool_], masker: Masker, words: Vocabulary) -> Counter[str]:
     """Counts by the names of `WRONG`. `is_unknown` [t]: the vocabulary does not have what stands there."""
-    places, true, begins, ends = some.places, some.text(), some.begins, some.begins + some.lengths
+    places, true, begins, ends = examples.places, examples.text(), examples.begins, examples.begins + examples.lengths
     special = masker.special[true]
     starts = masker.word_start[true] | special
     starts[begins] = True
-    starts[(begins + some.first_segment)[some.first_segment < some.lengths]] = True
+    starts[(begins + examples.first_segment)[examples.first_segment < examples.lengths]] = True
     starts[1:] |= special[:-1]
     place = np.arange(len(true))
     in_word = place - np.maximum.accumulate(np.where(starts, place, 0))
     word = np.cumsum(in_word % LONGEST_GROUP_TOKENS["whole_word"] == 0) - 1
     size = np.bincount(word)
     touched = np.bincount(word[places], minlength=len(size))
-    shown, is_foreign = some.tokens[places], is_unknown[places]
+    shown, is_foreign = examples.tokens[places], is_unknown[places]
     return Counter(
-        examples=len(some.lengths),
-        tokens=len(some.tokens),
+        examples=len(examples.lengths),
+        tokens=len(examples.tokens),
         predictions=len(places),
         long_words=int(((touched > 0) & (size > 1)).sum()),
         foreign_masks=int(is_foreign.sum()),
@@ -93,9 +93,9 @@ def findings(some: Examples, is_unknown: NDArray[np.bool_], masker: Masker, word
         split_words=int(((touched > 0) & (touched < size)).sum()),
         special_replacements=int((masker.special[shown] & (shown != masker.mask_id) & ~is_foreign).sum()),
         special_predictions=int(special[places].sum()),
-        foreign_text=int(((some.random_next > 0) & (some.first_segment == some.lengths)).sum()),
-        empty_next=int((some.lengths - some.first_segment == 1).sum()),
-        unframed=int(((some.tokens[begins] != words.bos) | (some.tokens[ends - 1] != words.eos)).sum()),
+        foreign_text=int(((examples.random_next > 0) & (examples.first_segment == examples.lengths)).sum()),
+        empty_next=int((examples.lengths - examples.first_segment == 1).sum()),
+        unframed=int(((examples.tokens[begins] != words.bos) | (examples.tokens[ends - 1] != words.eos)).sum()),
     )
 
 

@@ -20,7 +20,7 @@ from maskwright.core.errors import InputError
 from maskwright.core.runner import Here, Runner
 from maskwright.data.foreign.pregenerated import RECORD, TOKENIZER, read_metrics
 from maskwright.data.pregenerate.sequences import PregenerateOptions, Text, documents, read_text, sequences
-from maskwright.data.pregenerate.write import Form, finish
+from maskwright.data.pregenerate.write import EpochWriter, finish
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import Split, TokenStore
@@ -95,13 +95,13 @@ def _epoch(store: TokenStore, epoch: int, folder: str, options: PregenerateOptio
     paths = [os.path.join(folder, PARTS, "-".join(map(str, block))) for block in blocks]
     make = MakeBlock(store.location, options)
     notes = compute(runner, make, [*zip(blocks, paths, strict=True)], f"epoch {epoch}", sizes)
-    return Form(store.tokenizer_folder, options).write_epoch(folder, epoch, paths, notes, options.max_seq_len)
+    return EpochWriter(store.tokenizer_folder, options).write_epoch(folder, epoch, paths, notes, options.max_seq_len)
 
 
 @lru_cache(maxsize=1)
-def _opened(store: str, options: PregenerateOptions) -> tuple[Split, Form]:
+def _opened(store: str, options: PregenerateOptions) -> tuple[Split, EpochWriter]:
     opened = TokenStore(store)
-    return opened.split("train"), Form(opened.tokenizer_folder, options)
+    return opened.split("train"), EpochWriter(opened.tokenizer_folder, options)
 
 
 @lru_cache(maxsize=2)
@@ -118,17 +118,18 @@ class MakeBlock:
 
     def __call__(self, task: tuple[Block, str]) -> Note:
         (epoch, shard_idx, first, last), path = task
-        options, (split, form) = self.options, _opened(self.store, self.options)
+        options, (split, writer) = self.options, _opened(self.store, self.options)
         text, other = (_text(self.store, options, idx % len(split.shards)) for idx in (shard_idx, shard_idx + 1))
         found = (
-            one
+            sequence
             for document in documents(text, first, last)
-            for one in sequences(text, document, other, options, form.words, epoch)
+            for sequence in sequences(text, document, other, options, writer.words, epoch)
         )
         with written(path) as file:
             count = 0
-            while some := [*islice(found, max(1, BLOCK_TOKENS // options.max_seq_len))]:
-                form.append(file, form.masked(some, options.max_seq_len, options.max_predictions_per_seq, epoch))
-                count += len(some)
+            while unmasked := [*islice(found, max(1, BLOCK_TOKENS // options.max_seq_len))]:
+                masked = writer.masked(unmasked, options.max_seq_len, options.max_predictions_per_seq, epoch)
+                writer.append(file, masked)
+                count += len(unmasked)
             file.note = {"examples": count}
         return file.note

@@ -21,7 +21,7 @@ from maskwright.data.foreign.pregenerated import TOKENIZER, Reader, epochs_of, r
 from maskwright.data.foreign.static_masks import findings
 from maskwright.data.pregenerate.generate import LOCK, PARTS
 from maskwright.data.pregenerate.sequences import PregenerateOptions, Unmasked
-from maskwright.data.pregenerate.write import Form, finish
+from maskwright.data.pregenerate.write import EpochWriter, finish
 from maskwright.text.parts.columns import Note, written
 from maskwright.text.parts.phase import compute, fault_note
 from maskwright.text.tokenizer import copy_tokenizer
@@ -43,19 +43,20 @@ class RepairEpoch:
             return fault_note(error)
 
     def _repair(self, epoch: int, path: str) -> Note:
-        form = Form(self.tokenizer, self.options)
-        reader = Reader(self.source, form.words, token_ids(self.tokenizer))
+        writer = EpochWriter(self.tokenizer, self.options)
+        reader = Reader(self.source, writer.words, token_ids(self.tokenizer))
         before, after, count = Counter[str](), Counter[str](), 0
         with written(path) as file:
-            for some, is_unknown in reader.examples(epoch):
-                texts = np.split(some.text(), some.begins[1:])
-                columns = (some.first_segment, some.random_next, count + np.arange(len(texts)), some.predictions)
-                unmasked = [Unmasked(*one) for one in zip(texts, *(each.tolist() for each in columns), strict=True)]
-                made = form.masked(unmasked, int(some.lengths.max()), int(some.predictions.max()), epoch)
-                before.update(findings(some, is_unknown, form.masker, form.words))
-                is_unknown[some.places] = False  # the others stay
-                after.update(findings(made, is_unknown, form.masker, form.words))
-                form.append(file, made)
+            for examples, is_unknown in reader.examples(epoch):
+                texts = np.split(examples.text(), examples.begins[1:])
+                rows = count + np.arange(len(texts))
+                columns = (examples.first_segment, examples.random_next, rows, examples.predictions)
+                unmasked = [Unmasked(*row) for row in zip(texts, *(each.tolist() for each in columns), strict=True)]
+                made = writer.masked(unmasked, int(examples.lengths.max()), int(examples.predictions.max()), epoch)
+                before.update(findings(examples, is_unknown, writer.masker, writer.words))
+                is_unknown[examples.places] = False  # the others stay
+                after.update(findings(made, is_unknown, writer.masker, writer.words))
+                writer.append(file, made)
                 count += len(texts)
             file.note = {"examples": count, "before": before, "after": after}
         return file.note
@@ -74,18 +75,18 @@ def repair(
         if [name for name in os.listdir(folder) if name != LOCK]:
             raise InputError("is not empty", where=folder, fix="choose another folder")
         storage.make_folder(parts)
-        form = Form(tokenizer, options)
+        writer = EpochWriter(tokenizer, options)
         try:
             tasks = [(epoch, os.path.join(parts, str(epoch))) for epoch in range(len(paths))]
             work, sizes = RepairEpoch(source, tokenizer, options), [*map(os.path.getsize, paths)]
             notes = compute(runner, work, tasks, "repair", sizes)
             for (epoch, path), note in zip(tasks, notes, strict=True):
-                form.write_epoch(folder, epoch, [path], [note], read_metrics(source, epoch)[1])
+                writer.write_epoch(folder, epoch, [path], [note], read_metrics(source, epoch)[1])
         finally:
             shutil.rmtree(parts, ignore_errors=True)
         copy_tokenizer(tokenizer, os.path.join(folder, TOKENIZER))
         repaired = {"do_whole_word_mask": options.do_whole_word_mask, "seed": options.seed}
         sources = [{"location": path} for path in paths]
-        finish(folder, {"tokenizer": form.words.fingerprint, "repaired": repaired, "sources": sources})
+        finish(folder, {"tokenizer": writer.words.fingerprint, "repaired": repaired, "sources": sources})
     before, after = (sum((Counter(note[name]) for note in notes), Counter[str]()) for name in ("before", "after"))
     return before, after
