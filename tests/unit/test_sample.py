@@ -217,7 +217,16 @@ def test_words_beyond_the_limit_are_forgotten_seldom(
     assert 5 < len(sizes) <= 30 and max(sizes) <= 4_000
     assert all(words[str(number)] > 500 for number in range(30))
     lost = 1.0 - sum(words.values()) / 60_000
-    assert 0.2 < lost < 0.5 and f"the rarest, {lost:.1%} of the text, are not counted" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert 0.2 < lost < 0.5 and f"the rarest, {lost:.1%} of the text, are not counted" in told
+    fit = int(told.split("(all fit with --max-bytes ")[1].split(")")[0])
+    counts, read, before = WordCounts(str.split, at_spaces=False), 0, len(sizes)
+    for line in text:
+        read += len(line)
+        assert (len(sizes) > before) == (read - len(line) > fit)
+        if read > fit + 50:
+            break
+        counts.add(line)
 
 
 BOUNDED = """

@@ -27,11 +27,12 @@ class WordCounts:
     def __init__(self, split: Callable[[str], Iterable[str]], *, at_spaces: bool) -> None:
         self._split, self._at_spaces = split, at_spaces
         self._words: dict[str, int] = {}
-        self._characters = self._forgotten = 0
+        self._characters = self._forgotten = self._read = self._fit = 0
         self._pending: Counter[str] = Counter()
         self._pending_characters = 0
 
     def add(self, text: str) -> None:
+        self._read += len(text)
         if not self._at_spaces:
             self._count({text: 1})
             return
@@ -46,8 +47,8 @@ class WordCounts:
         if self._forgotten:
             share = self._forgotten / (self._forgotten + sum(self._words.values()))
             say(
-                f"too many different words to hold: the rarest, {share:.1%} of the text, are not counted (none with "
-                f"--max-bytes {MOST_CHARACTERS})"
+                f"too many different words to hold: the rarest, {share:.1%} of the text, are not counted (all fit with "
+                f"--max-bytes {max(self._fit, MOST_CHARACTERS)})"
             )
         return self._words
 
@@ -66,6 +67,8 @@ class WordCounts:
                     self._characters += len(word)
             if self._characters > MOST_CHARACTERS:
                 words = self._forget_the_rarest()
+        if not self._forgotten:
+            self._fit = self._read
 
     def _forget_the_rarest(self) -> dict[str, int]:
         by_count: Counter[int] = Counter()
