@@ -1,11 +1,11 @@
-"""What a tokenizer loses by learning from a part of the text, and by holding few words.
+"""What a tokenizer loses by learning from a part of the text.
 
     python benchmarks/tokenizer_sample.py --text 'books/*.txt'
 
-Bytes a token on a tenth of the documents that is held out, as a share of what the tokenizer of all other documents
-has: of one that learned from a tenth of their bytes (`--max-bytes`), and of one that held half of the characters of
-their different words. A seed decides which documents are held out, and which come first in the sample. The smaller the
-text beside the vocabulary, the more is lost: `bytes_of_sample_per_token` says how small it was.
+Bytes a token on a tenth of the documents that is held out: of a tokenizer that learned from a tenth of the bytes of all
+others (`--max-bytes`), as a share of what one of all of them has. A seed decides which documents are held out, and
+which come first in the sample. The smaller the text beside the vocabulary, the more is lost:
+`bytes_of_sample_per_token` says how small it was.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from common import write_result
 
 from maskwright.core.console import say
-from maskwright.text import sample, word_counts
+from maskwright.text import sample
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import inspect_tokenizer, train_tokenizer
 
@@ -50,25 +50,13 @@ def parted(text: list[str], folder: str, seed: int) -> tuple[str, str, int]:
 
 def measured(files: tuple[str, str, int], kind: Any, vocab_size: int) -> dict[str, float]:
     learned, held_out, size = files
-    most = word_counts.MOST_CHARACTERS
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, max_bytes, characters in (("all", size, most), ("tenth", size // 10, most), ("words", size, None)):
-            if characters is None:
-                characters = words_of(Sources([learned]), kind) // 2
-            word_counts.MOST_CHARACTERS = characters
+        for name, max_bytes in (("all", size), ("tenth", size // 10)):
             place = os.path.join(folder, name)
             train_tokenizer(Sources([learned]), place, kind=kind, vocab_size=vocab_size, max_bytes=max_bytes)
             found[name] = inspect_tokenizer(place, Sources([held_out])).bytes_per_token
-            word_counts.MOST_CHARACTERS = most
     return found
-
-
-def words_of(sources: Sources, kind: Any) -> int:
-    """Characters of all different words."""
-    from maskwright.text.tokenizer import _count, _steps
-
-    return sum(map(len, _count(sources, sample.MAX_BYTES, *_steps(kind, False))))
 
 
 def main() -> None:
@@ -89,9 +77,7 @@ def main() -> None:
                 row["rounds"].append(measured(files, kind, vocab_size))
                 say(f"seed {seed}, {name}: {json.dumps(row['rounds'][-1])}")
     ratios = {
-        f"{name}_{part}": statistics.mean(one[part] / one["all"] for one in row["rounds"])
-        for name, row in results.items()
-        for part in ("tenth", "words")
+        name: statistics.mean(one["tenth"] / one["all"] for one in row["rounds"]) for name, row in results.items()
     }
     write_result("tokenizer-sample", ratios, results=results)
 
