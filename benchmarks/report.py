@@ -139,6 +139,7 @@ python benchmarks/prepare.py --text books.txt --tokenizer data/tokenizer --prege
 python benchmarks/formats.py --tokenizer data/tokenizer       # other tools' stores of ids, read and converted
 python benchmarks/data.py --text books.txt --tokenizer data/tokenizer --sizes 100 1000   # near duplicates
 python benchmarks/parts.py --text books.txt --tokenizer data/tokenizer   # data prepare in parts, phase by phase
+python benchmarks/tokenizer_sample.py --text books.txt        # tokenizers of a part of a text; ten minutes
 python benchmarks/loader.py --text 'corpus/*.txt'
 python benchmarks/start.py --text 'corpus/*.txt'
 python benchmarks/saving.py --text 'corpus/*.txt'

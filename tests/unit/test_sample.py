@@ -19,7 +19,7 @@ from maskwright.text import pieces, sample, tokenizer, word_counts
 from maskwright.text.dedup import text_key
 from maskwright.text.encoder import ODD_TEXTS
 from maskwright.text.extend import extend_tokenizer
-from maskwright.text.sample import learn_from
+from maskwright.text.sample import Piece, learn_from
 from maskwright.text.sequences import make_tokenizer
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import TrainedKind, split_by, train_tokenizer
@@ -194,30 +194,35 @@ def test_more_than_the_library_can_count_is_refused(corpus: Path, tokenizer: str
 # ---- memory ----------------------------------------------------------------------------------------------------------
 
 
-def test_words_beyond_the_limit_are_forgotten_seldom(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_text_of_too_many_words_is_halved_until_they_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also where most of them occurred several times: each forgetting leaves room for half of the limit."""
+    """Whatever the order and the files, and whether the text or a sample of it has too many."""
     generator = random.Random(4)
-    text = [f"{generator.randrange(6_000)} {generator.randrange(30)}" for _ in range(30_000)]
-    monkeypatch.setattr(word_counts, "MOST_CHARACTERS", 8_000)
-    sizes, forget = list[int](), WordCounts._forget_the_rarest
+    documents = [" ".join(str(generator.randrange(9_000)) for _ in range(30)) for _ in range(300)]
+    sources = written(tmp_path / "text", documents)
+    monkeypatch.setattr(word_counts, "MOST_CHARACTERS", 9_000)
 
-    def noted(self: WordCounts) -> dict[str, int]:
-        kept = forget(self)
-        assert self._characters == sum(map(len, kept))
-        sizes.append(self._characters)
-        return kept
+    def learn(pieces: Iterator[Piece]) -> dict[str, int]:
+        counts = WordCounts(str.split, at_spaces=False)
+        for piece in pieces:
+            counts.add(piece.text)
+        return counts.counted()
 
-    monkeypatch.setattr(WordCounts, "_forget_the_rarest", noted)
-    counts = WordCounts(str.split, at_spaces=False)
-    for line in text:
-        counts.add(line)
-    words = counts.counted()
-    assert 5 < len(sizes) <= 30 and max(sizes) <= 4_000
-    assert all(words[str(number)] > 500 for number in range(30))
-    lost = 1.0 - sum(words.values()) / 60_000
-    assert 0.2 < lost < 0.5 and f"the rarest, {lost:.1%} of the text, are not counted" in capsys.readouterr().err
+    ranked = {text: sample._rank(text_key(text.encode())) for text in documents}
+    for most, tries in ((10**6, 2), (20_000, 1)):
+        ranks = sample.RANKS
+        while sum(len(text.encode()) for text, rank in ranked.items() if rank < ranks) > most:
+            ranks -= 1_000  # some 43 bytes
+        words: dict[str, int] = {"9" * 10_000: 1}
+        halved = -1
+        while sum(map(len, words)) > 9_000:
+            words = Counter(" ".join(text for text, rank in ranked.items() if rank < ranks).split())
+            ranks, halved = ranks // 2, halved + 1
+        assert halved >= tries
+        for one in sources():
+            assert learn_from(one, most, learn) == words
+            assert capsys.readouterr().err.count("(too many different words)") == halved
 
 
 BOUNDED = """
@@ -245,5 +250,5 @@ def test_memory_does_not_grow_with_the_text(tokenizer: str, tmp_path: Path) -> N
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert int(result.stdout.split()[-1]) * 1024 < 165e6
-    assert result.stderr.count("(--max-bytes), documents chosen by a hash of their text") == 2
-    assert result.stderr.count("are not counted") == 4
+    assert result.stderr.count(" of 1.6 MB of text (--max-bytes): documents chosen by a hash of their text") == 2
+    assert result.stderr.count(" of 1.6 MB of text (too many different words): documents") >= 4

@@ -6,8 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from maskwright.core.console import say
-
 MOST_CHARACTERS = 20_000_000
 """Of all different words together. A trainer takes some 120 bytes of memory for each."""
 PENDING_CHARACTERS, PENDING_PARTS = 64_000_000, 1_000_000
@@ -16,9 +14,12 @@ SPACE = re.compile(r"(?<=\S)(?= \S)")
 """Before a single space between two other characters."""
 
 
+class TooManyWords(Exception):
+    """The different words have over `MOST_CHARACTERS`."""
+
+
 class WordCounts:
-    """Counts of the words that `split` makes of each text. Where they become too many, the rarest are forgotten until
-    half as many characters are left: the threshold rises with the counts, so that it happens seldom.
+    """Counts of the words that `split` makes of each text.
 
     `at_spaces`: that no word reaches over a single space, and `split` gives the same for what comes before it and for
     it and what comes after it. Most of these parts were met before, and are split once.
@@ -27,11 +28,12 @@ class WordCounts:
     def __init__(self, split: Callable[[str], Iterable[str]], *, at_spaces: bool) -> None:
         self._split, self._at_spaces = split, at_spaces
         self._words: dict[str, int] = {}
-        self._characters = self._forgotten = 0
+        self._characters = 0
         self._pending: Counter[str] = Counter()
         self._pending_characters = 0
 
     def add(self, text: str) -> None:
+        """Raises `TooManyWords`."""
         if not self._at_spaces:
             self._count({text: 1})
             return
@@ -41,14 +43,8 @@ class WordCounts:
             self._count_pending()
 
     def counted(self) -> dict[str, int]:
-        """The counts. Says what share of the text was forgotten."""
+        """Raises `TooManyWords`."""
         self._count_pending()
-        if self._forgotten:
-            share = self._forgotten / (self._forgotten + sum(self._words.values()))
-            say(
-                f"too many different words to hold: the rarest, {share:.1%} of the text, are not counted (none with "
-                f"--max-bytes {MOST_CHARACTERS})"
-            )
         return self._words
 
     def _count_pending(self) -> None:
@@ -65,18 +61,4 @@ class WordCounts:
                 if not known:
                     self._characters += len(word)
             if self._characters > MOST_CHARACTERS:
-                words = self._forget_the_rarest()
-
-    def _forget_the_rarest(self) -> dict[str, int]:
-        by_count: Counter[int] = Counter()
-        for word, count in self._words.items():
-            by_count[count] += len(word)
-        least, left = 0, self._characters
-        for count in sorted(by_count):
-            if left <= MOST_CHARACTERS // 2:
-                break
-            least, left = count, left - by_count[count]
-        kept = {word: count for word, count in self._words.items() if count > least}
-        self._forgotten += sum(self._words.values()) - sum(kept.values())
-        self._words, self._characters = kept, left
-        return kept
+                raise TooManyWords
