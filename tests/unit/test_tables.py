@@ -21,6 +21,7 @@ from maskwright.core.errors import SourceError
 from maskwright.core.finetuning import LabelledData, Task
 from maskwright.labels.example import Reading
 from maskwright.labels.read import read_examples
+from maskwright.text.audit import audit
 from maskwright.text.cleaning.contamination import Contamination, read_evaluations
 from maskwright.text.sources import Sources
 from maskwright.text.tables import open_table
@@ -205,10 +206,12 @@ def test_lines_behind_one_that_is_left_out_keep_their_numbers(tmp_path: Path) ->
     assert [(document.text, document.line) for document in sources] == [("first", 2), ("last", 5)]
 
 
-def test_a_guessed_delimiter_is_said_once_for_many_files(tmp_path: Path) -> None:
+def test_a_guessed_delimiter_is_said_once_for_many_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(3):
         (tmp_path / f"{number}.csv").write_text(rows(*BOTH, delimiter=";" if number else ","))
     assert Sources([str(tmp_path)]).notes == [f"{tmp_path}/1.csv: columns are separated by semicolons"]
+    audit([str(tmp_path)])
+    assert "".join(capsys.readouterr()).count("1.csv: columns are separated by semicolons\n") == 1
     reading = Reading(LabelledData(train="x"), Task())
     read_examples(f"{tmp_path}/1.csv", reading)
     assert next(iter(reading.notes)) == f"{tmp_path}/1.csv: columns are separated by semicolons"

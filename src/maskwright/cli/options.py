@@ -252,8 +252,6 @@ def open_sources(
     if sources.ignored_files:
         count = several(len(sources.ignored_files), "file")
         say(f"leaving out {count} of another kind, such as {sources.ignored_files[0]}")
-    if sources.guess is not None:
-        say(str(sources.guess))
     for sentence in sources.notes:
         say(sentence)
     return sources

@@ -354,8 +354,8 @@ def _begun(patterns: list[str], layout: Layout, text_column: str, letters: Lette
         on_fault=partial(_note_fault, findings),
         letters=letters,
     )
-    if sources.guess is not None:
-        say(str(sources.guess))
+    for sentence in sources.notes:
+        say(sentence)
     for name in sources.ignored_files:
         findings["files of another kind"].add(name)
     layout_used = sources.layout if sources.has_plain_text else "records"

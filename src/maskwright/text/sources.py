@@ -129,14 +129,15 @@ class Sources:
 
     @cached_property
     def notes(self) -> list[str]:
-        """Which delimiter is guessed, of up to 20 .csv files: a sentence for the first file of each but the comma."""
+        """What is guessed: the layout, and each delimiter but the comma at its first of up to 20 .csv files."""
         tables = [index for index, name in enumerate(self.files) if file_kind(name) == ".csv"]
         found: dict[str, str] = {}
         for index in looked_at([self.sizes[table] for table in tables]):
             # Whoever reads on is told what is wrong in the file.
             with suppress(SourceError), self._open_table(self.files[tables[index]], lambda _: True) as table:
                 found.setdefault(table.delimiter, table.note)
-        return [note for note in found.values() if note]
+        layout = [] if self.guess is None else [str(self.guess)]
+        return layout + [note for note in found.values() if note]
 
     def require_unchanged(self) -> None:
         """Raises `SourceError` if a local file is another than when this began."""
