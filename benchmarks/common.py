@@ -21,6 +21,7 @@ from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import train_tokenizer
 
 HERE = Path(__file__).parent
+RESULTS = HERE / "results"
 PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "datasets", "gigatoken", "numpy")
 
 
@@ -74,8 +75,8 @@ def write_result(row: str, ratios: dict[str, float], **details: Any) -> None:
         "versions": {"python": sys.version.split()[0], **_versions()},
         "commit": here["revision"],
     }
-    path = HERE / "results" / f"{row}.json"
-    path.parent.mkdir(exist_ok=True)
+    path = RESULTS / f"{row}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=2) + "\n")
     print(json.dumps({"row": row, **record["ratios"]}))
 

@@ -36,15 +36,15 @@ from maskwright.training.stop import StopRequest
 
 def small_memory(monkeypatch: pytest.MonkeyPatch, rows: int, error: Callable[[], Exception]) -> list[int]:
     """A device on which no more than `rows` rows fit; how many were computed at once, each time."""
-    predict, seen = TorchEngine._predict, []
+    forward, seen = TorchEngine._forward, []
 
-    def limited(self: TorchEngine, batch: Batch) -> Any:
+    def limited(self: TorchEngine, batch: Batch, *targets: Any) -> Any:
         seen.append(len(batch.input_ids))
         if seen[-1] > rows:
             raise error()
-        return predict(self, batch)
+        return forward(self, batch, *targets)
 
-    monkeypatch.setattr(TorchEngine, "_predict", limited)
+    monkeypatch.setattr(TorchEngine, "_forward", limited)
     return seen
 
 
@@ -185,15 +185,15 @@ def test_a_row_that_fits_only_without_its_activations_is_trained_with_the_same_b
     """On their own, when memory runs out even with one row, and from the start."""
     many = {"model.num_hidden_layers": 3, "model.hidden_dropout": 0.1, "model.attention_dropout": 0.1}
     run = config(**{"schedule.steps": 4, "batch.micro_batch_rows": 1, **many})
-    predict, ends, kept = TorchEngine._predict, {}, []
+    forward, ends, kept = TorchEngine._forward, {}, []
 
-    def small(self: TorchEngine, batch: Batch, **options: Any) -> Any:
+    def small(self: TorchEngine, batch: Batch, *targets: Any) -> Any:
         if self.model.training and not self.model.recompute and name == "auto":
             raise cpu_error()
         with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
-            return predict(self, batch, **options)
+            return forward(self, batch, *targets)
 
-    monkeypatch.setattr(TorchEngine, "_predict", small)
+    monkeypatch.setattr(TorchEngine, "_forward", small)
     numbers = {}
     for name, value in (("off", "off"), ("auto", "auto"), ("on", "on")):
         kept.clear()

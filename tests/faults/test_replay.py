@@ -33,14 +33,13 @@ KEYS: dict[str, Any] = {
 
 
 def poison(monkeypatch: pytest.MonkeyPatch, row: np.ndarray) -> None:
-    """This row, as it is masked in that step, has no finite logits."""
-    predict = TorchEngine._predict
+    """This row, as it is masked in that step, has no finite logits and no finite loss."""
+    forward = TorchEngine._forward
 
-    def poisoned(self: TorchEngine, batch: Batch) -> Any:
-        logits, labels, weights = predict(self, batch)
-        return logits * (np.nan if (batch.input_ids == row).all(1).any() else 1.0), labels, weights
+    def poisoned(self: TorchEngine, batch: Batch, *targets: Any) -> Any:
+        return forward(self, batch, *targets) * (np.nan if (batch.input_ids == row).all(1).any() else 1.0)
 
-    monkeypatch.setattr(TorchEngine, "_predict", poisoned)
+    monkeypatch.setattr(TorchEngine, "_forward", poisoned)
 
 
 def test_a_batch_that_cannot_be_computed_names_its_documents(

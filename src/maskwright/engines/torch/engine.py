@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import astuple, replace
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ from maskwright.engines.base import (
     one_row_too_long,
 )
 from maskwright.engines.ceiling import gemm_ceiling
+from maskwright.engines.torch.graphs import Graphs
 from maskwright.engines.torch.looked_up import LookedUp
 from maskwright.engines.torch.loss_scale import LossScale, scale_too_small
 from maskwright.engines.torch.prepare import (
@@ -58,7 +59,7 @@ from maskwright.engines.torch.processes import Exchange, Peers, Sums, connect, g
 from maskwright.engines.torch.weights import Replicated
 from maskwright.model.config import ModelConfig
 from maskwright.model.torch.attention import CuSeqlens, cu_seqlens_of, packed, takes_cu_seqlens
-from maskwright.model.torch.heads import loss_sum
+from maskwright.model.torch.heads import Targets, loss_sum
 
 T = TypeVar("T")
 
@@ -114,6 +115,7 @@ class TorchEngine:
             compiled=self.compiled,
             looked_up=looked_up,
         )
+        self.graphs: Graphs | None = None
         # With FSDP, ranks need each other for each layer, and none can tell who waits for whom.
         self.waiting: Callable[[], AbstractContextManager[object]] | None = None
         if isinstance(self.weights, Replicated | LookedUp):
@@ -308,34 +310,63 @@ class TorchEngine:
         parts = self._parts(batch)
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
-            loss = loss_sum(self.config.task, *self._predict(part), self.label_smoothing)
             self.weights.expect(first=number == 0, last=last, final=final and last)
-            (loss * self.loss_scale.factor if self.loss_scale else loss).backward()
+            total = total + self._backward(part)
             self.weights.take()
-            total = total + loss.detach()
         return total
 
-    def _predict(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits [K, V], labels and weights on the device, as `heads.loss_sum` takes them."""
+    def _backward(self, batch: Batch) -> Tensor:
+        """Leaves the gradient in `.grad` of the parameters; returns the loss sum."""
+        targets = self._targets(batch, self.label_smoothing)
+        if self.graphs and not self.model.recompute:
+            return self._by_graph(self._inputs(batch), targets)
+        loss = self._forward(batch, targets)
+        (loss * self.loss_scale.factor if self.loss_scale else loss).backward()
+        return loss.detach()
 
-        def put(array: np.ndarray) -> Tensor:
-            tensor = torch.from_numpy(array)
-            if self.device == "cuda":  # from ordinary memory, a copy waits for the device
-                tensor = tensor.pin_memory()
-            return tensor.to(self.device, non_blocking=self.device == "cuda")
+    def _by_graph(self, inputs: tuple[Tensor, Tensor, Tensor | CuSeqlens, Tensor], targets: Targets) -> Tensor:
+        """The same from a CUDA graph."""
+        ids, positions, segments, index = inputs
+        packs = segments.longest if isinstance(segments, CuSeqlens) else None
+        offsets = segments.offsets if isinstance(segments, CuSeqlens) else segments
 
-        segments: Tensor | CuSeqlens = put(batch.segment_ids)
+        def compute(tensors: Sequence[Tensor]) -> Tensor:
+            ids, positions, offsets, index, labels, weights = tensors
+            segments = offsets if packs is None else packed(offsets, packs)
+            return cast(
+                Tensor, self.model(ids, positions, segments, index, Targets(labels, weights, targets.smoothing))
+            )
+
+        key = (packs, targets.smoothing, self.model.config.rope_theta)
+        return cast(Graphs, self.graphs).loss(key, (ids, positions, offsets, index, *targets[:2]), compute)
+
+    def _forward(self, batch: Batch, targets: Targets | None = None) -> Tensor:
+        """Logits at the predicted positions; of `targets`, their loss sum."""
+        return cast(Tensor, self.model(*self._inputs(batch), targets))
+
+    def _put(self, array: np.ndarray) -> Tensor:
+        tensor = torch.from_numpy(array)
+        if self.device == "cuda":  # from ordinary memory, a copy waits for the device
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, non_blocking=self.device == "cuda")
+
+    def _inputs(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | CuSeqlens, Tensor]:
+        """What the network takes, on the device."""
         dropout = self.config.attention_probs_dropout_prob if self.model.training else 0.0
         width = self.config.hidden_size // self.config.num_attention_heads
+        segments: Tensor | CuSeqlens
         if not batch.reads_causally and takes_cu_seqlens(self._first_bad.device, self.dtype, width, dropout):
-            segments = packed(put(cu_seqlens_of(batch.segment_ids)), batch.segment_ids.shape[1])
-        ids = put(batch.input_ids)
+            segments = packed(self._put(cu_seqlens_of(batch.segment_ids)), batch.segment_ids.shape[1])
+        else:
+            segments = self._put(batch.segment_ids)
+        ids = self._put(batch.input_ids)
         if isinstance(self.weights, LookedUp):
             ids = self.weights.look_up(ids, training=self.model.training)
-        inputs = ids, put(batch.position_ids), segments, put(batch.predict_index)
-        logits = self.model(*inputs)
-        labels = put(batch.labels)
-        return logits, labels if labels.is_floating_point() else labels.long(), put(batch.weights)
+        return ids, self._put(batch.position_ids), segments, self._put(batch.predict_index)
+
+    def _targets(self, batch: Batch, smoothing: float = 0.0) -> Targets:
+        labels = self._put(batch.labels)
+        return Targets(labels if labels.is_floating_point() else labels.long(), self._put(batch.weights), smoothing)
 
     def evaluate(self, batches: Sequence[Batch]) -> EvalStats:
         if not isinstance(self.processes, Peers):
@@ -353,7 +384,7 @@ class TorchEngine:
         return self._fitting(batch, lambda: sum((self._score(part) for part in self._parts(batch)), EvalStats()))
 
     def _score(self, batch: Batch) -> EvalStats:
-        logits, labels, weights = self._predict(batch)
+        logits, (labels, weights, _) = self._forward(batch), self._targets(batch)
         loss = loss_sum(self.config.task, logits, labels, weights)
         correct = ((logits.argmax(-1) == labels) * weights).sum()
         return EvalStats(float(loss), float(weights.sum()), float(correct))
@@ -370,7 +401,7 @@ class TorchEngine:
         taken = batch.weights > 0  # no logits of the filler
         index, labels, weights = batch.predict_index[taken], batch.labels[taken], batch.weights[taken]
         few = replace(batch, predict_index=index, labels=labels, weights=weights)
-        logits, targets, _ = self._predict(few)
+        logits, targets = self._forward(few), self._targets(few).labels
         scores = -F.cross_entropy(logits.float(), targets, reduction="none")
         return scores.cpu().numpy(), (logits.argmax(-1) == targets).cpu().numpy()
 
@@ -387,7 +418,7 @@ class TorchEngine:
     def _logits(self, batch: Batch) -> Tensor:
         self.model.eval()
         return self._fitting(
-            batch, lambda: torch.cat([self._predict(part)[0].float().cpu() for part in self._parts(batch)])
+            batch, lambda: torch.cat([self._forward(part).float().cpu() for part in self._parts(batch)])
         )
 
     # ---- state -----------------------------------------------------------------------------------------------

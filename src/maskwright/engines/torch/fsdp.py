@@ -48,7 +48,8 @@ class Sharded:
         processes: Processes,
     ) -> None:
         self.config, self.options, self._processes = config, options, processes
-        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+        # Weights of the loss stay fp32; all other numbers that come in are ids.
+        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
         mesh = init_device_mesh(device, (processes.world_size,))
         for layer in network.layers:
             fully_shard(layer, mesh=mesh, mp_policy=policy)

@@ -17,7 +17,7 @@ from maskwright.model.config import ModelConfig
 from maskwright.model.torch.attention import CuSeqlens, attention, visible
 from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import Table, unset_table
-from maskwright.model.torch.heads import Head
+from maskwright.model.torch.heads import Head, Targets
 from maskwright.model.torch.norm import Norm
 
 
@@ -90,11 +90,14 @@ class Roberta(nn.Module):
         position_ids: Tensor,
         segments: Tensor | CuSeqlens,
         predict_index: Tensor,
+        targets: Targets | None = None,
     ) -> Tensor:
-        """Logits [K, V], or [K, num_labels], at `predict_index` [K] of the flattened rows. The last layer leaves out
-        what they do not depend on."""
+        """Logits [K, V], or [K, num_labels], at `predict_index` [K] of the flattened rows; of `targets`, their summed
+        loss. The last layer leaves out what they do not depend on."""
         table = Table(self.word.weight)
         if len(predict_index) < input_ids.numel():
-            return self.head(self.encode(input_ids, position_ids, segments, predict_index, table), table)
-        x_MTD = self.encode(input_ids, position_ids, segments, table=table)
-        return self.head(x_MTD.flatten(0, 1)[predict_index], table)
+            x_KD = self.encode(input_ids, position_ids, segments, predict_index, table)
+        else:
+            x_MTD = self.encode(input_ids, position_ids, segments, table=table)
+            x_KD = x_MTD.flatten(0, 1)[predict_index]
+        return self.head(x_KD, table) if targets is None else self.head.loss(x_KD, table, targets)
