@@ -248,7 +248,7 @@ def prepare(
     else:
         network = make_network(model, device)
         weights = Replicated(network, model, optimizer, dtype, exact=exact, processes=processes)
-    # 2. The compiler, layer by layer.
+    # 2. The compiler: the norm of the embeddings, layer by layer, the head with its loss.
     if compiled:
         # A layer has a variant for each of mask or none, training or not, first or later. Beyond the limit torch would
         # go on uncompiled without a word, and a continued run might draw the line elsewhere.
@@ -257,7 +257,7 @@ def prepare(
         # Each shape has a program of its own: where torch makes one for all shapes, its bits depend on which came
         # first, and a run that is continued in its second phase would have others. Examples have too many shapes.
         dynamic = False if model.task == "masked_lm" else None
-        for part in (*network.layers, network.head):
+        for part in (network.norm, *network.layers, network.head):
             part.compile(dynamic=dynamic)
         network.head.loss = torch.compile(network.head.loss, dynamic=dynamic)  # type: ignore[method-assign]
     return network, weights

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from maskwright.model.config import ROBERTAS, SEQUENCE_TASKS, ModelConfig, TaskKind
 from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import Table
+from maskwright.model.torch.gelu import gelu
 from maskwright.model.torch.norm import Norm
 
 
@@ -45,10 +46,10 @@ class Head(nn.Module):
     def forward(self, x_KD: Tensor, table: Table) -> Tensor:
         """[K, D] hidden states -> [K, V] or [K, C]."""
         if self.config.task == "masked_lm":
-            return table.product(self.norm(F.gelu(self.dense(x_KD))), self.bias)
+            return table.product(self.norm(gelu(self.dense(x_KD))), self.bias)
         rate, kind = self.config.classifier_dropout_prob, self.config.architecture
         if kind == "modernbert":
-            x_KD = self.norm(F.gelu(self.dense(x_KD)))
+            x_KD = self.norm(gelu(self.dense(x_KD)))
         elif self.config.task in SEQUENCE_TASKS:
             x_KD = self.dense(dropout(x_KD, rate if kind in ROBERTAS else 0.0, self.training))
             x_KD = torch.relu(x_KD) if kind == "distilbert" else torch.tanh(x_KD)

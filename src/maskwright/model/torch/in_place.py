@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from maskwright.model.torch.gelu import gelu
+
 Rotation = tuple[Tensor, Tensor]
 """Cosines and sines, each [M, 1, T, h / 2]."""
 
@@ -37,7 +39,7 @@ def gated(x: Tensor) -> Tensor:
     if _by_hand(x):
         return _Gated.apply(x)
     value, gate = x.chunk(2, -1)
-    return F.gelu(value) * gate
+    return gelu(value) * gate
 
 
 def filled_up(x_MHTh: Tensor, block: int) -> Tensor:

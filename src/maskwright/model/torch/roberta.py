@@ -9,7 +9,6 @@ M rows, T tokens, D width, H heads, h width of a head, K predicted positions, V 
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -17,6 +16,7 @@ from maskwright.model.config import ModelConfig
 from maskwright.model.torch.attention import CuSeqlens, attention, visible
 from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import Table, unset_table
+from maskwright.model.torch.gelu import gelu
 from maskwright.model.torch.heads import Head, Targets
 from maskwright.model.torch.norm import Norm
 
@@ -40,7 +40,7 @@ class Layer(nn.Module):
         if only is not None:
             x_MTD, mixed_MTD = x_MTD.flatten(0, 1)[only], mixed_MTD.flatten(0, 1)[only]
         x_MTD = self.norm1(x_MTD + dropout(self.out(mixed_MTD), self.dropout, self.training))
-        inner_MTD = self.down(F.gelu(self.up(x_MTD)))
+        inner_MTD = self.down(gelu(self.up(x_MTD)))
         return self.norm2(x_MTD + dropout(inner_MTD, self.dropout, self.training))
 
 
