@@ -43,6 +43,8 @@ from maskwright.engines.torch.graphs import Graphs
 from maskwright.engines.torch.weights import Replicated
 from maskwright.model.config import model_config, training_flops
 from maskwright.model.initial import initial_parameters
+from maskwright.training.ahead import Ahead
+from maskwright.training.masked_lm import MaskedLM
 
 #        size, keys of the model, tokens in a row, our rows, rows that Trainer may choose from
 SIZES: dict[str, tuple[str, dict[str, Any], int, int, tuple[int, ...]]] = {
@@ -247,22 +249,11 @@ def attention(setting: Setting) -> None:
 
             if setting.cuda:
                 timed(f"packed flash, {how}, {segments}", packed)
-                if not exact:
-                    timed(f"packed cudnn, {how}, {segments}", lambda offsets=offsets: _packed_cudnn(qkv, offsets))
         if not kinds:
             timed(f"dense, {how}", dense)
     torch.use_deterministic_algorithms(False)
     numbers = {name: value["total"] for name, value in found.items() if isinstance(value, dict)}
     write_result("gpu-attention", numbers, found=found)
-
-
-def _packed_cudnn(qkv: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    M, T = qkv.shape[:2]
-    q, k, v = (part.flatten(0, 1) for part in qkv.unbind(2))
-    mixed = torch.ops.aten._cudnn_attention_forward(
-        q, k, v, None, offsets, offsets, T, T, True, 0.0, False, False, scale=qkv.shape[-1] ** -0.5
-    )[0]
-    return mixed.unflatten(0, (M, T))
 
 
 def _milliseconds(
@@ -308,31 +299,32 @@ class _Clock:
 # ---- a step -------------------------------------------------------------------------------------------------------
 
 
-def step(setting: Setting, row: str) -> None:
+def step(setting: Setting, row: str, kinds: list[str]) -> None:
+    """Seconds of an update, first as the engine is, then with batches that a thread makes, then from a CUDA graph."""
     size, model, tokens, rows, _ = _scaled(setting, row)
     found: dict[str, Any] = {}
-    for sums in ("exact", "fast"):
+    for sums in kinds:
         run = setting.config(size, model, tokens, rows, reproducibility=sums)
         began = time.perf_counter()
         engine, loader = setting.engine(run), Loader(run, setting.stores["store"])
         engine.dry_run(loader.batches(0), [])
         engine.check()
-        compiling = time.perf_counter() - began
-        found[sums] = {"compile_seconds": round(compiling, 1), **_timed(setting, engine, loader, model=run)}
-        say(f"{row}, {sums}: {json.dumps(found[sums])}")
-        if setting.cuda:
-            found[f"kernels, {sums}"] = _kernels(engine, loader)
-            use_graphs(engine)
-            try:
-                found[f"{sums}, graph"] = _timed(setting, engine, loader, model=run)
-            except RuntimeError as error:
-                found[f"{sums}, graph"] = {"error": str(error)[:300]}
-            say(f"{row}, {sums}, graph: {json.dumps(found[f'{sums}, graph'])}")
+        found[f"{sums}, compile_seconds"] = round(time.perf_counter() - began, 1)
+        for how, threads in (("", False), (", thread", True), *([(", graph", True)] if setting.cuda else [])):
+            if how == ", graph":
+                found[f"kernels, {sums}"] = _kernels(engine, loader)
+                use_graphs(engine)
+            found[f"{sums}{how}"] = _timed(setting, engine, loader, threads=threads)
+            say(f"{row}, {sums}{how}: {json.dumps(found[f'{sums}{how}'])}")
         found["engine"] = engine.description
         del engine
         free()
         torch.compiler.reset()
-    numbers = {name: value["tokens_per_second"] for name, value in found.items() if "tokens_per_second" in value}
+    numbers = {
+        name: value["tokens_per_second"]
+        for name, value in found.items()
+        if isinstance(value, dict) and "tokens_per_second" in value
+    }
     write_result(f"gpu-step-{row}", numbers, found=found)
 
 
@@ -344,26 +336,29 @@ def _scaled(setting: Setting, row: str) -> tuple[str, dict[str, Any], int, int, 
     return "nano", model | few, 64, 2, (2,)
 
 
-def _timed(setting: Setting, engine: TorchEngine, loader: Loader, *, model: RunConfig) -> dict[str, Any]:
+def _timed(setting: Setting, engine: TorchEngine, loader: Loader, *, threads: bool) -> dict[str, Any]:
     """Groups of ten steps; the device is waited for at the end of each."""
-    groups = 2 if setting.small else 5
     if setting.cuda:
         torch.cuda.reset_peak_memory_stats()
-    seconds, tokens, flops, number = [], [], [], 0
-    for _ in range(groups):
+    ahead = Ahead(MaskedLM(loader, {}, engine.config.vocab_size), [0], threads=threads)
+    seconds, tokens, flops, host, number = [], [], [], 0.0, 0
+    for _ in range(2 if setting.small else 6):
         engine.check()
         begin = time.perf_counter()
         for _ in range(TOGETHER):
-            batches = loader.batches(number % 100)
+            batches, work = ahead.take(number % 100, (number + 1) % 100)
             engine.step(batches, 1e-4)
             tokens.append(batches[0].text_tokens)
-            flops.append(training_flops(engine.config, *loader.work(number % 100), batches[0].predicted))
+            flops.append(training_flops(engine.config, work.tokens, work.pairs, batches[0].predicted))
             number += 1
+        host = (time.perf_counter() - begin) / TOGETHER
         engine.check()
         seconds.append((time.perf_counter() - begin) / TOGETHER)
+    ahead.close()
     ceiling, best = engine.ceiling(), statistics.median(seconds[1:])
     return {
         "step_milliseconds": round(best * 1e3, 3),
+        "host_milliseconds": round(host * 1e3, 3),
         "groups": [round(value * 1e3, 3) for value in seconds],
         "tokens_per_second": round(statistics.mean(tokens) / best, 1),
         "tflops": round(statistics.mean(flops) / best / 1e12, 2),
@@ -461,6 +456,7 @@ def main() -> None:
     parser.add_argument("--ragged")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--trainer-rows", type=int, nargs="+", help="rows that Trainer may choose from")
+    parser.add_argument("--sums", nargs="+", default=["exact", "fast"], choices=("exact", "fast"))
     parser.add_argument("--results", help="folder of the results")
     parser.add_argument("--small", action="store_true")
     arguments = parser.parse_args()
@@ -472,7 +468,7 @@ def main() -> None:
     elif arguments.part == "attention":
         attention(setting)
     elif arguments.part == "step":
-        step(setting, arguments.row)
+        step(setting, arguments.row, arguments.sums)
     else:
         beside(setting, arguments.row, arguments.store, arguments)
 

@@ -18,6 +18,7 @@ from maskwright.model.config import training_flops
 from maskwright.run.directory import Phase
 from maskwright.run.metric_names import trainer_names
 from maskwright.training import checkpoint
+from maskwright.training.ahead import Ahead
 from maskwright.training.health import HEALTH_FIX, LossWatch, Rollback
 from maskwright.training.job import Job
 from maskwright.training.metrics import Counters, TensorBoard
@@ -44,6 +45,7 @@ def train(job: Job, stop: StopRequest) -> None:
     local = job.engine.local_virtual_workers(config.batch.virtual_workers)
     vote = Vote(config.checkpoint, stop, job.engine.processes, first)
     profile = _Profile(job, stop.profile_steps)
+    ahead = Ahead(job.objective, local, threads=job.engine.runs_ahead)
     job.status.of, job.status.began, job.consistent = steps, first, True
     try:
         _dry_run(job, local, stop)
@@ -55,7 +57,7 @@ def train(job: Job, stop: StopRequest) -> None:
             while not job.ended and vote.agreed != STOP:
                 # ---- one step: this rank's micro-batches, one update of the weights in all ranks
                 profile.look(job.step - first)
-                stats = _update(job, local, stop, vote.own)
+                stats = _update(job, ahead, stop, vote.own)
                 if stats is None:  # nothing has changed: the step is computed after the restart
                     break
 
@@ -84,6 +86,7 @@ def train(job: Job, stop: StopRequest) -> None:
         save(job)
         _finish(job, board, stop)
     finally:
+        ahead.close()
         job.beats.look("saving" if job.saver else "waiting", job.step)
         write_report(job)
         if job.saver:
@@ -170,14 +173,15 @@ def write_report(job: Job) -> None:
         storage.write_json(job.directory.path("engine.json"), report)
 
 
-def _update(job: Job, local: list[int], stop: StopRequest, vote: int) -> StepStats | None:
-    """One optimizer update from the micro-batches of the `local` virtual workers; None if it was given up."""
+def _update(job: Job, ahead: Ahead, stop: StopRequest, vote: int) -> StepStats | None:
+    """One optimizer update from the micro-batches of this rank; None if it was given up."""
     job.speed.start()
     job.beats.begin_step(job.step)
     data_step = job.rollbacks.data_step(job.step)
     _turn(job, job.step)
     with job.speed.part("data"):
-        batches = job.objective.batches(data_step, local)
+        following = job.rollbacks.data_step(job.step + 1) if job.step + 1 < job.steps else None
+        batches, work = ahead.take(data_step, following)
     with job.speed.part("step"):
         stats = job.engine.step(batches, job.config.learning_rate_at(job.step), lambda: stop.urgent, vote)
     if stats is None:
@@ -187,7 +191,6 @@ def _update(job: Job, local: list[int], stop: StopRequest, vote: int) -> StepSta
         with job.speed.part("wait"):
             job.engine.check()
     job.beats.end_step(job.step)
-    work = job.objective.work(data_step)
     job.speed.stop(work.tokens, training_flops(job.model, work.tokens, work.pairs, work.predicted))
     job.counters.add(stats, work.tokens)
     if job.saver:
