@@ -98,8 +98,8 @@ def bits(state: TrainState) -> str:
     return digest.hexdigest()[:16]
 
 
-def use_graphs(engine: TorchEngine) -> None:
-    engine.graphs = Graphs(dict(engine.model.named_parameters()))
+def use_graphs(engine: TorchEngine, *, whether: bool) -> None:
+    engine.graphs = Graphs(dict(engine.model.named_parameters())) if whether else None
 
 
 # ---- promises -----------------------------------------------------------------------------------------------------
@@ -142,11 +142,13 @@ def _same_bits(setting: Setting, run: RunConfig, steps: int = 6) -> dict[str, An
         return bits(engine.read())
 
     engine = setting.engine(run)
+    use_graphs(engine, whether=False)
     once = trained(engine, 0)
     del engine
     torch.compiler.reset()
     free()
     engine, half = setting.engine(run), steps // 2
+    use_graphs(engine, whether=False)
     for step in range(half):
         engine.step(loader.batches(step), 1e-3)
     state = engine.read()
@@ -154,7 +156,7 @@ def _same_bits(setting: Setting, run: RunConfig, steps: int = 6) -> dict[str, An
     engine.write(state)
     result: dict[str, Any] = {"same twice": once == twice, "same after a resume": trained(engine, half) == once}
     if setting.cuda:
-        use_graphs(engine)
+        use_graphs(engine, whether=True)
         engine.write(TrainState(0, initial_parameters(engine.config, 0)))
         result["same with a graph"] = trained(engine, 0) == once
     del engine
@@ -196,7 +198,6 @@ def _programs(setting: Setting, size: str, tokens: int, rows: int) -> dict[str, 
     torch.compiler.reset()
     counters.clear()
     after = {}
-    use_graphs(engine)
     for step in range(200):
         engine.step(loader.batches(step % 40), 1e-3)
         if step in (0, 9, 199):
@@ -311,11 +312,12 @@ def step(setting: Setting, row: str, kinds: list[str]) -> None:
         engine.check()
         found[f"{sums}, compile_seconds"] = round(time.perf_counter() - began, 1)
         for how, threads in (("", False), (", thread", True), *([(", graph", True)] if setting.cuda else [])):
-            if how == ", graph":
-                found[f"kernels, {sums}"] = _kernels(engine, loader)
-                use_graphs(engine)
+            if setting.cuda:
+                use_graphs(engine, whether=how == ", graph")
             found[f"{sums}{how}"] = _timed(setting, engine, loader, threads=threads)
             say(f"{row}, {sums}{how}: {json.dumps(found[f'{sums}{how}'])}")
+        if setting.cuda:
+            found[f"kernels, {sums}"] = _kernels(engine, loader)
         found["engine"] = engine.description
         del engine
         free()

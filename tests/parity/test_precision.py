@@ -204,7 +204,7 @@ def test_an_operation_without_an_exact_form_is_named_at_the_start(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; torch sees none")
 def test_cuda_follows_cpu(store: TokenStore, config: Callable[..., RunConfig]) -> None:
     cpu, cuda = (losses(store, config(**{"engine.device": device})) for device in ("cpu", "cuda"))
-    assert np.abs(np.array(cpu) - np.array(cuda)).max() < 1e-3
+    assert np.abs(np.array([float(loss) for loss in cpu]) - np.array([float(loss) for loss in cuda])).max() < 1e-3
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is there, so asking for it is no error")

@@ -115,7 +115,12 @@ class TorchEngine:
             compiled=self.compiled,
             looked_up=looked_up,
         )
+        # Of examples there are too many shapes. Other ranks are sent each gradient while the backward pass runs, by
+        # hooks that a graph has none of.
         self.graphs: Graphs | None = None
+        graphed = self.device == "cuda" and isinstance(self.weights, Replicated) and model.task == "masked_lm"
+        if graphed and self.processes.world_size == 1 and not self.loss_scale:
+            self.graphs = Graphs(dict(self.model.named_parameters()))
         # With FSDP, ranks need each other for each layer, and none can tell who waits for whom.
         self.waiting: Callable[[], AbstractContextManager[object]] | None = None
         if isinstance(self.weights, Replicated | LookedUp):
@@ -128,7 +133,7 @@ class TorchEngine:
         how = "fully sharded" if engine.sharding == "fsdp" else f"{engine.reproducibility} sums"
         costs = what_dtype_costs(self.dtype, self.device, asked=engine.dtype)
         together = f", {self.dp_degree} processes, {how}" if self.dp_degree > 1 else ""
-        layers = "compiled" if self.compiled else "not compiled"
+        layers = ("compiled" if self.compiled else "not compiled") + ", in CUDA graphs" * bool(self.graphs)
         if self.device == "cuda":
             width = self.config.hidden_size // self.config.num_attention_heads
             kernel = attention_kernel(self.device, self.dtype, width, self.config.attention_probs_dropout_prob)
@@ -248,7 +253,16 @@ class TorchEngine:
             try:
                 return compute()
             except (RuntimeError, MemoryError) as error:
-                self._compute_fewer_at_once(batch, error)
+                if self.graphs and is_out_of_memory(error):
+                    self._leave_graphs()
+                else:
+                    self._compute_fewer_at_once(batch, error)
+
+    def _leave_graphs(self) -> None:
+        """They keep the memory of a micro-batch for themselves. Without them the numbers are the same."""
+        self.graphs = None
+        torch.cuda.empty_cache()
+        warn("out of memory with CUDA graphs: going on without them, which takes longer where a model is small")
 
     def _compute_fewer_at_once(self, batch: Batch, error: Exception) -> None:
         """Halves `rows_at_once`, down to 0, with a warning after memory ran out. Raises `error` if it is another one,

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+MOST_GRAPHS = 64
+"""A run has a handful of shapes for each of its row lengths."""
+
 
 @dataclass
 class _Graph:
@@ -27,7 +30,8 @@ class Graphs:
     def __init__(self, parameters: dict[str, torch.nn.Parameter]) -> None:
         self._parameters = parameters
         self._pool = torch.cuda.graph_pool_handle()
-        self._graphs: dict[Hashable, _Graph | None] = {}
+        self._graphs: dict[Hashable, _Graph] = {}
+        self._seen: set[Hashable] = set()
 
     def loss(self, key: Hashable, inputs: Sequence[Tensor], compute: Callable[[Sequence[Tensor]], Tensor]) -> Tensor:
         """What `compute` makes of `inputs`, with its gradient in `.grad` of the parameters.
@@ -35,14 +39,12 @@ class Graphs:
         `key`: all that a graph depends on besides the shapes of `inputs`. The first micro-batch of its kind is computed
         as usual, because compilers and libraries prepare themselves; the second is recorded."""
         key = (key, *((tensor.shape, tensor.dtype) for tensor in inputs))
-        if key not in self._graphs:
-            self._graphs[key] = None
+        if key not in self._graphs and (key not in self._seen or len(self._graphs) == MOST_GRAPHS):
+            self._seen.add(key)
             loss = compute(inputs)
             loss.backward()
             return loss.detach()
-        graph = self._graphs[key]
-        if graph is None:
-            graph = self._graphs[key] = self._record(inputs, compute)
+        graph = self._graphs.get(key) or self._graphs.setdefault(key, self._record(inputs, compute))
         for static, tensor in zip(graph.inputs, inputs, strict=True):
             static.copy_(tensor, non_blocking=True)
         graph.graph.replay()
@@ -55,11 +57,15 @@ class Graphs:
         for parameter in self._parameters.values():
             parameter.grad = None
         graph = torch.cuda.CUDAGraph()
-        # The thread that writes a checkpoint may copy from the device meanwhile.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            loss = compute(static)
-            loss.backward()
-            loss = loss.detach()
+        try:
+            # The thread that writes a checkpoint may copy from the device meanwhile.
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                loss = compute(static)
+                loss.backward()
+                loss = loss.detach()
+        except RuntimeError as error:
+            # The end of a recording that failed raises an error of its own.
+            raise error.__context__ if isinstance(error.__context__, RuntimeError) else error from None
         gradients = {name: parameter.grad for name, parameter in self._parameters.items()}
         for parameter in self._parameters.values():
             parameter.grad = None
