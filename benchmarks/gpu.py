@@ -396,7 +396,7 @@ def _kernels(engine: TorchEngine, loader: Loader, steps: int = 3) -> dict[str, A
 def beside(setting: Setting, row: str, store: str, arguments: argparse.Namespace) -> None:
     size, model, tokens, rows, choices = _scaled(setting, row)
     choices, rounds = tuple(arguments.trainer_rows or choices), arguments.rounds
-    steps, together = (4, 1) if setting.small else (60, TOGETHER)
+    steps, together = (4, 1) if setting.small else (arguments.steps, TOGETHER)
     sizes = ("--size", size, "--seq-len", tokens, "--model", json.dumps(model))
     if arguments.part == "compile":
         for script, number in (("peers/hf_trainer.py", choices[-1]), ("ours.py", rows)):
@@ -457,6 +457,7 @@ def main() -> None:
     parser.add_argument("--store")
     parser.add_argument("--ragged")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--trainer-rows", type=int, nargs="+", help="rows that Trainer may choose from")
     parser.add_argument("--sums", nargs="+", default=["exact", "fast"], choices=("exact", "fast"))
     parser.add_argument("--results", help="folder of the results")
