@@ -81,7 +81,7 @@ def test_what_begins_a_segment_is_not_predicted() -> None:
     index, ones = np.array([0, 2, 3], np.int32), np.ones(3, np.float32)
     batch = Batch(segments, segments, segments, index, np.array([7, 8, 9], np.int32), ones)
     found = read_causally(batch, segments, np.array([True]))
-    assert found.weights.tolist() == [0, 0, 1] and found.predict_index.tolist() == [0, 0, 2]
+    assert found.weights.tolist() == [0, 0, 1] and found.predict_index.tolist() == [0, 2, 2]
     assert found.labels.tolist() == [0, 0, 9]
     assert found.segment_ids.tolist() == [[-1, -1, -2, -2, 0]]
 

@@ -39,7 +39,7 @@ def read_causally(batch: Batch, unmasked: Int32, causal: NDArray[np.bool_]) -> B
         batch,
         input_ids=np.where(causal[:, None], unmasked, batch.input_ids),
         segment_ids=np.where(causal[:, None], -batch.segment_ids, batch.segment_ids),
-        predict_index=np.where(lost, np.int32(0), index),
+        predict_index=np.where(lost, batch.predict_index, index),
         labels=np.where(lost, np.int32(0), batch.labels),
         weights=np.where(lost, np.float32(0.0), batch.weights),
     )

@@ -139,10 +139,11 @@ def mask_rows(
     draw = bits.extend(keys_of_rows[replaced], place[replaced].astype(np.uint64) + np.uint64(REPLACEMENT_PURPOSE))
     shown[flat[replaced]] = masker.ordinary[(draw % np.uint64(len(masker.ordinary))).astype(np.int64)]
 
-    # Each row's predictions fill its first slots; the rest stay empty.
+    # Each row's predictions fill its first slots. Each other slot has a position of its own: a GPU adds up the
+    # gradients of one that many share one after the other, which took a fifth of a step of nano on an H200.
     slot = np.flatnonzero(np.arange(slots) < count[:, None])
-    index, padded_labels = np.zeros(M * slots, np.int32), np.zeros(M * slots, np.int32)
-    weights = np.zeros(M * slots, np.float32)
+    index = (np.arange(0, M * T, T, dtype=np.int32)[:, None] + np.arange(slots, dtype=np.int32)).ravel()
+    padded_labels, weights = np.zeros(M * slots, np.int32), np.zeros(M * slots, np.float32)
     index[slot], padded_labels[slot], weights[slot] = flat, labels, 1.0
     return masked, index, padded_labels, weights
 

@@ -94,8 +94,8 @@ class Engine(Protocol):
     dp_degree: int
     """Data-parallel degree: devices of all ranks that each compute a micro-batch at the same time."""
 
-    runs_ahead: bool
-    """Whether `step` returns before the device has computed it."""
+    leaves_host_free: bool
+    """Whether the host starts a whole micro-batch by one call, and has nothing to do while the device computes it."""
 
     reads_alone: bool
     """Whether rank 0 holds all of the state itself, so that it can `read` when other ranks are gone."""

@@ -45,7 +45,7 @@ def train(job: Job, stop: StopRequest) -> None:
     local = job.engine.local_virtual_workers(config.batch.virtual_workers)
     vote = Vote(config.checkpoint, stop, job.engine.processes, first)
     profile = _Profile(job, stop.profile_steps)
-    ahead = Ahead(job.objective, local, threads=job.engine.runs_ahead)
+    ahead = Ahead(job.objective, local, threads=job.engine.leaves_host_free)
     job.status.of, job.status.began, job.consistent = steps, first, True
     try:
         _dry_run(job, local, stop)

@@ -68,7 +68,7 @@ def choose_dtype(wanted: str, device: str) -> str:
 class JaxEngine:
     """See `base.Engine`. Dropout is keyed by (seed, step, virtual worker), on any number of devices."""
 
-    runs_ahead = True
+    leaves_host_free = True
     reads_alone = False
 
     def __init__(

@@ -125,6 +125,7 @@ class TorchEngine:
         self.waiting: Callable[[], AbstractContextManager[object]] | None = None
         if isinstance(self.weights, Replicated | LookedUp):
             self.waiting = nullcontext
+        self.leaves_host_free = self.graphs is not None
         self.description = self._describe(engine)
 
     def _describe(self, engine: run.Engine) -> str:

@@ -1,0 +1,166 @@
+"""Micro-batches from CUDA graphs, with a stand-in on a CPU that computes again what was recorded; and batches that a
+thread makes ahead. `benchmarks/gpu.py promises` compares the bits on a card."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from maskwright.core.config import RunConfig
+from maskwright.data.loader import Loader
+from maskwright.data.store import TokenStore
+from maskwright.engines.base import TrainState
+from maskwright.engines.torch import graphs
+from maskwright.engines.torch.engine import TorchEngine
+from maskwright.engines.torch.graphs import Graphs
+from maskwright.model.config import model_config
+from maskwright.model.initial import initial_parameters
+from maskwright.training.ahead import Ahead
+from maskwright.training.masked_lm import MaskedLM
+
+
+class StandIn:
+    """Of `torch.cuda.CUDAGraph`: computes from the recorded inputs into the recorded tensors."""
+
+    again: Callable[[], tuple[Tensor, dict[str, Tensor]]]
+    recorded: graphs._Graph
+
+    def replay(self) -> None:
+        loss, gradients = self.again()
+        self.recorded.loss.copy_(loss)
+        for name, gradient in gradients.items():
+            self.recorded.gradients[name].copy_(gradient)
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
+    """How many recordings were made; `full` makes memory run out in the next one."""
+    seen = {"recorded": 0, "full": 0}
+
+    @contextmanager
+    def recording(*_: Any, **__: Any) -> Iterator[None]:
+        state = torch.get_rng_state()
+        yield
+        torch.set_rng_state(state)  # what is recorded is not computed
+        if seen["full"]:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        seen["recorded"] += 1
+
+    record = Graphs._record
+
+    def remembered(self: Graphs, inputs: Sequence[Tensor], compute: Callable[[Sequence[Tensor]], Tensor]) -> Any:
+        made = record(self, inputs, compute)
+
+        def again() -> tuple[Tensor, dict[str, Tensor]]:
+            loss = compute(made.inputs)
+            loss.backward()
+            gradients = {name: self._parameters[name].grad for name in made.gradients}
+            assert all(gradient is not None for gradient in gradients.values())
+            for parameter in self._parameters.values():
+                parameter.grad = None
+            return loss.detach(), {name: gradient for name, gradient in gradients.items() if gradient is not None}
+
+        graph: Any = made.graph
+        graph.again, graph.recorded = again, made
+        return made
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", StandIn)
+    monkeypatch.setattr(torch.cuda, "graph", recording)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+    monkeypatch.setattr(Graphs, "_record", remembered)
+    yield seen
+
+
+def trained(config: RunConfig, store: TokenStore, *, by_graph: bool, steps: int = 5) -> TrainState:
+    shape, loader = model_config(config.model, store.vocabulary.size, 32), Loader(config, store)
+    engine = TorchEngine(shape, config.optimizer, config.engine, seed=0)
+    if by_graph:
+        engine.graphs = Graphs(dict(engine.model.named_parameters()))
+    engine.write(TrainState(0, initial_parameters(shape, 0)))
+    for step in range(steps):
+        engine.step(loader.batches(step), 1e-3)
+    return engine.read()
+
+
+def same_bits(one: TrainState, other: TrainState) -> bool:
+    both = zip((one.parameters, *one.moments.values()), (other.parameters, *other.moments.values()), strict=True)
+    return all(a[name].tobytes() == b[name].tobytes() for a, b in both for name in a)
+
+
+@pytest.mark.parametrize("architecture", ["roberta", "modernbert"])
+def test_a_graph_of_a_micro_batch_has_the_numbers_of_its_kernels(
+    store: TokenStore, config: Callable[..., RunConfig], stand_in: dict[str, int], architecture: str
+) -> None:
+    """Also with several micro-batches an update, dropout, and a second phase of other shapes: a graph for each shape,
+    recorded when it comes for the second time."""
+    run = config(
+        **{
+            "model.architecture": architecture,
+            "model.hidden_dropout": 0.1,
+            "batch.virtual_workers": 3,
+            "phases": [{"until_step": 3, "seq_len": 16}],
+        }
+    )
+    assert same_bits(trained(run, store, by_graph=True), trained(run, store, by_graph=False))
+    assert stand_in["recorded"] == 2
+
+
+def test_without_memory_for_graphs_a_run_goes_on_without_them(
+    store: TokenStore,
+    config: Callable[..., RunConfig],
+    stand_in: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """And computes as many rows at once as before: its bits stay the same."""
+    stand_in["full"] = 1
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    run = config(**{"batch.virtual_workers": 2})
+    assert same_bits(trained(run, store, by_graph=True), trained(run, store, by_graph=False))
+    assert not stand_in["recorded"]
+    err = capfd.readouterr().err
+    assert "out of memory with CUDA graphs: going on without them" in err and "at a time from here on" not in err
+
+
+def test_there_is_an_end_to_the_number_of_graphs(
+    store: TokenStore, config: Callable[..., RunConfig], stand_in: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "MOST_GRAPHS", 1)
+    phases = [{"until_step": 3, "seq_len": 16}]
+    run = config(**{"batch.virtual_workers": 2, "phases": phases})
+    assert same_bits(trained(run, store, by_graph=True), trained(run, store, by_graph=False))
+    assert stand_in["recorded"] == 1
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_batches_made_ahead_are_those_of_their_step(
+    store: TokenStore, config: Callable[..., RunConfig], threads: bool
+) -> None:
+    """After a rollback, too, when others were begun; and an error comes with the step that it belongs to."""
+    loader = Loader(config(), store)
+    objective, makers = MaskedLM(loader, {}, store.vocabulary.size), set[str]()
+    make = objective.batches
+
+    def watched(data_step: int, virtual_workers: Sequence[int]) -> Any:
+        makers.add(threading.current_thread().name)
+        if data_step == 9:
+            raise RuntimeError("a damaged shard")
+        return make(data_step, virtual_workers)
+
+    objective.batches = watched  # type: ignore[method-assign]
+    ahead = Ahead(objective, [1], threads=threads)
+    for data_step, following in ((0, 1), (1, 2), (7, 8), (8, 9)):
+        (batch,), work = ahead.take(data_step, following)
+        assert np.array_equal(batch.input_ids, loader.batch(data_step, 1).input_ids)
+        assert work == objective.work(data_step)
+    with pytest.raises(RuntimeError, match="a damaged shard"):
+        ahead.take(9, None)
+    ahead.close()
+    assert any(name.startswith("batches") for name in makers) is threads
