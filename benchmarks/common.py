@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from maskwright.core.console import say
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
@@ -71,6 +73,7 @@ def write_result(row: str, ratios: dict[str, float], **details: Any) -> None:
         "date": datetime.date.today().isoformat(),
         "ratios": {name: float(f"{value:.4g}") for name, value in ratios.items()},
         **details,
+        **({"accelerator": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}),
         "machine": {key: value for key, value in here["hardware"].items() if key != "host"},
         "versions": {"python": sys.version.split()[0], **_versions()},
         "commit": here["revision"],

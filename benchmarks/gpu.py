@@ -322,12 +322,13 @@ def step(setting: Setting, row: str, kinds: list[str]) -> None:
         del engine
         free()
         torch.compiler.reset()
-    numbers = {
-        name: value["tokens_per_second"]
-        for name, value in found.items()
-        if isinstance(value, dict) and "tokens_per_second" in value
-    }
-    write_result(f"gpu-step-{row}", numbers, found=found)
+    speed = {name: value["tokens_per_second"] for name, value in found.items() if name in (*kinds, "exact, graph")}
+    ratios = {"matmul_share": found[kinds[-1]]["matmul_share"]}
+    if {"exact", "fast"} <= set(speed):
+        ratios["exact_over_fast"] = speed["exact"] / speed["fast"]
+    if {"exact", "exact, graph"} <= set(speed):
+        ratios["graph_over_kernels"] = speed["exact, graph"] / speed["exact"]
+    write_result(f"gpu-step-{row}", ratios, found=found)
 
 
 def _scaled(setting: Setting, row: str) -> tuple[str, dict[str, Any], int, int, tuple[int, ...]]:

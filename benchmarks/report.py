@@ -38,8 +38,11 @@ ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
         2.0,
         False,
     ),
-    ("gpu-base", "one H200, base, 512 tokens", "HF Trainer at its best", "over_hf_best", "x", 2.5, False),
-    ("gpu-large", "one H200, large, 512 tokens", "HF Trainer at its best", "over_hf_best", "x", 2.5, False),
+    ("gpu-base", "one H200, base, 512 tokens", "HF Trainer at its best", "over_hf_best", "x", 2.0, False),
+    ("gpu-large", "one H200, large, 512 tokens", "HF Trainer at its best", "over_hf_best", "x", 2.0, False),
+    ("gpu-step-base", "one H200, base, exact sums", "fast sums", "exact_over_fast", "x", None, False),
+    ("gpu-step-mini", "one H200, mini, CUDA graphs", "kernels one by one", "graph_over_kernels", "x", None, False),
+    ("gpu-promises", "one H200: twice, resumed, in graphs", "ends that differ", "different_ends", "ends", 0.0, True),
     ("finetune-banking77-mini", "CPU, fine-tuning mini, Banking77", "HF Trainer", "over_hf_trainer", "x", 4.0, False),
     ("finetune-ag-news-mini", "CPU, fine-tuning mini, AG News", "HF Trainer", "over_hf_trainer", "x", 2.5, False),
     (MEMORY, "largest batch in 2 GiB, mini, AG News", "HF Trainer", "over_hf_trainer", "x", None, False),
@@ -150,6 +153,7 @@ python benchmarks/kills.py --store data/store                 # a quarter of an 
 python benchmarks/process_kills.py --store data/store         # half an hour
 python benchmarks/scaling.py --text 'corpus/*.txt'            # many processes; a quarter of an hour
 python benchmarks/scaling_model.py                            # a projection for GPUs, no measurement
+python benchmarks/gpu.py promises --store data/store --ragged data/lines   # on a GPU; its top has the other parts
 python benchmarks/finetune.py banking77-mini --tokenizer FOLDER --data FOLDER   # also ag-news-mini, banking77-base
 python benchmarks/finetune.py ag-news-mini --memory-gib 2 …   # the largest batch that fits
 python benchmarks/faults.py                                   # makes its own text; two minutes on one core
@@ -162,8 +166,9 @@ python benchmarks/genome.py 4000000 > genome.fa                # no measurement:
 
 Ratios compare medians over the rounds; for the time to a loss they are those of the worst seed. Only real tokens count,
 never padding. The top of each script says what its numbers hold and leave out. "At its best" means bf16 (fp32 on a CPU
-that multiplies it faster), no dropout, SDPA, `torch.compile` and the fastest of the batch sizes. On one H100,
-`gpu-base` was cut off after a round and a half: [experiments](../docs/experiments.md) has its figures. In all results
+that multiplies it faster), no dropout, SDPA, `torch.compile` and the fastest of the batch sizes. On the H200, Trainer
+had 128 rows, as maskwright had, and no others were tried. [Experiments](../docs/experiments.md#2026-11-26-one-h200)
+have what that card did besides. In all results
 up to 2026-11-23, the measured GEMM is the fastest of seven products at the start of a process. Since then products are
 measured again at its end, and the fastest of all counts.
 """
@@ -219,7 +224,9 @@ def main() -> None:
     shown = [HERE / "results" / f"{name}.json" for name in ("faults", *(row[0] for row in ROWS))]
     machines = sorted(
         {
-            f"{r['machine']['cpu']}, {several(r['machine']['cores'], 'core')}, torch {r['versions']['torch']}"
+            f"{r['machine']['cpu']}, {several(r['machine']['cores'], 'core')}, "
+            + (f"{r['accelerator']}, " if "accelerator" in r else "")
+            + f"torch {r['versions']['torch']}"
             for r in (json.loads(path.read_text()) for path in shown if path.exists())
         }
     )

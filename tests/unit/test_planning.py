@@ -44,7 +44,7 @@ def work(size: str, rows: int, tokens: int, **keys: Any) -> Work:
     """Of a run without a store, whose rows are one document each, as in the benchmarks."""
     run_keys = {
         "data": {"store": "nowhere", "seq_len": tokens},
-        "model": {"size": size},
+        "model": {"size": size, **keys.pop("model", {})},
         "schedule": {"steps": 1000, "warmup_steps": 1},
         "batch": {"micro_batch_rows": rows, **keys.pop("batch", {})},
         **keys,
@@ -56,11 +56,30 @@ def work(size: str, rows: int, tokens: int, **keys: Any) -> Work:
 # ---- the model against what was measured ----------------------------------------------------------------------------
 
 
-def test_the_model_gives_back_the_step_that_calibrated_it() -> None:
-    """Base, 128 rows of 512 tokens, on one H100: 566,536 and 567,427 tokens/s (docs/experiments.md)."""
-    found, _ = projection.rate(work("base", 128, 512), place("h100"))
-    assert found.mid == pytest.approx(567_000, rel=0.03)
-    assert found.low < 566_536 < 576_015 < found.high
+MODERNBERT = {
+    "architecture": "modernbert",
+    "num_hidden_layers": 22,
+    "intermediate_size": 1152,
+    "global_attn_every_n_layers": 3,
+    "local_attention": 128,
+}
+
+
+@pytest.mark.parametrize(
+    ("size", "rows", "tokens", "model", "measured", "off"),
+    [
+        ("base", 128, 512, {}, 689_690, 0.02),  # which calibrated it
+        ("large", 64, 512, {}, 225_072, 0.05),
+        ("base", 64, 1024, MODERNBERT, 416_918, 0.15),
+        ("nano", 256, 128, {}, 7_922_347, 0.2),
+    ],
+)
+def test_the_model_is_near_what_an_h200_did(
+    size: str, rows: int, tokens: int, model: dict[str, Any], measured: float, off: float
+) -> None:
+    """On one, compiled, with exact sums (docs/experiments.md)."""
+    found, _ = projection.rate(work(size, rows, tokens, model=model), place("h200"))
+    assert found.mid == pytest.approx(measured, rel=off) and found.low < measured < found.high
 
 
 @pytest.mark.parametrize(
@@ -107,7 +126,7 @@ def test_more_devices_and_more_work_move_the_model_in_the_right_direction() -> N
 
 
 def test_time_here_is_the_work_over_the_share_of_the_ceiling() -> None:
-    one = Load(1e12, 0.0, 768)
+    one = Load(1e12, 0.0, 768, 12, 1)
     found = seconds_here(one, 1e12, "cpu", 10)
     assert found and found.mid == pytest.approx(10 / 0.707)
     judged = seconds_here(replace(one, evaluations=5e11), 1e12, "cpu", 10)
@@ -118,6 +137,8 @@ def test_time_here_is_the_work_over_the_share_of_the_ceiling() -> None:
         assert wider and wider.high / wider.low > found.high / found.low
     gpus = [seconds_here(replace(one, jax=jax), 1e12, "cuda", 10) for jax in (False, True)]
     assert gpus[0] and gpus[1] and gpus[1].mid == pytest.approx(gpus[0].mid / projection.JAX_SHARE)
+    small = seconds_here(replace(one, flops=1e6), 1e12, "cuda", 10)
+    assert small and small.mid == pytest.approx(10 * projection.STEP_SECONDS), "the host's own time"
     assert seconds_here(one, 1e12, "mps", 10) is seconds_here(one, 1e12, "tpu", 10) is None
 
 

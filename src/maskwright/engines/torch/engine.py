@@ -115,17 +115,15 @@ class TorchEngine:
             compiled=self.compiled,
             looked_up=looked_up,
         )
-        # Of examples there are too many shapes. Other ranks are sent each gradient while the backward pass runs, by
-        # hooks that a graph has none of.
         self.graphs: Graphs | None = None
-        graphed = self.device == "cuda" and isinstance(self.weights, Replicated) and model.task == "masked_lm"
-        if graphed and self.processes.world_size == 1 and not self.loss_scale:
-            self.graphs = Graphs(dict(self.model.named_parameters()))
+        # Of examples there are too many shapes.
+        if self.device == "cuda" and model.task == "masked_lm" and isinstance(self.weights, Replicated):
+            self.graphs = None if self.loss_scale else Graphs(dict(self.model.named_parameters()))
         # With FSDP, ranks need each other for each layer, and none can tell who waits for whom.
         self.waiting: Callable[[], AbstractContextManager[object]] | None = None
         if isinstance(self.weights, Replicated | LookedUp):
             self.waiting = nullcontext
-        self.leaves_host_free = self.graphs is not None
+        self.leaves_host_free = self.graphs is not None and self.processes.world_size == 1
         self.description = self._describe(engine)
 
     def _describe(self, engine: run.Engine) -> str:
@@ -254,7 +252,7 @@ class TorchEngine:
             try:
                 return compute()
             except (RuntimeError, MemoryError) as error:
-                if self.graphs and is_out_of_memory(error):
+                if self.graphs and is_out_of_memory(error) and not self.weights.bound:
                     self._leave_graphs()
                 else:
                     self._compute_fewer_at_once(batch, error)
@@ -326,14 +324,16 @@ class TorchEngine:
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
             self.weights.expect(first=number == 0, last=last, final=final and last)
-            total = total + self._backward(part)
+            # Other ranks are sent each gradient of the last backward pass while it runs, by hooks, which no graph has.
+            by_graph = self.processes.world_size == 1 or not (final and last)
+            total = total + self._backward(part, by_graph=by_graph)
             self.weights.take()
         return total
 
-    def _backward(self, batch: Batch) -> Tensor:
+    def _backward(self, batch: Batch, *, by_graph: bool) -> Tensor:
         """Leaves the gradient in `.grad` of the parameters; returns the loss sum."""
         targets = self._targets(batch, self.label_smoothing)
-        if self.graphs and not self.model.recompute:
+        if self.graphs and by_graph and not self.model.recompute:
             return self._by_graph(self._inputs(batch), targets)
         loss = self._forward(batch, targets)
         (loss * self.loss_scale.factor if self.loss_scale else loss).backward()

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from maskwright.core.console import several
 from maskwright.tasks.planning.interval import Interval
 from maskwright.tasks.planning.labelled import LabelledWork, labelled, work_of_labelled
-from maskwright.tasks.planning.projection import JAX_SHARE, cpu_share
+from maskwright.tasks.planning.projection import JAX_SHARE, cpu_share, host_seconds
 from maskwright.tasks.planning.work import work_of
 from maskwright.tasks.preflight import Pretraining
 from maskwright.tasks.prepared import Prepared
 
 MEASURED_ON = ("cpu", "cuda")
 """Devices that runs were measured on."""
-GPU_SHARE = 0.465
-"""Of measured matrix multiplication: base on one H100 (docs/experiments.md)."""
+GPU_SHARE = 0.51
+"""Of measured matrix multiplication: base on one H200 (docs/experiments.md)."""
 LABELLED_CPU_SHARE, JAX_CPU_SHARE = 0.7, 1.0
 """Of the share that pretraining with torch reaches on a CPU. Fine-tunings of nano and mini reached 0.34 (bf16) to 1.33
 (fp32, pairs of sentences), hence a wider band."""
@@ -32,21 +32,25 @@ class Load:
     evaluations: float
     """What all evaluations come to for each update; 0 where they are left out."""
     width: int
+    layers: int
+    micro_batches: int
     jax: bool = False
     labelled: LabelledWork | None = None
     """Of fine-tuning."""
 
 
 def load_of(ready: Prepared) -> Load | None:
-    jax, width = ready.config.engine.kind == "jax", ready.model.hidden_size
+    config, model = ready.config, ready.model
+    shape = model.hidden_size, model.num_hidden_layers, config.batch.virtual_workers, config.engine.kind == "jax"
     if own := labelled(ready):
         work = work_of_labelled(own)
-        return Load(work.flops, work.evaluated_flops / ready.config.steps, width, jax, work)
-    return Load(work_of(ready).flops, 0.0, width, jax) if isinstance(ready, Pretraining) else None
+        return Load(work.flops, work.evaluated_flops / config.steps, *shape, work)
+    return Load(work_of(ready).flops, 0.0, *shape) if isinstance(ready, Pretraining) else None
 
 
 def seconds_here(load: Load, ceiling: float, device: str, steps: int) -> Interval | None:
-    """Of so many steps, projected from the `ceiling` in FLOP/s; None for devices that no run was measured on."""
+    """Of so many steps, projected from the `ceiling` in FLOP/s, on one device; None for devices that no run was
+    measured on."""
     if device not in MEASURED_ON or ceiling <= 0.0:
         return None
     share, (low, high) = GPU_SHARE * (JAX_SHARE if load.jax else 1.0), GPU_BAND
@@ -54,8 +58,10 @@ def seconds_here(load: Load, ceiling: float, device: str, steps: int) -> Interva
         share = cpu_share(load.width) * (JAX_CPU_SHARE if load.jax else 1.0)
         share *= LABELLED_CPU_SHARE if load.labelled else 1.0
         low, high = WIDE_CPU_BAND if load.jax or load.labelled else CPU_BAND
-    seconds = (load.flops + load.evaluations) * steps / (ceiling * share)
-    return Interval(seconds / high, seconds, seconds / low)
+    step = (load.flops + load.evaluations) / (ceiling * share)
+    if device == "cuda":
+        step = max(step, host_seconds(load.layers, load.micro_batches, one_by_one=load.labelled is not None))
+    return Interval(steps * step / high, steps * step, steps * step / low)
 
 
 def time_here(ready: Prepared, ceiling: float, device: str, done: int = 0) -> str | None:

@@ -1,11 +1,11 @@
 """Time of a step elsewhere: three terms, calibrated with the one GPU and the CPU that we measured.
 
-    seconds = products / (0.70 x peak) + attention / (0.16 x peak) + bytes / bandwidth
+    seconds = products / (0.73 x peak) + attention / (0.16 x peak) + bytes / bandwidth
 
-On an H100, a step of base (128 rows of 512 tokens, bf16, compiled) took 0.114 to 0.116 s; 45 % of its kernels were
-products, 21 % attention, 4.9 % log-softmax, and 29 % moved memory (docs/experiments.md, 2026-11-22). On a CPU the share
-of measured matrix multiplication is known by width (benchmarks/results/cpu-*.json). Everything else is a projection.
-A step takes no less than the launches of its kernels, which small models wait for.
+On an H200, a step of base (128 rows of 512 tokens, bf16, compiled, exact) took 95.0 ms. Of the time of its kernels,
+49 % were products, 24 % attention, 1.4 % the loss, 1.8 % the optimizer, and the rest moved memory (docs/experiments.md,
+2026-11-26). On a CPU the share of measured matrix multiplication is known by width (benchmarks/results/cpu-*.json).
+Everything else is a projection. A step takes no less than its host, which small models wait for.
 """
 
 from __future__ import annotations
@@ -17,21 +17,24 @@ from maskwright.tasks.planning.devices import Place
 from maskwright.tasks.planning.interval import Interval
 from maskwright.tasks.planning.work import Work
 
-PRODUCT_SHARE = 0.70
-"""Of the peak: 35.7 TFLOP of products in 45 % of 0.115 s."""
-ATTENTION_SHARE = 0.155
-"""Of the peak: 3.7 TFLOP in 21 % of 0.115 s."""
-TRAFFIC_BYTES = 179.0
-"""Of memory traffic for each token, layer and unit of width: activations, norms, copies, in 28 % of 0.115 s."""
-LOGIT_BYTES = 38.0
-"""For each logit: 4.9 % of 0.115 s."""
-OPTIMIZER_BYTES = 30.0
-"""A parameter: AdamW reads weight, gradient and two moments, writes three of them, and the bf16 copy."""
-LAUNCH_SECONDS, STEP_SECONDS = 0.4e-3, 2e-3
-"""For the kernels of a layer, forward and backward, in each micro-batch; for the rest of a step on the host. Assumed:
-some sixty kernels at six microseconds. Not measured."""
-JAX_SHARE = 0.49
-"""Of torch's speed, on the one GPU where JAX was timed too: 278,150 of 566,981 tokens/s."""
+PRODUCT_SHARE = 0.734
+"""Of the peak: 33.9 TFLOP of products in 49.2 % of 95.0 ms."""
+ATTENTION_SHARE = 0.16
+"""Of the peak: 3.6 TFLOP in 24.2 % of 95.0 ms."""
+TRAFFIC_BYTES = 178.0
+"""Of memory traffic for each token, layer and unit of width: activations, norms, copies, and gaps, in what is left."""
+LOGIT_BYTES = 13.0
+"""For each logit: 1.37 ms."""
+OPTIMIZER_BYTES = 66.0
+"""A parameter: norm, scale, AdamW and the bf16 copy, in 1.7 ms."""
+STEP_SECONDS, MICRO_BATCH_SECONDS = 3.6e-3, 1e-3
+"""Of the host, where one call starts all kernels of a micro-batch, as CUDA graphs and JAX do: nano took 3.6 ms in all,
+mini 3.9. What a further micro-batch takes is assumed."""
+LAYER_SECONDS = 3.6e-3
+"""More, for each layer of a micro-batch whose kernels the host starts one by one. Without graphs, nano took 11.6 ms
+beside the H200, mini 18.8."""
+JAX_SHARE = 0.45
+"""Of torch's speed by this model, on an H100, where JAX reached 278,150 tokens/s."""
 CPU_SHARES = ((256, 0.516), (512, 0.669), (768, 0.707))
 """Width, and the share of measured matrix multiplication that training reaches on a CPU."""
 TOGETHER = 0.95
@@ -75,7 +78,14 @@ def device_seconds(work: Work, place: Place) -> float:
     shared = computing / device.flops_per_second + moved / device.bytes_per_second
     seconds = shared / place.count + OPTIMIZER_BYTES * work.parameters / device.bytes_per_second
     micro_batches = max(1.0, work.config.batch.virtual_workers / place.count)
-    return max(seconds, STEP_SECONDS + LAUNCH_SECONDS * work.model.num_hidden_layers * micro_batches)
+    one_by_one = device.family == "gpu" and place.count > 1
+    return max(seconds, host_seconds(work.model.num_hidden_layers, micro_batches, one_by_one=one_by_one))
+
+
+def host_seconds(layers: int, micro_batches: float, *, one_by_one: bool) -> float:
+    """Of an update: the least that it takes, however fast the devices are. `one_by_one`: the last micro-batch's kernels
+    are started so, as where GPUs send each other their gradients meanwhile."""
+    return STEP_SECONDS + MICRO_BATCH_SECONDS * (micro_batches - 1.0) + LAYER_SECONDS * layers * one_by_one
 
 
 def cpu_share(width: int) -> float:
@@ -101,11 +111,11 @@ def band_of(work: Work, place: Place) -> Band:
     rows = work.config.batch.micro_batch_rows * work.config.data.seq_len
     if width < 512 or rows < 8192:
         return Band(0.2, 1.1, "a micro-batch or a model this small may leave most of a GPU idle")
-    if device.name == "h100" and place.count == 1:
-        return Band(0.75, 1.15, "calibrated with base on one H100")
+    if device.name == "h200" and place.count == 1:
+        return Band(0.75, 1.15, "calibrated with base on one H200")
     if device.name in ("h100", "h200"):
-        return Band(0.65, 1.2, "calibrated with base on one H100")
-    return Band(0.5, 1.25, "calibrated on another GPU, an H100")
+        return Band(0.65, 1.2, "calibrated with base on one H200")
+    return Band(0.5, 1.25, "calibrated on another GPU, an H200")
 
 
 def evaluation_seconds(work: Work, tokens_per_second: Interval) -> Interval:
