@@ -25,12 +25,12 @@ from maskwright.data.encode import Encoded
 from maskwright.data.foreign.blocks import Block, Foreign, Ids, Int64, Options
 from maskwright.data.foreign.detect import Format, detect, open_foreign
 from maskwright.data.prepare.blocks import SPLITS, EncodedParts, write_blocks
-from maskwright.data.prepare.folder import VERSION, discarded, held, paths_of
+from maskwright.data.prepare.folder import VERSION, discarded, held
 from maskwright.data.writer import StoreWriter
 from maskwright.text.dedup import held_out, text_keys
 from maskwright.text.parts.columns import ColumnWriter, Note, written
 from maskwright.text.parts.cut import digest_of
-from maskwright.text.parts.phase import compute, fault_note
+from maskwright.text.parts.phase import compute, fault_note, paths_of
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids
 
 Side = tuple[str, Encoded, NDArray[np.uint64]]

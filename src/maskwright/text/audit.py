@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from maskwright.text.parts.columns import Columns, ColumnWriter, Note, written
 from maskwright.text.parts.cut import Part, cut, digest_of, split
 from maskwright.text.parts.duplicates import Resolved, found_in, repeated_in, resolve, write_keys
 from maskwright.text.parts.judge import Judge, Judging, read
-from maskwright.text.parts.phase import compute, fault_note, remove_others
+from maskwright.text.parts.phase import compute, fault_note, paths_of
 from maskwright.text.records import SEQUENCE_ENDINGS, Letters
 from maskwright.text.sources import Sources, file_kind
 
@@ -42,18 +42,18 @@ LONG_LINE_CHARACTERS = 100_000
 EXAMPLES = 5
 SCRIPT_SAMPLE_CHARACTERS = 400
 SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 2_000, 10_000
-"""What languages and a tokenizer are looked at on: the beginnings of the first documents."""
+"""The sample for languages and tokens per word: beginnings of the first documents."""
 EXAMPLE_CHARACTERS = 120
 REPEATED = "exact duplicate documents"
 AS_READ = "as-read"
-"""The key column of documents before cleaning."""
+"""Key column of documents before cleaning."""
 VERSION = 3
-"""Of what the phases write: the files of another version are not read."""
+"""Format of the phases' files. Those of another version are not read."""
 
 
 @dataclass
 class Finding:
-    """How often something was met, the first places, and what prepare does about it."""
+    """One oddity: its count, its first places, and what `data prepare` does about it."""
 
     count: int
     prepare: str
@@ -65,7 +65,7 @@ class Finding:
             self.examples.append(redact(where))
 
     def add_all(self, count: int, examples: list[str]) -> None:
-        """So many more, of which these are the first."""
+        """Adds a part's count and its first examples."""
         self.count += count
         self.examples = [*self.examples, *examples][:EXAMPLES]
 
@@ -81,29 +81,30 @@ class Audit:
     shortest_document_characters: int | None = None
     longest_document_characters: int = 0
     scripts: dict[str, float] = field(default_factory=dict)
-    """Share of the letters (sampled from each document's beginning) by Unicode script."""
+    """Share of letters by Unicode script, sampled from each document's beginning."""
     findings: dict[str, Finding] = field(default_factory=dict)
     lengths: dict[int, int] = field(default_factory=dict)
-    """Documents by characters: under n are those with n / 2 to n - 1, where n is a power of two."""
+    """Documents by length. The key n, a power of two, counts those of n / 2 to n - 1 characters."""
     languages: dict[str, int] = field(default_factory=dict)
     """Documents by language, of the first `SAMPLE_DOCUMENTS`; empty where py3langid is not installed."""
     tokens_per_word: dict[float, int] = field(default_factory=dict)
-    """Documents by tokens per word, rounded to tenths, of the same; empty without a tokenizer."""
+    """Documents of that sample by tokens per word, rounded to tenths; empty without a tokenizer."""
     layouts: dict[Layout, int] = field(default_factory=dict)
-    """Documents that each layout would give in what was looked at to choose one; empty where none was chosen."""
+    """Documents that each layout would give in the sampled files; empty where the layout was not guessed."""
     left_out: dict[str, Finding] = field(default_factory=dict)
-    """What cleaning leaves out, by rule; each document under the first one that it breaks."""
+    """Documents that cleaning drops, by the first rule that each breaks."""
     changed: dict[str, Finding] = field(default_factory=dict)
-    """What cleaning changes in the documents that stay: personal data by kind, and lines that C4's rules leave out."""
+    """What cleaning changes in kept documents: personal data by kind, and lines that C4's rules drop."""
 
     def left_out_together(self) -> dict[str, Finding]:
         """`left_out` with all languages as one."""
-        found = {}
-        for name, count in together({name: one.count for name, one in self.left_out.items()}).items():
-            alike = name.startswith(STEP)
-            ones = [one for rule, one in self.left_out.items() if (rule.startswith(STEP) if alike else rule == name)]
-            found[name] = Finding(count, ones[0].prepare, [text for one in ones for text in one.examples][:EXAMPLES])
-        return found
+        languages = [finding for rule, finding in self.left_out.items() if rule.startswith(STEP)]
+        examples = [text for finding in languages for text in finding.examples][:EXAMPLES]
+        counts = together({rule: finding.count for rule, finding in self.left_out.items()})
+        return {
+            rule: Finding(count, languages[0].prepare, examples) if rule.startswith(STEP) else self.left_out[rule]
+            for rule, count in counts.items()
+        }
 
 
 def new_findings() -> dict[str, Finding]:
@@ -131,11 +132,11 @@ def audit(
     cleaning: CleaningOptions | None = None,
     letters: Letters = "upper",
 ) -> Audit:
-    """What is in the text, and what `cleaning` would leave out and change.
+    """What is in the text, and what `cleaning` would drop and change.
 
-    `runner`: None for this process. `folder`: seen by all machines that compute; it keeps what is found of each part,
-    and the same call continues from there. None for a temporary one. Raises `SourceError` only where reading cannot go
-    on (damaged archive, no column)."""
+    `runner`: None for this process. `folder`: keeps the result of each part, from which the same call continues; all
+    machines that compute have to see it. None for a temporary one. Raises `SourceError` only where reading cannot go on
+    (damaged archive, no column)."""
     reading = (layout, text_column, letters)
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="maskwright-audit-") as work:
@@ -159,41 +160,31 @@ class _Audit:
         self.cleaning = cleaning or CleaningOptions()
         self.limits = Limits(compared=kept_by(tokenizer))
         self.sources, self.result = _begun(patterns, *reading)
-        self.again = Sources(
-            patterns, layout=self.sources.layout, text_column=reading[1], on_bad_input="skip", letters=reading[2]
-        )
         self.scripts = Counter[str]()
 
     def run(self) -> Audit:
         self.runner.require_seen(self.folder, self.sources.files)
         self.parts = split(self.runner, self.folder, cut([self.sources]))
-        self.sizes = [part.bytes for part in self.parts]
-        judged = self._judge()
+        record = self.cleaning.record()
+        examine = Examine(Judge(self.cleaning, digest_of(record), self.limits))
+        judged = self._computed("audit", examine, record, asdict(self.limits))
         paths = tuple(path for path, _ in judged)
         for _, note in judged:
             _add_part(self.result, note)
             self.scripts.update(note["scripts"])
         self._count_repeated(paths)
-        samples = islice(self.again, SAMPLE_DOCUMENTS)
+        samples = islice(chain.from_iterable(part.open() for part in self.parts), SAMPLE_DOCUMENTS)
         look_at([document.text[:SAMPLE_CHARACTERS] for document in samples], self.result, self.tokenizer, self.sources)
         if self.cleaning.any:
             self._clean(judged)
         self.result.scripts = _shares(self.scripts)
         return self.result
 
-    def _paths(self, phase: str, *decided_by: Any) -> list[str]:
-        paths = [
-            os.path.join(self.folder, f"{phase}-{part.number:06}-{digest_of(VERSION, part.identity(), *decided_by)}")
-            for part in self.parts
-        ]
-        remove_others(self.folder, f"{phase}-", paths)
-        return paths
-
-    def _judge(self) -> list[tuple[str, Note]]:
-        record = self.cleaning.record()
-        paths = self._paths("audit", record, asdict(self.limits))
-        work = Examine(Judge(self.cleaning, digest_of(record), self.limits))
-        notes = compute(self.runner, work, [*zip(self.parts, paths, strict=True)], "audit", self.sizes)
+    def _computed(self, phase: str, work: Any, *decided_by: Any) -> list[tuple[str, Note]]:
+        """The file of each part and its note."""
+        digests = [digest_of(VERSION, part.identity(), *decided_by) for part in self.parts]
+        paths, sizes = paths_of(self.folder, phase, digests), [part.bytes for part in self.parts]
+        notes = compute(self.runner, work, [*zip(self.parts, paths, strict=True)], phase, sizes)
         return [*zip(paths, notes, strict=True)]
 
     def _count_repeated(self, judged: tuple[str, ...]) -> None:
@@ -214,12 +205,10 @@ class _Audit:
     def _clean(self, judged: list[tuple[str, Note]]) -> None:
         paths = tuple(path for path, _ in judged)
         resolved = resolve(self.runner, self.folder, judged, self.parts, self.cleaning, self.limits)
-        looked = self._paths("look", [os.path.basename(path) for path in paths])
-        work = Look(self.cleaning, resolved)
-        notes = compute(self.runner, work, [*zip(self.parts, looked, strict=True)], "look", self.sizes)
+        looked = self._computed("look", Look(self.cleaning, resolved), [os.path.basename(path) for path in paths])
         totals, examples, changes = Totals(), dict[str, list[str]](), Changes(self.cleaning)
         near = list[tuple[int, list[int]]]()
-        for part, ((_, note), end) in enumerate(zip(judged, notes, strict=True)):
+        for part, ((_, note), (_, end)) in enumerate(zip(judged, looked, strict=True)):
             totals.add(note["names"], resolved.codes(part))
             near += [(part, pair) for pair in end["near"]]
             _add_examples(examples, note["examples"])
@@ -227,7 +216,8 @@ class _Audit:
             _add_examples(changes.examples, end["examples"])
         for part, (place, first_part, first) in near[:EXAMPLES]:
             document = next(islice(self.parts[part].open(), place, None))
-            _show(examples, NAMES[NEAR_DUPLICATE], document, f"like {self._where(paths, first_part, first)}")
+            like = f"like {self._where(paths, first_part, first)}"
+            _show(examples, NAMES[NEAR_DUPLICATE], document, document.text, like)
         done = "leaves them out with the same options"
         counts = totals.by_cleaning().items()
         self.result.left_out = {name: Finding(count, done, examples.get(name, [])) for name, count in counts}
@@ -239,7 +229,7 @@ class _Audit:
 
 @dataclass(frozen=True)
 class Examine:
-    """Writes what the judge writes of a part, and what the audit finds in it."""
+    """Pass 1 over a part: the judge's columns, and the audit's findings in the note."""
 
     judge: Judge
 
@@ -269,7 +259,7 @@ class _Examined:
         _note_fault(self.result.findings, fault)
 
     def dropped(self, document: Document, reason: str, detail: str) -> None:
-        _show(self.examples, reason, document, detail)
+        _show(self.examples, reason, document, document.text, detail)
 
     def batch(self, documents: Sequence[Document]) -> None:
         for document in documents:
@@ -278,8 +268,8 @@ class _Examined:
             self.origins.append((document.source, document.line))
 
     def write(self, writer: ColumnWriter, part: Part, first: int) -> None:
-        """Columns `file` (the place in the part's files) and `line` say where each document begins; the note says what
-        was found so far."""
+        """Columns `file` (its index in the part) and `line` name each document's place. The note has the findings so
+        far."""
         keys = np.frombuffer(b"".join(self.keys), "<u8").reshape(-1, 2)
         write_keys(writer, AS_READ, first, keys[:, 0], keys[:, 1])
         place = {name: number for number, name in enumerate(part.files)}
@@ -291,7 +281,7 @@ class _Examined:
 
 
 def _add_part(result: Audit, note: Note) -> None:
-    """Adds what a part's note says, after those of the parts before it."""
+    """Adds a part's note. Parts come in the order of reading."""
     found = note["audit"]
     for name in ("documents", "characters", "bytes"):
         setattr(result, name, getattr(result, name) + found[name])
@@ -335,7 +325,7 @@ class Look:
         return writer.note
 
     def _near(self, part: int, codes: NDArray[np.uint16]) -> list[list[int]]:
-        """[number in the part, part and number of the first document that it is like] of the first near duplicates."""
+        """The first near duplicates: [number in the part, part and number of the earlier document that it is like]."""
         rows = repeated_in(self.resolved.near, part)
         rows = np.sort(rows[codes[rows["place"]] == NEAR_DUPLICATE], order=["place", "part", "first"])
         _, begins = np.unique(rows["place"], return_index=True)
@@ -343,7 +333,7 @@ class Look:
 
 
 def _begun(patterns: list[str], layout: Layout, text_column: str, letters: Letters) -> tuple[Sources, Audit]:
-    """The text, and an audit that hears of its faults while it is read. Faulty lines are not among the documents."""
+    """The text, and an audit to which its faults are added while it is read. Faulty lines are no documents."""
     findings = new_findings()
     # `skip` reports every kind of fault and reads on.
     sources = Sources(
@@ -396,15 +386,15 @@ def look_at(samples: list[str], result: Audit, tokenizer: str | None, sources: S
         result.tokens_per_word = dict(sorted(Counter(sizes).items()))
 
 
-def _show(examples: dict[str, list[str]], reason: str, document: Document, detail: str) -> None:
-    """Adds a document that is left out to the first ones of its reason."""
-    if len(shown := examples.setdefault(reason, [])) < EXAMPLES:
+def _show(examples: dict[str, list[str]], name: str, document: Document, text: str, detail: str = "") -> None:
+    """Adds a document to the first examples of `name`, with the beginning of `text`."""
+    if len(shown := examples.setdefault(name, [])) < EXAMPLES:
         where = redact(f"{document.source}:{document.line}") + (f" ({detail})" if detail else "")
-        shown.append(f"{where}: {' '.join(document.text[:EXAMPLE_CHARACTERS].split())}")
+        shown.append(f"{where}: {' '.join(text[:EXAMPLE_CHARACTERS].split())}")
 
 
 class Changes:
-    """What cleaning changes in documents that stay."""
+    """Counts and examples of what cleaning changes in kept documents."""
 
     def __init__(self, cleaning: CleaningOptions) -> None:
         self.cleaning = cleaning
@@ -413,13 +403,7 @@ class Changes:
         self.examples: dict[str, list[str]] = {kind: [] for kind in self.kinds}
 
     def add(self, document: Document) -> None:
-        where = redact(f"{document.source}:{document.line}")
-
-        def note(kind: str, what: str) -> None:
-            if len(self.examples[kind]) < EXAMPLES:
-                self.examples[kind].append(f"{where}: {' '.join(what[:EXAMPLE_CHARACTERS].split())}")
-
-        changed(document, self.cleaning, self.counts, note)
+        changed(document, self.cleaning, self.counts, lambda kind, what: _show(self.examples, kind, document, what))
 
     def findings(self) -> dict[str, Finding]:
         names = dict(zip(("email", "ip", "phone"), ("email addresses", "IP addresses", "phone numbers"), strict=True))
@@ -431,7 +415,7 @@ class Changes:
 
 
 def examine(document: Document, result: Audit, scripts: Counter[str]) -> None:
-    """Counts all but whether the document is there twice."""
+    """Adds one document to the audit. Duplicates are counted later, over all parts."""
     text, where = document.text, f"{document.source}:{document.line}"
     result.documents += 1
     result.characters += len(text)
@@ -465,7 +449,7 @@ def script_of(character: str) -> str:
 
 
 def report(result: Audit) -> str:
-    """A page for a person."""
+    """The audit as text for a person."""
     lines = [
         f"documents: {human_count(result.documents)}, files: {result.files} ({LAYOUTS.get(result.layout, 'records')}), "
         f"{human_bytes(result.bytes)} of text, {human_count(result.characters)} characters"

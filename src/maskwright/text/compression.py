@@ -1,4 +1,4 @@
-"""Text files as they lie: plain, gzip or zstd, local or behind a URL; a cut archive is an error, never a short text."""
+"""Bytes of text files: plain, gzip or zstd, local or behind a URL. A cut archive is an error, never a short text."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 from maskwright.core import storage
 from maskwright.core.console import human_bytes
 from maskwright.core.errors import MaskwrightError, SourceError
+from maskwright.core.secrets import redact
 
 COMPRESSIONS = (".gz", ".zst")
 PIECE_BYTES = 1024
-"""How much of a zstd file is asked for at once: what a read that fails had decoded is lost. It costs no time."""
+"""Bytes of a zstd stream per read. A read that fails loses what it had decoded; small reads cost no time."""
 MOST_WINDOW = 1 << 27
-"""How far back zstd looks unless it is told otherwise. `--long=31`, as of some public corpora, is 16 times that."""
+"""zstd's largest window by default. `--long=31`, with which some public corpora are packed, has 16 times that."""
 ZSTD_FRAME = b"\x28\xb5\x2f\xfd"
 HEAD_BYTES = 1000
-"""Of a file: what tells UTF-16 from UTF-8."""
+"""Beginning of a file by which UTF-16 and binary files are told from UTF-8."""
 Part = TypeVar("Part")
 
 
 def ending(location: str) -> str:
-    """In small letters and without compression: `a/B.CSV.gz` -> `.csv`."""
+    """The file's ending in small letters, without compression: `a/B.CSV.gz` -> `.csv`."""
     name = storage.without_query(location).lower()
     for compression in COMPRESSIONS:
         name = name.removesuffix(compression)
@@ -43,12 +44,12 @@ def file_size(location: str) -> int:
 
 @dataclass(frozen=True)
 class Span:
-    """Bytes of an uncompressed file, from the beginning of a line on."""
+    """A byte range of an uncompressed file that begins where a line does."""
 
     begin: int
     end: int
     first_line: int
-    """The number of its first line in the file, from 1 on."""
+    """Number of its first line in the file, from 1."""
 
 
 class _Spanned:
@@ -66,7 +67,7 @@ class _Spanned:
 def open_text(
     name: str, on_position: Callable[[Callable[[], int]], None] | None = None, span: Span | None = None
 ) -> Iterator[BinaryIO]:
-    """Decompressed bytes of a file; `on_position` gets what tells how far the file itself has been read."""
+    """Decompressed bytes of a file. `on_position` gets a function that returns the position in the file itself."""
     with storage.open_binary(name) as raw:
         if on_position:
             on_position(raw.tell)
@@ -82,8 +83,8 @@ def open_text(
 
 
 def blocks(stream: BinaryIO) -> Iterator[bytes]:
-    """What a stream of `open_text` has, up to `storage.READ_BYTES` at a time. What comes before a fault is handed over
-    before it is raised: of gzip that is cut short everything, of zstd all but less than `PIECE_BYTES`."""
+    """Blocks of up to `storage.READ_BYTES` of an `open_text` stream. Yields the data before a damaged spot, then
+    raises: of cut gzip all of it, of zstd all but the last `PIECE_BYTES`."""
     size = PIECE_BYTES if type(stream).__name__ == "CompressedInputStream" else storage.READ_BYTES
     read = stream.read1 if isinstance(stream, gzip.GzipFile) else stream.read  # read1 gives what one piece decodes to
     fault: Exception | None = None
@@ -106,8 +107,8 @@ def blocks(stream: BinaryIO) -> Iterator[bytes]:
 def guarded(
     name: str, stream: Iterable[Part], blocks: int | None = None, line: Callable[[], int] = lambda: 1
 ) -> Iterator[Part]:
-    """Blocks of `stream`, or what else is read from a file, with a damaged archive's many exceptions as one
-    `SourceError` near the line `line()`."""
+    """Items of `stream`, at most `blocks` of them. The many exceptions of a damaged archive become one `SourceError`
+    near line `line()`."""
     try:
         yield from itertools.islice(stream, blocks)
     except (EOFError, gzip.BadGzipFile, zlib.error, OSError) as error:
@@ -121,7 +122,7 @@ def guarded(
 
 
 def _unread(error: OSError, name: str, where: str) -> MaskwrightError:
-    """The disk or the network has failed, and the file may be whole."""
+    """The error for a disk or network that failed: the file may be whole."""
     if storage.is_url(name):
         return storage.fault(error, "read", name)
     return MaskwrightError(
@@ -130,7 +131,7 @@ def _unread(error: OSError, name: str, where: str) -> MaskwrightError:
 
 
 def _require_window(name: str, raw: BinaryIO) -> None:
-    """Raises `SourceError` for zstd that looks back further than its libraries do unless they are told to."""
+    """Raises `SourceError` for a zstd window over `MOST_WINDOW`, which its libraries refuse by default."""
     if not raw.seekable():
         return
     window = _window(raw.read(18))
@@ -142,7 +143,7 @@ def _require_window(name: str, raw: BinaryIO) -> None:
 
 
 def _window(head: bytes) -> int:
-    """The window in bytes that the beginning of a zstd frame names (RFC 8878, section 3.1.1.1); 0 for another file."""
+    """Window size in bytes from a zstd frame's header (RFC 8878, section 3.1.1.1); 0 for another file."""
     if len(head) < 18 or head[:4] != ZSTD_FRAME:
         return 0
     described, window = head[4], head[5]
@@ -153,13 +154,21 @@ def _window(head: bytes) -> int:
     return int.from_bytes(head[begin : begin + size], "little") + (256 if size == 2 else 0)
 
 
+def file_record(name: str, size: int) -> dict[str, Any]:
+    """A file in a store's manifest: name, size and sha256; of a URL its version, and its name without secrets."""
+    if storage.is_url(name):
+        filesystem, path = storage.filesystem(name)
+        return {"location": redact(name), "bytes": size, "version": str(filesystem.ukey(path))}
+    return {"location": name, "bytes": size, "sha256": storage.sha256_of_file(name)}
+
+
 def changed_while_read(name: str) -> SourceError:
     fix = "run the command again once nothing writes to it"
     return SourceError("was changed while it was read", where=name, fix=fix)
 
 
 def stamp_of(name: str) -> tuple[int, int] | None:
-    """Size and time of the last change, in nanoseconds; None for a URL, whose version is in its fingerprint."""
+    """(bytes, time of the last change in ns) of a local file; None for a URL, whose record has its version."""
     if storage.is_url(name) or not os.path.exists(name):
         return None
     found = os.stat(name)
@@ -167,7 +176,7 @@ def stamp_of(name: str) -> tuple[int, int] | None:
 
 
 class OtherEncoding(SourceError):
-    """Of a file that is not UTF-8 from its first byte on: no line of it can be read."""
+    """A whole file is not UTF-8: none of its lines can be read."""
 
 
 def _pickled(name: str) -> OtherEncoding:
@@ -178,7 +187,7 @@ def _pickled(name: str) -> OtherEncoding:
 
 
 def refuse_empty(name: str) -> None:
-    """Raises `SourceError` for a local file without a byte; the size of a URL may not be known."""
+    """Raises `SourceError` for an empty local file. A URL's size may not be known."""
     if not storage.is_url(name) and os.path.getsize(name) == 0:
         raise SourceError("is empty", where=name, fix="remove it")
 
@@ -192,7 +201,7 @@ def unreadable(name: str, kinds: Sequence[str]) -> SourceError:
 
 
 def refuse_others(name: str, raw: bytes) -> None:
-    """Raises `OtherEncoding` for UTF-16, UTF-32, pickles and binary files. `raw`: how the file begins."""
+    """Raises `OtherEncoding` for UTF-16, UTF-32, pickles and binary files. `raw`: the file's first bytes."""
     if raw[:1] == b"\x80" and raw[1:2] in (b"\2", b"\3", b"\4", b"\5"):  # pickle's protocols that pandas writes
         raise _pickled(name)
     if raw.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):

@@ -18,7 +18,6 @@ from maskwright.text.compression import (
     OtherEncoding,
     Span,
     blocks,
-    changed_while_read,
     ending,
     file_size,
     guarded,
@@ -138,12 +137,6 @@ class Sources:
                 found.setdefault(table.delimiter, table.note)
         layout = [] if self.guess is None else [str(self.guess)]
         return layout + [note for note in found.values() if note]
-
-    def require_unchanged(self) -> None:
-        """Raises `SourceError` if a local file is another than when this began."""
-        for name, stamp in zip(self.files, self.stamps, strict=True):
-            if stamp_of(name) != stamp:
-                raise changed_while_read(name)
 
     def __iter__(self) -> Iterator[Document]:
         done = 0

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from maskwright.core import storage
 from maskwright.core.runner import Runner
 from maskwright.data import manifest as manifests
-from maskwright.data.prepare.folder import paths_of
 from maskwright.data.writer import StoreWriter, write_shard
 from maskwright.text.cleaning.limits import KEEP
 from maskwright.text.parts.columns import Columns, Note, written
 from maskwright.text.parts.cut import digest_of
 from maskwright.text.parts.duplicates import Resolved
-from maskwright.text.parts.phase import compute
+from maskwright.text.parts.phase import compute, paths_of
 
 SPLITS = ("train", "valid")
 EMPTY = 2

@@ -26,7 +26,7 @@ from maskwright.core.runner import Here, Runner
 from maskwright.data import store
 from maskwright.data.prepare.blocks import EncodedParts, write_blocks
 from maskwright.data.prepare.encode import SAMPLE_CHARACTERS, SAMPLE_DOCUMENTS, Encode, JudgeAndEncode, Target, tools
-from maskwright.data.prepare.folder import PARTS, VERSION, discarded, held, paths_of
+from maskwright.data.prepare.folder import PARTS, VERSION, discarded, held
 from maskwright.data.prepare.request import Counts, Request
 from maskwright.text.cleaning.limits import DUPLICATE, KEEP, TOO_LONG, TOO_SHORT, Totals
 from maskwright.text.cleaning.steps import CleaningOptions, changed
@@ -36,7 +36,7 @@ from maskwright.text.parts.columns import Note
 from maskwright.text.parts.cut import Part, cut, digest_of, split
 from maskwright.text.parts.duplicates import Resolved, resolve
 from maskwright.text.parts.judge import Judge
-from maskwright.text.parts.phase import compute
+from maskwright.text.parts.phase import compute, paths_of
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
 
@@ -51,10 +51,6 @@ def prepare(request: Request, runner: Runner | None = None) -> store.TokenStore:
     Raises `InputError` (exit 2) on bad text, the first fault in the order of reading, and on a folder that holds
     anything else. Finished parts stay in it, and the same call continues from there."""
     return _Preparation(request, runner or Here()).run()
-
-
-def file_records(part: Part) -> list[dict[str, Any]]:
-    return part.records()
 
 
 class _Preparation:
@@ -87,7 +83,7 @@ class _Preparation:
     def _finished(self) -> store.TokenStore:
         """The store that is there. Raises `InputError` if it is of other text or options."""
         self.runner.require_seen(self.folder, [name for part in self.parts for name in part.files])
-        found: dict[int, list[dict[str, Any]]] = dict(self.runner.run(file_records, self.parts, "hash", self._sizes()))
+        found: dict[int, list[dict[str, Any]]] = dict(self.runner.run(Part.records, self.parts, "hash", self._sizes()))
         origin = self._origin([found[number] for number in range(len(self.parts))])
         ready = self.request.writer(origin).finished()
         assert ready is not None
@@ -196,8 +192,8 @@ class _Preparation:
         writer = self.request.writer(origin)
         parts = EncodedParts(tuple(path for path, _ in encoded), self.resolved)
         write_blocks(self.runner, writer, self.work, parts, self.request.options.shard_tokens)
-        for one in self.request.all_sources:
-            one.require_unchanged()
+        for part in self.parts:
+            part.require_unchanged()
         with discarded(self.folder):
             self.request.finish(writer, self._counts(judged, encoded, parts.empty()), origin, self.encoder)
 

@@ -15,7 +15,6 @@ from maskwright.core import storage
 from maskwright.core.errors import InputError
 from maskwright.core.runner import Runner
 from maskwright.data.manifest import is_shard_name
-from maskwright.text.parts.phase import remove_others
 
 LOCK = "prepare.lock"
 PARTS = "parts"
@@ -39,19 +38,8 @@ def held(folder: str, runner: Runner, files: Sequence[str]) -> Iterator[str]:
             runner.require_seen(work, files)
             yield work
         finally:
-            if os.path.exists(work) and not [*filter(_is_finished, os.listdir(work))]:
+            if os.path.exists(work) and all(storage.is_temporary(name) or name[0] == "." for name in os.listdir(work)):
                 shutil.rmtree(work)
-
-
-def _is_finished(name: str) -> bool:
-    return not (storage.is_temporary(name) or name.startswith("."))
-
-
-def paths_of(work: str, phase: str, digests: Sequence[str]) -> list[str]:
-    """The file of each part in a phase, by what decides it; those of other text or options are deleted."""
-    paths = [os.path.join(work, f"{phase}-{place:06}-{digest}") for place, digest in enumerate(digests)]
-    remove_others(work, f"{phase}-", paths)
-    return paths
 
 
 @contextmanager

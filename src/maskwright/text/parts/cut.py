@@ -3,19 +3,18 @@ stretches of a large plain file, cut where a document ends."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 from typing import Any, BinaryIO
 
 from maskwright.core import storage
 from maskwright.core.runner import Runner
-from maskwright.text.compression import COMPRESSIONS, Span, changed_while_read, stamp_of
+from maskwright.text.compression import COMPRESSIONS, Span, changed_while_read, file_record, stamp_of
 from maskwright.text.document import Fault
-from maskwright.text.fingerprint import file_record
 from maskwright.text.layout import Layout
 from maskwright.text.parts.columns import Note, written
-from maskwright.text.parts.phase import compute, remove_others
+from maskwright.text.parts.phase import compute, paths_of
 from maskwright.text.records import Letters
 from maskwright.text.sources import SPLITTABLE, TEXT_ENDINGS, OnBadInput, Sources, file_kind
 
@@ -111,22 +110,20 @@ def split(runner: Runner, folder: str, parts: Sequence[Part]) -> list[Part]:
     the largest ones, as counting lines takes a fortieth of the time of encoding. `folder`: where the parts' files
     lie."""
     wanted = PART_BYTES[1] if runner.processes == 1 else _wanted_bytes(sum(part.bytes for part in parts))
-    tasks: list[tuple[Part, str]] = []
+    rough: list[Part] = []
     for part in parts:
         count = part.bytes // wanted if part.splittable else 1
-        for number in range(count if count > 1 else 0):
-            span = Span(part.bytes * number // count, part.bytes * (number + 1) // count, 1)
-            stretch = replace(part, span=span)
-            tasks.append((stretch, os.path.join(folder, f"cut-{len(tasks):06}-{digest_of(stretch.identity())}")))
-    remove_others(folder, "cut-", [path for _, path in tasks])
-    notes = compute(runner, borders, tasks, "cut", [part.bytes for part, _ in tasks])
+        ends = [part.bytes * number // count for number in range(count + 1)] if count > 1 else []
+        rough += [replace(part, span=Span(begin, end, 1)) for begin, end in pairwise(ends)]
+    paths = paths_of(folder, "cut", [digest_of(part.identity()) for part in rough])
+    notes = compute(runner, borders, [*zip(rough, paths, strict=True)], "cut", [part.bytes for part in rough])
     found: dict[int, list[Note]] = {}
-    for (part, _), note in zip(tasks, notes, strict=True):
+    for part, note in zip(rough, notes, strict=True):
         found.setdefault(part.number, []).append(note)
-    cut_parts = [
-        one for part in parts for one in (_stretches(part, found[part.number]) if part.number in found else [part])
-    ]
-    return [replace(part, number=number) for number, part in enumerate(cut_parts)]
+    exact = chain.from_iterable(
+        _stretches(part, found[part.number]) if part.number in found else [part] for part in parts
+    )
+    return [replace(part, number=number) for number, part in enumerate(exact)]
 
 
 def _wanted_bytes(total: int) -> int:

@@ -16,7 +16,7 @@ from maskwright.text.cleaning.near_duplicates import bands_and_rows
 from maskwright.text.cleaning.steps import CleaningOptions
 from maskwright.text.parts.columns import Columns, ColumnWriter, Note, written
 from maskwright.text.parts.cut import Part, digest_of
-from maskwright.text.parts.phase import compute, remove_others
+from maskwright.text.parts.phase import compute, paths_of
 
 EXACT = "exact"
 RANGES = 1_024
@@ -120,9 +120,7 @@ def found_in(
     """The files that name the duplicates in the key columns, one for each range of keys."""
     ranges = searches(documents)
     digest = digest_of([os.path.basename(path) for path in judged], columns, ranges, held_out)
-    begins = f"find-{columns[0]}-"
-    paths = tuple(os.path.join(folder, f"{begins}{number:04}-{digest}") for number in range(ranges))
-    remove_others(folder, begins, paths)
+    paths = tuple(paths_of(folder, f"find-{columns[0]}", [digest] * ranges))
     work = FindRepeats(judged, columns, ranges, held_out)
     size = KEY_BYTES * len(columns) * documents // ranges
     compute(runner, work, [*enumerate(paths)], f"find {'near ' * (len(columns) > 1)}duplicates", [size] * ranges)

@@ -55,9 +55,11 @@ def _error(fault: list[str]) -> InputError:
     return kind(what, where=where, fix=fix)
 
 
-def remove_others(folder: str, begins: str, paths: Sequence[str]) -> None:
-    """Deletes what earlier text or options have left of a phase: files that begin so, but for `paths`."""
-    kept = {os.path.basename(path) for path in paths}
-    for name in os.listdir(folder):
-        if storage.is_temporary(name) or (name.startswith(begins) and name not in kept):
+def paths_of(folder: str, phase: str, digests: Sequence[str]) -> list[str]:
+    """The file of each part in a phase. `digests`: of what decides its content. Files of other text or options, which
+    have other digests, are deleted."""
+    names = [f"{phase}-{number:06}-{digest}" for number, digest in enumerate(digests)]
+    for name in {*os.listdir(folder)} - {*names}:
+        if storage.is_temporary(name) or name.startswith(f"{phase}-"):
             os.unlink(os.path.join(folder, name))
+    return [os.path.join(folder, name) for name in names]
