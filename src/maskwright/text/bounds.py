@@ -1,8 +1,9 @@
-"""What a `tokenizer.json` of others may do to a text: grow it so many times, and look for its patterns so long.
+"""Limits for the steps of a foreign `tokenizer.json`: how much they may lengthen a text, and how long a pattern may
+run.
 
-Its steps run inside the library, which has no limits: four Replace of one letter by a thousand make 10^12 letters of
-one. So they are looked at before the first text. Not bounded: a pattern that takes a time that grows with the square of
-a run of letters or spaces, as in many a good tokenizer.
+The steps run inside the library, which has no limits: four Replace of one letter by a thousand make 10^12 letters of
+one. So they are checked before the first text. Patterns whose time grows with the square of a run of letters or spaces
+pass, since many good tokenizers have them.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ from maskwright.core.errors import TokenizerError
 from maskwright.text.vocabulary import TRAIN_ONE, steps
 
 MOST_GROWTH = 100
-"""Characters that one may become. What is in use makes 33 at most: a sign of XLM-R's table, in bytes."""
+"""Characters that one character may become. Tokenizers in use reach 33: a sign of XLM-R's table, in bytes."""
 MOST_STEPS, LONGEST_AFFIX, LONGEST_PATTERN = 1000, 100, 10_000
 GROWTH_OF_TYPE = {"ByteLevel": 4.0, "BertNormalizer": 3.0}
 """A character has up to 4 bytes, and a Chinese one gets spaces around it."""
 MAY_BE_EMPTY = ("*", "?", "|", "^", "$", "{0", "{,", "()", "\\b", "\\B", "\\A", "\\Z", "\\z", "\\G", "\\K")
-"""Signs of a pattern that may match nothing, and so at every place. Without them it takes a letter at least."""
+"""Parts of a pattern that may match the empty text, and so match everywhere. Other patterns take a letter or more."""
 TRIAL_SECONDS = 20
 
 
 class _Step(NamedTuple):
     growth: float
     takes: frozenset[str] | None
-    """Characters of which it needs one; None: any."""
+    """Characters on which it acts; None for any."""
     gives: frozenset[str] | None
 
 
 def require_bounded(content: dict[str, Any], path: str) -> None:
-    """Raises `TokenizerError` for a tokenizer whose steps may make over `MOST_GROWTH` characters of one, or whose
-    patterns were seen to take exponentially long."""
+    """Raises `TokenizerError` for steps that may make over `MOST_GROWTH` characters of one, for too many steps, and for
+    affixes that are too long."""
     text_steps = [*steps(content.get("normalizer")), *steps(content.get("pre_tokenizer"))]
     try:
         of_tokens = steps(content.get("decoder"))
@@ -57,8 +58,8 @@ def require_bounded(content: dict[str, Any], path: str) -> None:
 
 
 def require_quick(content: dict[str, Any], path: str) -> None:
-    """Raises `TokenizerError` for a pattern that takes exponentially long on a text that is made to have it do so. The
-    few that may are tried in a process with limits, once in this process."""
+    """Raises `TokenizerError` for a pattern that takes exponentially long on its worst texts. Suspicious patterns, of
+    which there are few, are tried in a process with limits, each once."""
     parts = ("normalizer", "pre_tokenizer", "decoder")
     for pattern in (step.get("pattern") for part in parts for step in steps(content.get(part))):
         written = pattern.get("Regex") if isinstance(pattern, dict) else None
@@ -91,12 +92,12 @@ def _measured(step: dict[str, Any]) -> _Step:
 
 
 def _growth(measured: list[_Step]) -> float:
-    """What one character may become: the most of any chain of steps, each of which takes what one before it gives."""
+    """The largest growth along a chain of steps, each of which takes what the one before it gives."""
     reached: list[float] = []
-    for number, step in enumerate(measured):
+    for step in measured:
         before = (
-            reached[place]
-            for place, earlier in enumerate(measured[:number])
+            growth
+            for growth, earlier in zip(reached, measured, strict=False)
             if step.takes is None or earlier.gives is None or step.takes & earlier.gives
         )
         reached.append(step.growth * max(before, default=1.0))
@@ -104,7 +105,8 @@ def _growth(measured: list[_Step]) -> float:
 
 
 def _longest_of_table(step: dict[str, Any]) -> float:
-    """SentencePiece's: the size of a trie, the trie, and what it leads to, each with a zero behind it."""
+    """The longest replacement in SentencePiece's table: the size of a trie, the trie, replacements that end in
+    zeros."""
     try:
         table = base64.b64decode(str(step.get("precompiled_charsmap") or ""))
     except ValueError:
@@ -117,8 +119,8 @@ def _longest_of_table(step: dict[str, Any]) -> float:
 
 
 def _may_explode(pattern: str) -> bool:
-    """Whether something that repeats, or a choice, is repeated, or an earlier group is called: nothing else takes
-    exponentially long. Character classes and escapes are passed over."""
+    """Whether the pattern repeats a group with a repeat or a choice in it, or refers back to a group: nothing else
+    takes exponentially long. Character classes and escapes are skipped."""
     inside: list[bool] = [False]
     place = 0
     while place < len(pattern):
@@ -141,14 +143,14 @@ def _may_explode(pattern: str) -> bool:
 
 
 def _repeats(pattern: str, place: int) -> bool:
-    """Whether what ends at `place` is followed by *, + or a range such as {2,}."""
+    """Whether *, + or a range such as {2,} stands at `place`."""
     if pattern[place : place + 1] != "{":
         return pattern[place : place + 1] in ("*", "+")
     return "," in pattern[place : pattern.find("}", place) + 1 or None]
 
 
 def _behind_class(pattern: str, place: int) -> int:
-    """Classes may hold classes."""
+    """The place behind a character class, which may hold classes."""
     depth = 0
     while place < len(pattern):
         sign = pattern[place]
@@ -175,7 +177,7 @@ def _is_quick(pattern: str) -> bool:
 
 
 def _worst_texts(pattern: str) -> Iterator[str]:
-    """Long runs of what the pattern names, with an end that it does not take."""
+    """Long runs of the pattern's letters, each with an end that it does not match."""
     letters = [one for place, one in enumerate(pattern) if one.isalnum() and pattern[place - 1 : place] != "\\"]
     for unit in dict.fromkeys([*letters, "a", "1", " ", "".join(letters)]):
         yield unit * (2000 // max(len(unit), 1)) + "\0"

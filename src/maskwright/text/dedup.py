@@ -10,18 +10,19 @@ from numpy.typing import NDArray
 
 
 def text_key(utf8: bytes) -> bytes:
-    """16 bytes that stand for the text (BLAKE2b): two texts with one key would be chance of 2^-128."""
+    """The text's 16-byte dedup key (BLAKE2b). Two texts share one with a chance of 2^-128."""
     return hashlib.blake2b(utf8, digest_size=16).digest()
 
 
 def text_keys(text: memoryview, starts: list[int], ends: list[int]) -> bytes:
-    """`text_key` of each part of a text of bytes, one after the other."""
+    """Keys of the spans of a text, one after the other."""
     digest = hashlib.blake2b
     return b"".join([digest(text[begin:end], digest_size=16).digest() for begin, end in zip(starts, ends, strict=True)])
 
 
 def is_held_out(key: bytes, valid_fraction: float) -> bool:
-    """By hash, so that order, sharding and other documents change nothing and equal texts share a side."""
+    """Whether a document is held out. It follows from its key alone, so that equal texts share a side whatever their
+    order and neighbours."""
     return int.from_bytes(key[:8], "little") < valid_fraction * 2.0**64
 
 

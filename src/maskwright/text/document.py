@@ -1,4 +1,4 @@
-"""What sources give: documents, and faults that a handler raises or reports."""
+"""Documents of a text, and faults in it, which a handler raises or reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 from maskwright.core.errors import SourceError
 
 Counted = Literal["line", "record"]
-"""What numbers in a file count, from 1: its lines, or the records of Parquet and of a JSON list."""
+"""Unit of the numbers in a file, from 1: its lines, or the records of Parquet and of a JSON list."""
 
 
 def place(file: str, number: int, counted: Counted) -> str:
@@ -19,8 +19,6 @@ def place(file: str, number: int, counted: Counted) -> str:
 
 @dataclass(frozen=True)
 class Document:
-    """One document of a source."""
-
     parts: tuple[str, ...]
     """Its sentences if the source marks them, to be joined by one space; otherwise its text alone."""
     has_sentences: bool
@@ -38,18 +36,17 @@ class Document:
 
     @cached_property
     def utf8_lines(self) -> bytes:
-        """Its sentences with line feeds between them; a document without sentences as it is."""
+        """Sentences with line feeds between them; without sentences, the text."""
         return "\n".join(self.parts).encode()
 
     @cached_property
     def utf8(self) -> bytes:
-        """Its text."""
         return self.utf8_lines.replace(b"\n", b" ") if self.has_sentences else self.utf8_lines
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something wrong in a source: `kind` for counting, `where` as file:line:column."""
+    """An error in a file: `kind` for counting, `where` as file:line:column."""
 
     kind: Literal["encoding", "other_encoding", "empty_file", "record"]
     where: str
@@ -58,8 +55,7 @@ class Fault:
 
 
 FaultHandler = Callable[[Fault], bool]
-"""Raises `SourceError`, or returns whether bytes that are not UTF-8 become U+FFFD. Where it returns False, the faulty
-line or record is left out."""
+"""Raises `SourceError`, or returns whether bytes that are not UTF-8 become U+FFFD. False drops the line or record."""
 
 
 def strict(fault: Fault) -> bool:

@@ -19,8 +19,8 @@ from maskwright.text.tokenizer import load_tokenizer, no_panic
 from maskwright.text.vocabulary import ordinary_added_tokens, prepends_space, read_tokenizer, steps
 
 EncoderName = Literal["auto", "tokenizers", "gigatoken"]
-# What splitting and normalizing are most often got wrong on: white space, contractions, digits, marks, specials, long
-# runs, characters that have several forms, case.
+# Texts on which reimplementations of splitting and normalizing go wrong most often: white space, contractions, digits,
+# marks, special tokens, long runs, characters that have several forms, case.
 ODD_TEXTS = (
     "  two  spaces \t tab\n\nlines \r\n end ",
     "I'll we've DON'T it's 'tis o'clock 's 't",
@@ -34,15 +34,15 @@ ODD_TEXTS = (
 )
 
 CACHED_WORDS, TEXTS_PER_THREAD = 200_000, 128
-"""For `tokenizers`: words whose ids it remembers (10,000 unless told), and texts handed to a thread at once. Books are
-encoded 1.4 times as fast as with 10,000 and 20,000: what it makes of few sentences stays in the processor's cache."""
+"""For `tokenizers`: words whose ids it caches (10,000 by default), and texts per thread and call. Books are encoded 1.4
+times as fast as with 10,000 and 20,000: results of few sentences stay in the processor's cache."""
 
 CALL_CHARACTERS = 4_000_000
-"""No more is handed to `tokenizers` at once, and texts above `PIECE_CHARACTERS` in pieces."""
+"""Most characters of one call to `tokenizers`. Texts above `PIECE_CHARACTERS` go in pieces."""
 LETTER_GROUPS = re.compile(r"\(\?m:((?:\[[A-Z]+\]\{\d+\}\|)?\.)\)")
-"""How tokenizers of letters and of k letters in a row part a text: see `sequences`."""
+"""Splitting pattern of tokenizers of letters and of k letters in a row: see `sequences`."""
 BREAK_CHARACTERS, MOST_BREAKS = 200, 20
-"""How much of the text on each side shows whether a cut changes an id, and how many places are tried in a row."""
+"""Context on each side by which a cut is tested, and how many neighbouring places are tried."""
 
 USE_TOKENIZERS = "use --encoder tokenizers"
 
@@ -53,14 +53,14 @@ Texts = list[str] | list[bytes]
 class Encoder(Protocol):
     name: str
     by_sentence: bool
-    """Whether it encodes sentences faster than the documents that they make: tokenizers by a tenth, gigatoken not."""
+    """Whether sentences are encoded faster than whole documents: by tokenizers a tenth, by gigatoken not."""
 
     joint: str
-    """What a sentence that follows another is encoded with before it, so that it gets the ids it has in its document: a
-    space, but for tokenizers that put one before each text themselves."""
+    """Prefix with which a sentence gets the ids that it has inside its document: a space; empty for tokenizers that put
+    one before each text themselves."""
 
     def encode(self, texts: Texts) -> tuple[Ids, NDArray[np.int64]]:
-        """Ids of all texts, one after the other, without special tokens; and how many each has. Bytes are UTF-8."""
+        """(ids of all texts, one after the other, without special tokens; [texts] ids of each). Bytes are UTF-8."""
         ...
 
 
@@ -78,7 +78,7 @@ class TokenizersEncoder:
         return _in_pieces(self._encode_all, texts, self.joint, self._groups)
 
     def _encode_all(self, texts: Texts) -> tuple[Ids, NDArray[np.int64]]:
-        parts = [self._encode(some) for some in _calls(texts)]
+        parts = [self._encode(batch) for batch in _calls(texts)]
         return np.concatenate([ids for ids, _ in parts]), np.concatenate([counts for _, counts in parts])
 
     def _encode(self, texts: Texts) -> tuple[Ids, NDArray[np.int64]]:
@@ -118,12 +118,12 @@ Encode = Callable[[Texts], tuple[Ids, NDArray[np.int64]]]
 
 
 def _calls(texts: Texts) -> Iterator[Texts]:
-    """Runs of texts, as many as are encoded at once; an empty one if there is no text."""
+    """Texts in runs of one call each; one empty run if there is no text."""
     most, begin, characters = TEXTS_PER_THREAD * len(hardware.usable_cpus()), 0, 0
-    for number, text in enumerate(texts):
-        if number > begin and (number - begin == most or characters + len(text) > CALL_CHARACTERS):
-            yield texts[begin:number]
-            begin, characters = number, 0
+    for text_idx, text in enumerate(texts):
+        if text_idx > begin and (text_idx - begin == most or characters + len(text) > CALL_CHARACTERS):
+            yield texts[begin:text_idx]
+            begin, characters = text_idx, 0
         characters += len(text)
     yield texts[begin:]
 
@@ -131,7 +131,7 @@ def _calls(texts: Texts) -> Iterator[Texts]:
 def _in_pieces(
     encode: Encode, texts: Texts, joint: str, groups: re.Pattern[str] | None = None
 ) -> tuple[Ids, NDArray[np.int64]]:
-    """What `encode` gives, of long texts in pieces. `groups`: of what a piece consists, where that is known."""
+    """`encode`, with long texts in pieces. `groups`: matches whole pieces, where the tokenizer's groups are known."""
     if max(map(len, texts), default=0) <= PIECE_CHARACTERS:
         return encode(texts)
     pieces: list[Any] = []
@@ -140,18 +140,16 @@ def _in_pieces(
         begins.append(len(pieces))
         if len(text) <= PIECE_CHARACTERS:
             pieces.append(text)
-        elif isinstance(text, str):
-            pieces += groups.findall(text) if groups else _pieces(encode, text, joint)
         else:
-            words = text.decode()
-            some = groups.findall(words) if groups else _pieces(encode, words, joint)
-            pieces += [piece.encode() for piece in some]
+            words = text if isinstance(text, str) else text.decode()
+            cut = groups.findall(words) if groups else _pieces(encode, words, joint)
+            pieces += cut if isinstance(text, str) else [piece.encode() for piece in cut]
     ids, counts = encode(pieces)
     return ids, np.add.reduceat(counts, begins)
 
 
 def _pieces(encode: Encode, text: str, joint: str) -> Iterator[str]:
-    """A text in pieces that have, one after the other, the ids of the whole. One without a place to cut stays whole."""
+    """Pieces whose ids, joined, are those of the text. A text without a place to cut is one piece."""
     begin, before = 0, ""
     while (found := _next_cut(encode, text, begin, joint)) is not None:
         end, after, lead = found
@@ -161,7 +159,7 @@ def _pieces(encode: Encode, text: str, joint: str) -> Iterator[str]:
 
 
 def _next_cut(encode: Encode, text: str, begin: int, joint: str) -> tuple[int, int, str] | None:
-    """(end of the piece from `begin` on, where the next one begins, what that is encoded with before it)"""
+    """(end of the piece that begins at `begin`, begin of the next one, its prefix); None for no place to cut."""
     wanted = begin + PIECE_CHARACTERS
     while wanted < len(text):
         place = wanted
@@ -177,7 +175,7 @@ def _next_cut(encode: Encode, text: str, begin: int, joint: str) -> tuple[int, i
 
 
 def _changes_no_id(encode: Encode, text: str, cut: tuple[int, int, str]) -> bool:
-    """Whether the text around a cut has the same ids with it: splitting and merging look no further than words."""
+    """Whether the text around a cut keeps its ids. Splitting and merging look no further than words."""
     end, after, lead = cut
     begin, stop = max(end - BREAK_CHARACTERS, 0), after + BREAK_CHARACTERS
     (whole, _), (parts, _) = encode([text[begin:stop]]), encode([text[begin:end], lead + text[after:stop]])
@@ -185,8 +183,7 @@ def _changes_no_id(encode: Encode, text: str, cut: tuple[int, int, str]) -> bool
 
 
 def _groups(location: str) -> re.Pattern[str] | None:
-    """Runs of the groups of letters that a tokenizer of `sequences` takes as tokens, from a text's beginning on; None
-    for other tokenizers."""
+    """Matches pieces of whole tokens for a tokenizer of `sequences`; None for other tokenizers."""
     content = read_tokenizer(location)[0]
     splitter, normalizer = content.get("pre_tokenizer") or {}, steps(content.get("normalizer"))
     pattern = (splitter.get("pattern") or {}).get("Regex") if splitter.get("type") == "Split" else None
@@ -210,12 +207,10 @@ def _joint(location: str) -> str:
 
 
 def open_encoder(location: str, wanted: EncoderName = "auto") -> tuple[Encoder, Encoder]:
-    """The encoder to use and the one to compare it with on the text to come, which may be the same.
+    """(encoder, reference encoder that it is compared with while it encodes; possibly the same).
 
-    `auto` takes gigatoken where it is installed and gives the ids of `tokenizers` on texts that are hard to split, and
-    says so.
-
-    Raises `InputError` when gigatoken is asked for and cannot be had, `TokenizerError` when it gives other ids.
+    `auto` takes gigatoken where it is installed and gives the ids of `tokenizers` on `ODD_TEXTS`, and says so. Raises
+    `InputError` if gigatoken is asked for and not installed, `TokenizerError` if it gives other ids.
     """
     installed = extras.installed("gigatoken")
     if wanted == "gigatoken" and not installed:
@@ -238,10 +233,8 @@ def open_encoder(location: str, wanted: EncoderName = "auto") -> tuple[Encoder, 
 
 
 def proven(encoder: Encoder, referee: Encoder, texts: list[str], where: str, wanted: EncoderName) -> Encoder:
-    """`encoder` if it gives the ids of `referee` on all the texts. Else `referee`, saying so, when any is wanted.
-
-    Raises `TokenizerError` when the one that differs was asked for by name.
-    """
+    """`encoder` if its ids of all texts are those of `referee`; else `referee`, saying so. Raises `TokenizerError` if
+    an encoder that differs was asked for by name."""
     try:
         require_equal(encoder, referee, texts, where)
     except TokenizerError as error:

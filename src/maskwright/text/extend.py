@@ -19,6 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from maskwright.core import storage
@@ -34,24 +35,24 @@ from maskwright.text.word_counts import WordCounts
 MARGIN = 0.01
 HELD_OUT_SHARE, MEASURED_CHARACTERS = 0.1, 20_000_000
 BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
-"""How BPE with ▁ writes bytes of characters that it lacks."""
+"""BPE with ▁ spells characters without a token as these."""
 Pair = tuple[str, str]
 
 
 @dataclass
 class Extension:
-    """What was added, and what it does to a text that it was not learned from."""
+    """The new tokens, and their effect on held-out text."""
 
     tokens: list[str]
     pieces: list[list[int]]
-    """For each new token, the old ids that its text had."""
+    """[new tokens]: the old ids of each one's text."""
     merges: list[Pair] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
-    """For each new token of Unigram: the logarithm of its share of words, or a little more than its old pieces have."""
+    """[new tokens], for Unigram: the logarithm of the share of words, or just above the sum of the old pieces'."""
     documents: int = 0
-    """Held-out documents; 0 if the text has too few, and is itself measured."""
+    """Held-out documents; 0 if there are too few, and the text itself is measured."""
     fertility: tuple[float, float] = (0.0, 0.0)
-    """Tokens a whitespace-separated word on them, before and after."""
+    """Tokens per whitespace-separated word of those documents, before and after."""
 
 
 def extend_tokenizer(
@@ -111,9 +112,11 @@ def report(extension: Extension, vocabulary: Vocabulary, folder: str) -> str:
 
 
 def _letters(tokenizer: Any, apart: Collection[str]) -> Callable[[str], Iterable[str]]:
-    """Words of several pieces, which are of letters, with ▁ before them or not. Whether two pieces are joined is known
-    from the two alone, so a new merge does in any text what it does in the words that it was learned from. `apart`:
+    """Splits a text into words of letters, with ▁ before them or not, and yields those of several pieces. `apart`:
     pieces that are never joined."""
+
+    # Two pieces decide by themselves whether they are joined. So a new merge does in any text what it does in the words
+    # that it was learned from.
 
     def joined(left: str, right: str) -> bool:
         ends = left == "▁" or unicodedata.category(left[-1])[0] in "LM"
@@ -134,8 +137,8 @@ def _letters(tokenizer: Any, apart: Collection[str]) -> Callable[[str], Iterable
 
 
 def _read(pieces: Iterable[Piece], split: Callable[[str], Iterable[str]]) -> tuple[dict[str, int], int, list[str]]:
-    """How often each word occurs; the number of documents that are held out of that; and texts to measure on, theirs or
-    those of the others where none is held out."""
+    """(count of each word, held-out documents, texts to measure on). Without held-out documents, the others are
+    measured."""
     words, documents = WordCounts(split, at_spaces=False), 0
     measured: dict[bool, list[str]] = {True: [], False: []}
     characters = {True: 0, False: 0}
@@ -166,33 +169,33 @@ def _whole_words(
     gains = [
         (-count * (len(pieces) - 1), word)
         for word, count in words.items()
-        if count >= least and len(pieces := parted[word]) > 1 and {None, unk}.isdisjoint(ids[one] for one in pieces)
+        if count >= least and len(pieces := parted[word]) > 1 and {None, unk}.isdisjoint(map(ids.__getitem__, pieces))
     ]
     chosen = [word for _, word in heapq.nsmallest(most, gains)]
     return Extension(chosen, [[ids[piece] for piece in parted[word]] for word in chosen])
 
 
 def _scores(extension: Extension, words: dict[str, int], vocab: list[list[Any]]) -> list[float]:
-    """So that the likeliest parting of a word is its own piece."""
-    total, found = sum(words.values()), []
-    for token, pieces in zip(extension.tokens, extension.pieces, strict=True):
-        found.append(round(max(math.log(words[token] / total), sum(vocab[one][1] for one in pieces) + MARGIN), 6))
-    return found
+    """Scores with which a new token is the likeliest segmentation of its word."""
+    total = sum(words.values())
+    return [
+        round(max(math.log(words[token] / total), sum(vocab[index][1] for index in pieces) + MARGIN), 6)
+        for token, pieces in zip(extension.tokens, extension.pieces, strict=True)
+    ]
 
 
 def _more_merges(
     words: dict[str, int], parted: dict[str, list[str]], ids: dict[str, int], known: set[str], most: int, least: int
 ) -> Extension:
-    """Merges the pair with the highest count until `most` tokens are new or none occurs `least` times; of equal pairs
-    the first in the alphabet. A pair that makes an old token is left alone: ids of texts that had it would depend on
-    the order of old and new merges."""
+    """Merges the most frequent pair until `most` tokens are new or no pair occurs `least` times. Of equal counts, the
+    first pair in the alphabet goes first."""
     rows = [(list(parted[word]), count) for word, count in sorted(words.items()) if len(parted[word]) > 1]
     counts: Counter[Pair] = Counter()
     where: defaultdict[Pair, set[int]] = defaultdict(set)
-    for number, (pieces, count) in enumerate(rows):
-        for pair in zip(pieces, pieces[1:], strict=False):
+    for word_idx, (pieces, count) in enumerate(rows):
+        for pair in pairwise(pieces):
             counts[pair] += count
-            where[pair].add(number)
+            where[pair].add(word_idx)
     heap = [(-count, pair) for pair, count in counts.items()]
     heapq.heapify(heap)
     made: dict[str, list[int]] = {}
@@ -204,51 +207,47 @@ def _more_merges(
         if -negative < least:
             break
         new = "".join(pair)
-        if new in known:
+        if new in known:  # ids of texts that have this token would depend on the order of old and new merges
             continue
         merges.append(pair)
-        made.setdefault(new, [one for piece in pair for one in (made.get(piece) or [ids[piece]])])
+        made.setdefault(new, [index for piece in pair for index in (made.get(piece) or [ids[piece]])])
         changed = set[Pair]()
-        for number in sorted(where.pop(pair)):
-            changed |= _merge(rows, number, pair, counts, where)
-        for one in changed - {pair}:
-            if counts[one] > 0:
-                heapq.heappush(heap, (-counts[one], one))
+        for word_idx in sorted(where.pop(pair)):
+            changed |= _merge(rows, word_idx, pair, counts, where)
+        for other in changed - {pair}:
+            if counts[other] > 0:
+                heapq.heappush(heap, (-counts[other], other))
     return Extension(list(made), list(made.values()), merges)
 
 
 def _merge(
     rows: list[tuple[list[str], int]],
-    number: int,
+    word_idx: int,
     pair: Pair,
     counts: Counter[Pair],
     where: defaultdict[Pair, set[int]],
 ) -> set[Pair]:
     """Merges a pair in one word. Returns the pairs whose counts have changed."""
-    pieces, count = rows[number]
-    before = list(zip(pieces, pieces[1:], strict=False))
+    pieces, count = rows[word_idx]
     merged, at = list[str](), 0
     while at < len(pieces):
-        here = tuple(pieces[at : at + 2]) == pair
-        merged.append("".join(pair) if here else pieces[at])
-        at += 2 if here else 1
-    after = list(zip(merged, merged[1:], strict=False))
-    for one in before:
-        counts[one] -= count
-    for one in after:
-        counts[one] += count
-        where[one].add(number)
-    for one in set(before) - set(after):
-        where[one].discard(number)
-    rows[number] = (merged, count)
-    return set(before) ^ set(after) | {one for one in after if before.count(one) != after.count(one)}
+        is_pair = tuple(pieces[at : at + 2]) == pair
+        merged.append("".join(pair) if is_pair else pieces[at])
+        at += 2 if is_pair else 1
+    rows[word_idx] = (merged, count)
+    before, after = Counter(pairwise(pieces)), Counter(pairwise(merged))
+    changed = {other for other in before | after if before[other] != after[other]}
+    for other in changed:
+        counts[other] += count * (after[other] - before[other])
+        (where[other].add if after[other] else where[other].discard)(word_idx)
+    return changed
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
 def _write(location: str, folder: str, content: dict[str, Any], vocabulary: Vocabulary, extension: Extension) -> None:
-    """New ids follow all old ones. tokenizer.json is written last: with it, the folder is whole."""
+    """Writes the folder. New ids follow all old ones. tokenizer.json comes last: with it, the folder is whole."""
     model = dict(content["model"])
     new = {token: vocabulary.size + number for number, token in enumerate(extension.tokens)}
     # The library numbers added tokens that the vocabulary lacks from its end on: all have to be in it to stay.
@@ -274,8 +273,8 @@ def _write(location: str, folder: str, content: dict[str, Any], vocabulary: Voca
 
 
 def _beside(location: str, folder: str, new: dict[str, int], merges: list[str], size: int) -> None:
-    """The files from which classes of `transformers` make the tokenizer anew say the same. SentencePiece's cannot be
-    written here, and does not stay as it was."""
+    """Adds the new tokens to the files from which classes of `transformers` make the tokenizer anew. SentencePiece's
+    model cannot be written here, and is deleted."""
     for name in SENTENCEPIECE:
         with suppress(FileNotFoundError):
             os.unlink(os.path.join(folder, name))
