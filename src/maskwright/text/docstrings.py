@@ -1,7 +1,7 @@
-"""Real text that is already on every user's machine: the documentation strings of installed Python code.
+"""Documentation strings of installed Python code: real text on every user's machine, with the package as a label.
 
-Found with `ast`, so nothing is imported or run. The standard library comes first, then installed packages by name. The
-package that a string is from is a label that costs nobody any work.
+They are found with `ast`, so nothing is imported or run. The standard library comes first, then installed packages by
+name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from maskwright.text.dedup import is_held_out, text_key
 SHORTEST_CHARACTERS = 60
 LARGEST_SOURCE_BYTES = 2_000_000
 FEWEST_HELD_OUT = 5
-"""Strings of a package, below which it is no label."""
+"""Held-out strings that make a package a label."""
 
 
 def source_files() -> Iterator[tuple[str, str]]:
@@ -83,13 +83,11 @@ def gather(path: str, *, max_bytes: int) -> int:
 def by_package(
     corpus: str, train: str, test: str, *, valid_fraction: float, packages: int, most_train: int, most_test: int
 ) -> dict[str, tuple[int, int]]:
-    """Makes labelled examples of what `gather` wrote. `test` gets documents that a store prepared with `valid_fraction`
-    holds out, and `train` gets others: at most so many of each of the `packages` that have the most strings.
+    """Makes labelled examples of the file that `gather` wrote, for the `packages` with the most strings. `test` gets
+    documents that a store of the same `valid_fraction` holds out, `train` gets others, chosen by their text alone.
 
-    Which ones is a function of their text alone. Texts that differ only in white space are left out, since pretraining
-    may have read one of them. Returns (train, test) examples by package. Raises `InputError` where fewer than two
-    packages have enough.
-    """
+    Texts that differ only in white space are dropped, since pretraining may have read one of them. Returns (train,
+    test) examples by package. Raises `InputError` if fewer than two packages have enough."""
     records: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {}
     with open(corpus, encoding="utf-8") as file:
         every = [json.loads(line) for line in file]

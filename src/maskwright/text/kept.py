@@ -1,5 +1,6 @@
-"""What a tokenizer keeps of a text. Duplicates and held-out documents go by it: texts of the same ids are one text,
-however they are written, so none is on both sides.
+"""The form of a text that decides its ids: its case, accents and white space, as far as the tokenizer keeps them.
+
+Dedup keys and the train/valid split are of this form. So texts of the same ids are duplicates, and never on both sides.
 """
 
 from __future__ import annotations
@@ -19,35 +20,35 @@ from maskwright.text.tokenizer import normalizer_of
 from maskwright.text.vocabulary import read_tokenizer, steps
 
 LONG_WORD = 64
-"""Characters from which on a word is not remembered."""
+"""Words of this length and more are not cached."""
 LOSE_WHITE_SPACE = ("BertPreTokenizer", "Whitespace", "WhitespaceSplit")
 LOSE_NOTHING = ("Sequence", "Prepend", "Strip", "ByteLevel")
-"""Normalizers; the outer white space that one of them strips is in no document."""
+"""Steps that keep everything: documents have no outer white space that `Strip` could take."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What ids tell of a text. Where in doubt, less: a text may count as another's repeat that differs in nothing but,
-    say, spaces before commas; never are two of the same ids two texts, unless characters without a token differ."""
+    """What a tokenizer keeps of a text; in doubt, less. So texts that differ in, say, spaces before commas alone may
+    count as duplicates, and texts of the same ids always do, unless characters without a token differ."""
 
     white_space: bool = True
     case: bool = True
     accents: bool = True
     controls: bool = True
-    """Characters that are not shown."""
+    """Control characters and others without a glyph."""
     form: Literal["", "NFC", "NFKC"] = ""
     """Unicode's normal form; empty for a text as it is."""
     normalizer: str = ""
-    """JSON of one that does more than what the other fields say, and is asked itself."""
+    """JSON of a normalizer that the other fields cannot describe, and that is applied itself."""
 
     def key(self, utf8: bytes) -> bytes:
-        """16 bytes that stand for what is kept of a text: see `text_key`."""
+        """The `text_key` of what is kept."""
         return text_key(self.of(utf8) if self != EVERYTHING else utf8)
 
     def of(self, utf8: bytes) -> bytes:
         """What is kept of a text, in one spelling."""
         if self.normalizer:
-            normalizer = _normalizer(self.normalizer)
+            normalizer = normalizer_of(self.normalizer)
             utf8 = "".join(map(normalizer.normalize_str, _pieces(utf8.decode()))).encode()
         if not utf8.isascii():
             text, fold = utf8.decode(), _fold(self)
@@ -67,7 +68,7 @@ EVERYTHING = Kept()
 
 
 def kept_by(location: str | None) -> Kept:
-    """What the tokenizer of a folder keeps; everything where none is named. Raises `TokenizerError`."""
+    """What the tokenizer of a folder keeps; without a folder, everything. Raises `TokenizerError`."""
     if not location:
         return EVERYTHING
     content = read_tokenizer(location)[0]
@@ -85,7 +86,7 @@ def kept_by(location: str | None) -> Kept:
 
 
 def _lost_by(step: dict[str, Any]) -> dict[str, Any] | None:
-    """Fields of `Kept`; None for a step that has to be asked."""
+    """Fields of `Kept` for a normalizer's step; None for one that has to be applied itself."""
     kind = step.get("type")
     if kind in LOSE_NOTHING:
         return {}
@@ -111,7 +112,7 @@ def _lost_by(step: dict[str, Any]) -> dict[str, Any] | None:
 
 @cache
 def _fold(kept: Kept) -> Any:
-    """What is kept of a text or word, but for its ASCII. Most words are plain, or were met before: remembering them is
+    """Returns the function that folds a text or word, but for its ASCII. Most words were met before: the cache makes it
     four times as fast."""
 
     @lru_cache(1 << 16)
@@ -131,7 +132,7 @@ def _fold(kept: Kept) -> Any:
 
 @cache
 def _ascii(kept: Kept) -> tuple[bytes, bytes]:
-    """(what each byte becomes, those that are left out)"""
+    """(translation of each byte, bytes to delete), for `bytes.translate`."""
     table = bytes(range(256)) if kept.case else bytes(range(256)).lower()
     spaces = [byte for byte in range(128) if chr(byte).isspace()]
     controls = [byte for byte in range(128) if unicodedata.category(chr(byte)) == "Cc"]
@@ -150,22 +151,17 @@ def _without(categories: str, text: str) -> str:
 
 @cache
 def _candidates(categories: str) -> re.Pattern[str]:
-    """Runs of characters of these categories below U+10000, and of all above: `re` looks through a long list for each
-    of the latter."""
+    """Matches runs of characters of these categories below U+10000, and of any above: `re` would look through a long
+    list for each of the latter."""
     wanted = {*categories.split()}
-    own = (code for code in range(0x10000) if unicodedata.category(chr(code)) in wanted)
-    runs = [[code for _, code in run] for _, run in groupby(enumerate(own), lambda pair: pair[1] - pair[0])]
+    codes = (code for code in range(0x10000) if unicodedata.category(chr(code)) in wanted)
+    runs = [[code for _, code in run] for _, run in groupby(enumerate(codes), lambda pair: pair[1] - pair[0])]
     below = "".join(f"{re.escape(chr(run[0]))}-{re.escape(chr(run[-1]))}" for run in runs)
     return re.compile(f"[{below}\U00010000-\U0010ffff]+")
 
 
-@cache
-def _normalizer(description: str) -> Any:
-    return normalizer_of(json.loads(description))
-
-
 def _pieces(text: str) -> Iterator[str]:
-    """Pieces of which each but the first begins with a space, where there is one: there no two characters are one."""
+    """Pieces of a long text, each from a space on, across which no characters combine."""
     begin = 0
     while len(text) - begin > PIECE_CHARACTERS and (end := text.find(" ", begin + PIECE_CHARACTERS)) > 0:
         yield text[begin:end]

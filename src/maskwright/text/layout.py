@@ -1,5 +1,5 @@
-"""What a document is in plain text, guessed from how files begin: the file, the sentences between blank lines, or a
-line."""
+"""The layout of plain text, guessed from the beginnings of files: a document is a file, the sentences between blank
+lines, or a line."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LAYOUTS = {
     "lines": "a document a line",
 }
 PEEK_BYTES, PEEK_FILES, PEEK_LARGEST = 1 << 20, 20, 5
-"""How much of a file is looked at, of how many files, and how many of these are the largest ones."""
+"""Bytes sampled per file, sampled files, and how many of these are the largest ones."""
 ENDS_SENTENCE = re.compile(r"""[.!?:;…。！？؟।۔]["'”’»)\]]*$""")
 
 
 @dataclass(frozen=True)
 class Guess:
-    """The layout that was chosen, and how many documents each would give in the `files` that were looked at."""
+    """The layout that was chosen, and the documents that each layout would give in the sampled `files`."""
 
     layout: Layout
     documents: dict[Layout, int]
@@ -36,21 +36,21 @@ class Guess:
 
 
 def smaller(layout: str, documents: Mapping[Layout, int], count: int) -> list[str]:
-    """Other layouts that give more than `count` documents, and about how many, as a fix has them."""
+    """Fixes: the other layouts with more than `count` documents, and about how many they give."""
     more = {name: found for name, found in documents.items() if found > count and name != layout}
     return [f"--layout {name} (about {found:,} documents)" for name, found in more.items()]
 
 
 def share_held_out(documents: int) -> float:
-    """That holds ten of so few documents out, or half of them."""
+    """A `--valid-fraction` that holds about ten documents out, at most half of them."""
     return min(0.5, 10 / max(documents, 1))
 
 
 def looked_at(sizes: Sequence[int]) -> list[int]:
-    """Places of the files to look at, of all in their order: the largest, and others from the first to the last."""
-    places = range(len(sizes))
-    largest = {*sorted(places, key=lambda place: -sizes[place])[:PEEK_LARGEST]}
-    others = [place for place in places if place not in largest]
+    """Indices of the files to sample, rising: the largest, and others spread from the first to the last."""
+    indices = range(len(sizes))
+    largest = {*sorted(indices, key=lambda index: -sizes[index])[:PEEK_LARGEST]}
+    others = [index for index in indices if index not in largest]
     count = min(PEEK_FILES - PEEK_LARGEST, len(others))
     spread = {others[number * (len(others) - 1) // max(count - 1, 1)] for number in range(count)}
     return sorted(largest | spread)
@@ -59,9 +59,9 @@ def looked_at(sizes: Sequence[int]) -> list[int]:
 def guess_layout(beginnings: Sequence[bytes]) -> Guess:
     """`beginnings`: up to `PEEK_BYTES` of up to `PEEK_FILES` files.
 
-    Blank lines part documents of sentences in one file, in large ones, and wherever lines end as sentences do: prose
-    whose lines are wrapped ends a line in the middle of a sentence, and prose with a paragraph a line has no two lines
-    together. Other small files are a document each. Without blank lines a document is a line.
+    Blank lines part documents of sentences in a single file, in large files, and in small ones whose lines end as
+    sentences do. Other small files are a document each: prose with wrapped lines, or with a paragraph a line. Without
+    blank lines, a document is a line.
     """
     blocks = [block for content in beginnings for block in _blocks(content)]
     lines = sum(map(len, blocks))
@@ -75,7 +75,7 @@ def guess_layout(beginnings: Sequence[bytes]) -> Guess:
 
 
 def _blocks(content: bytes) -> list[list[str]]:
-    """Lines that have text, in runs without a blank line."""
+    """Runs of lines between blank ones."""
     found: list[list[str]] = [[]]
     for line in content.decode(errors="replace").split("\n"):
         if stripped := line.strip():

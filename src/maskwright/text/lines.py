@@ -1,6 +1,6 @@
 """Numbered lines of a file, decoded a block at a time, without their ends and the file's byte-order mark.
 
-What is not UTF-8 is told with file, line and column, whoever reads.
+Bytes that are not UTF-8 are reported with file, line and column, to every reader.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from maskwright.text.compression import Span, blocks, guarded, open_text, refuse
 from maskwright.text.document import Fault, FaultHandler, strict
 
 LONGEST_LINE_BYTES = 1 << 29
-"""More than the longest human chromosome. Memory holds a line, and what is made of it, at once."""
+"""More than the longest human chromosome. Memory holds a whole line and its copies."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -24,7 +24,7 @@ def numbered_lines(name: str, handle: FaultHandler = strict) -> Iterator[tuple[i
 
 
 def lines_of(name: str, stream: BinaryIO, handle: FaultHandler, span: Span | None = None) -> Iterator[tuple[int, str]]:
-    """Numbered lines of a `stream` that is open already, of the whole file `name` or of a `span` of it."""
+    """Numbered lines of an open `stream`: of the whole file `name`, or of a `span` of it."""
     for first, lines in line_blocks(name, stream, handle, span):
         yield from enumerate(lines, first)
 
@@ -32,10 +32,10 @@ def lines_of(name: str, stream: BinaryIO, handle: FaultHandler, span: Span | Non
 def line_blocks(
     name: str, stream: BinaryIO, handle: FaultHandler, span: Span | None = None
 ) -> Iterator[tuple[int, list[str]]]:
-    """The number of the first line, and lines: a block at a time, ten times as fast as line by line."""
+    """(number of the first line, lines) of each block. Ten times as fast as line by line."""
     number, offset = (span.first_line, span.begin) if span else (1, 0)
     rest: list[bytes] = []  # of a line that is longer than a block
-    passing = False  # the rest of a line that is too long
+    passing = False  # whether the rest of a line that is too long is skipped
     for block in guarded(name, blocks(stream), line=lambda: number):  # noqa: B023 - meant
         if passing:
             passed, feed, block = block.partition(b"\n")
@@ -77,8 +77,8 @@ def _decoded(
 
 
 def decoded(raw: bytes, where: str, offset: int, handle: FaultHandler, *, in_line: bool = True) -> str | None:
-    """The text of a line, or of a record that has no columns to count; None when it is left out. `offset`: of its first
-    byte in the text."""
+    """The text of a line, or of a record, which has no columns to count; None if the handler drops it. `offset`: of its
+    first byte in the text."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:

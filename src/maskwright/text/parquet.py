@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST_UNPACKED = 200
-"""Times its size that a compressed Parquet file may unpack to. Parquet is compressed itself."""
+"""Largest ratio of unpacked to packed size of a compressed Parquet file. Parquet is compressed itself."""
 BATCH_RECORDS = 1024
 COPY_AGAIN = "copy it again from its origin"
 
 
 @contextmanager
 def open_parquet(name: str) -> Iterator[tuple[Any, list[str]]]:
-    """A `pyarrow.parquet.ParquetFile` and the names of its columns. It needs random access, so a compressed file is
-    unpacked to a nameless temporary one first. Raises `SourceError` for what is none."""
+    """(`pyarrow.parquet.ParquetFile`, names of its columns). A compressed file is first unpacked to a temporary one, as
+    Parquet needs random access. Raises `SourceError` for a file that is not Parquet."""
     import pyarrow
     import pyarrow.parquet
 
@@ -54,8 +54,8 @@ def parquet_records(
     handle: FaultHandler,
     watch: Callable[[Callable[[], int]], None] | None,
 ) -> Iterator[tuple[int, dict[int | str, Any]]]:
-    """Numbered records, from 1, of the values in `columns`. `watch` gets what tells how many of the file's bytes were
-    read, roughly. Raises `SourceError` for a damaged file."""
+    """(number from 1, values of `columns`) of each record. `watch` gets a function that estimates the bytes read.
+    Raises `SourceError` for a damaged file."""
     import pyarrow
 
     number, rows, size = 0, max(file.metadata.num_rows, 1), file_size(name)
@@ -73,7 +73,7 @@ def parquet_records(
 
 
 def _value(scalar: Any, name: str, number: int, handle: FaultHandler) -> Any:
-    """As Python's. A string may hold bytes that are not UTF-8: one that is left out is None, as is a list with one."""
+    """The Python value. None for a string that is not UTF-8 and that the handler drops, and for a list with one."""
     try:
         return scalar.as_py()
     except UnicodeDecodeError as error:
@@ -82,7 +82,7 @@ def _value(scalar: Any, name: str, number: int, handle: FaultHandler) -> Any:
 
 
 def write_parquet(file: BinaryIO, records: Sequence[dict[str, Any]], **vectors: NDArray[np.float32]) -> None:
-    """Writes records that have the same keys, and beside them a column of each of `vectors`: [records, D]."""
+    """Writes records of the same keys, and a column for each of `vectors` ([records, D])."""
     import pyarrow
     import pyarrow.parquet
 

@@ -1,4 +1,4 @@
-"""A process that tries a pattern on texts, with limits. It ends with 0 if the library comes to an end with each."""
+"""A process with limits that tries a pattern on texts. It exits with 0 if the library finishes each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long texts in pieces, which take less memory than the whole."""
+"""Long texts in pieces, to bound memory."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 PIECE_CHARACTERS = 250_000
-"""A longer text is handed to `tokenizers` in pieces: it takes some 100 bytes of memory for each character."""
+"""Longer texts go to `tokenizers` in pieces: it takes some 100 bytes of memory for each character."""
 BREAK = re.compile(r"(?<=[^\W\d_])[ \n](?=[^\W\d_])")
-"""Where a text may be cut: at a space or a line feed between two letters."""
+"""A place to cut: a space or a line feed between two letters."""
 
 
 def pieces(text: str) -> Iterator[str]:

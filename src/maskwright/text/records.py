@@ -1,4 +1,4 @@
-"""Formats in which a document is a record: FASTA, FASTQ and WARC with its plain text (WET)."""
+"""Records as documents: FASTA, FASTQ, and plain text in WARC (WET)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ FASTQ_ENDINGS = (".fq", ".fastq")
 SEQUENCE_ENDINGS = (*FASTA_ENDINGS, *FASTQ_ENDINGS)
 WARC_ENDINGS = (".wet", ".warc")
 Letters = Literal["upper", "keep", "plain"]
-"""What becomes of a sequence's letters: capitals, as they are (lower case marks repeats in many genomes), or capitals
-and cut wherever a letter is none of A, C, G, T."""
+"""Treatment of a sequence's letters. `upper`: capitals. `keep`: as they are (lower case marks repeats in many genomes).
+`plain`: capitals, and cut at every letter but A, C, G, T."""
 NOT_PLAIN = re.compile("[^ACGT]+")
 
 
@@ -37,7 +37,8 @@ def fasta(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str | None]]:
 
 
 def fastq(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str | None]]:
-    """The same of records of four lines: @name, sequence, +, one quality a letter. None for one that is not."""
+    """(line of its header, sequence) of each record of four lines: @name, sequence, +, one quality a letter. None for a
+    record of another form, after which nothing is read."""
     record: list[str] = []
     start = 1
     for number, line in lines:
@@ -56,15 +57,15 @@ def fastq(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str | None]]:
 
 
 def sequences(sequence: str, letters: Letters) -> list[str]:
-    """The documents that a sequence becomes."""
+    """The sequence's documents."""
     if letters == "keep":
         return [sequence]
     return NOT_PLAIN.split(sequence.upper()) if letters == "plain" else [sequence.upper()]
 
 
 def web_texts(name: str, stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """(number of the record, its text) of WET's records, and of plain text in WARC. HTML is left to tools that extract
-    its text. Raises `SourceError` where there is HTML and nothing else."""
+    """(number, text) of each WET record, and of each record of plain text in WARC. Raises `SourceError` for a file of
+    HTML alone."""
     extras.require("fastwarc", name)
     from fastwarc.warc import ArchiveIterator, WarcRecordType
 

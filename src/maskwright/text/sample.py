@@ -1,9 +1,9 @@
-"""A sample of a text's documents, for what learns from its words.
+"""Samples of a text, from which a vocabulary is learned.
 
 The sample is a function of the documents' text alone: the same documents give the same sample, in whatever files and
-order they come. Documents are ranked by a hash of their text, and the first ones are taken, as many as fit: of these
-half, a quarter and so on, as long as their different words are too many. Forgetting rare words instead costs Unigram
-4 % more tokens (docs/experiments.md). Long documents are ranked in pieces.
+order they come. Documents, and pieces of long ones, are ranked by a hash of their text, and the first ranks that fit
+are taken. If these have too many different words, half of the ranks are taken, then a quarter and so on. Forgetting
+rare words instead costs Unigram 4 % more tokens (docs/experiments.md).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from maskwright.core.console import human_bytes, progress, say
 from maskwright.core.errors import InputError, SourceError
@@ -44,8 +43,8 @@ class _Larger(Exception):
 
 
 def learn_from(sources: Sources, max_bytes: int, learn: Callable[[Iterator[Piece]], Learned]) -> Learned:
-    """What `learn` makes of the text, or of a sample where the text has over `max_bytes` or `learn` raises
-    `TooManyWords`. At least one piece is taken.
+    """Returns `learn` of the text, or of a sample if the text has over `max_bytes` or `learn` raises `TooManyWords`. A
+    sample has one piece or more.
 
     Raises `InputError` for `max_bytes` above `LARGEST`, `SourceError` for a text without documents."""
     if max_bytes > LARGEST:
@@ -54,7 +53,10 @@ def learn_from(sources: Sources, max_bytes: int, learn: Callable[[Iterator[Piece
     if sum(sources.sizes) <= max_bytes:
         with suppress(_Larger, TooManyWords):
             return learn(_all(sources, max_bytes))
-    reached = _bytes_of_ranks(sources).cumsum()
+    sizes = np.zeros(RANKS, np.int64)  # bytes of the pieces of each rank
+    for rank, piece_bytes, _ in _ranked(sources, "text"):
+        sizes[rank] += piece_bytes
+    reached = sizes.cumsum()
     ranks = int(np.searchsorted(reached, max(max_bytes, reached[reached > 0][0]), side="right"))
     why = "--max-bytes"
     while True:
@@ -62,7 +64,7 @@ def learn_from(sources: Sources, max_bytes: int, learn: Callable[[Iterator[Piece
             taken, size = human_bytes(reached[ranks - 1]), human_bytes(reached[-1])
             say(f"learning from {taken} of {size} of text ({why}): documents chosen by a hash of their text")
         with suppress(TooManyWords):
-            return learn(_of_ranks(sources, ranks))
+            return learn(piece for rank, _, piece in _ranked(sources, "sample") if rank < ranks)
         ranks, why = ranks // 2, "too many different words"
 
 
@@ -73,18 +75,6 @@ def _all(sources: Sources, max_bytes: int) -> Iterator[Piece]:
         if taken > max_bytes:
             raise _Larger
         yield piece
-
-
-def _bytes_of_ranks(sources: Sources) -> NDArray[np.int64]:
-    """[RANKS]: bytes of the pieces of each rank."""
-    sizes = np.zeros(RANKS, np.int64)
-    for rank, size, _ in _ranked(sources, "text"):
-        sizes[rank] += size
-    return sizes
-
-
-def _of_ranks(sources: Sources, ranks: int) -> Iterator[Piece]:
-    return (piece for rank, _, piece in _ranked(sources, "sample") if rank < ranks)
 
 
 def _ranked(sources: Sources, label: str) -> Iterator[tuple[int, int, Piece]]:
@@ -112,5 +102,5 @@ def _pieces_of(text: str) -> Iterator[tuple[int, int, Piece]]:
 
 
 def _rank(key: bytes) -> int:
-    """Of other bytes than those that say whether a document is held out."""
+    """From other bytes of the key than the train/valid split."""
     return int.from_bytes(key[8:12], "little") % RANKS

@@ -14,7 +14,8 @@ from maskwright.core.console import warn
 from maskwright.core.errors import InputError
 from maskwright.text.sample import MAX_BYTES, learn_from
 from maskwright.text.sources import Sources
-from maskwright.text.tokenizer import BERT
+from maskwright.text.special_tokens import BERT
+from maskwright.text.tokenizer import wordpiece_of, write_files
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
 SequenceKind = Literal["characters", "kmer"]
@@ -34,18 +35,17 @@ def make_tokenizer(
     kmer: int = 6,
     max_bytes: int = MAX_BYTES,
 ) -> Vocabulary:
-    """Writes a tokenizer of letters. `characters`: each is a token; without an alphabet, those of the text, or of a
-    sample of `max_bytes` of a larger one. `kmer`: a token is `kmer` plain letters in a row, or any other letter, or one
-    of those left over; tokens do not overlap. The case of an alphabet's letters does not matter.
+    """Writes a tokenizer of letters. Raises `InputError` for a vocabulary that is too large.
 
-    Raises `InputError` for a vocabulary that is too large.
-    """
+    `characters`: a token is a letter of the alphabet; without one, of the text, or of a sample of `max_bytes` of a
+    larger text. `kmer`: a token is `kmer` plain letters in a row, or a single letter where that is not possible; tokens
+    do not overlap. The case of an alphabet's letters does not matter."""
     if os.path.exists(os.path.join(folder, "tokenizer.json")):
         raise InputError("already holds a tokenizer", where=folder, fix="choose another folder, or delete it first")
     if kind == "kmer" and alphabet is None:
         raise InputError("--kind kmer needs an alphabet", fix="give --alphabet dna or protein")
     counts = learn_from(
-        sources, max_bytes, lambda pieces: _letters(one.text.upper() if alphabet else one.text for one in pieces)
+        sources, max_bytes, lambda pieces: _letters(piece.text.upper() if alphabet else piece.text for piece in pieces)
     )
     singles = [*LETTERS[alphabet], *AMBIGUOUS[alphabet]] if alphabet else sorted(counts)
     foreign = {letter: count for letter, count in counts.items() if letter not in set(singles)}
@@ -72,29 +72,21 @@ def _letters(texts: Iterable[str]) -> Counter[str]:
 
 
 def _write(folder: str, tokens: list[str], alphabet: Alphabet | None, pattern: str) -> None:
-    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 
-    vocab = {token: index for index, token in enumerate([*BERT.values(), *tokens])}
-    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token=BERT["unk"]))
+    tokenizer = wordpiece_of({token: index for index, token in enumerate([*BERT.values(), *tokens])})
     if alphabet:
         letters = sorted({*LETTERS[alphabet], *AMBIGUOUS[alphabet]} - {"*", "-"})
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(one.lower(), one) for one in letters])
+        capitals = [normalizers.Replace(letter.lower(), letter) for letter in letters]
+        tokenizer.normalizer = normalizers.Sequence(capitals)
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(f"(?m:{pattern})"), "isolated")
     tokenizer.decoder = decoders.Fuse()
-    tokenizer.add_special_tokens(list(BERT.values()))
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0",
-        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[(token, vocab[token]) for token in (BERT["bos"], BERT["eos"])],
-    )
     names = {"cls_token": "bos", "sep_token": "eos", "pad_token": "pad", "unk_token": "unk", "mask_token": "mask"}
     special = {key: BERT[role] for key, role in names.items()}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", **special, "clean_up_tokenization_spaces": False}
     files = {
         "tokenizer_config.json": json.dumps(config, indent=2),
         "special_tokens_map.json": json.dumps(special, indent=2),
-        "tokenizer.json": tokenizer.to_str(pretty=True),  # last: with it, the folder is whole
+        "tokenizer.json": tokenizer.to_str(pretty=True),
     }
-    for name, text in files.items():
-        with storage.atomic_writer(os.path.join(folder, name)) as file:
-            file.write(text.encode())
+    write_files(folder, files)

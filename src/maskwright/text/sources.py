@@ -1,12 +1,12 @@
 """Files to documents: plain text in three layouts, JSON lines, Parquet, CSV and TSV, each also gzip or zstd.
 
-Reading is strict unless told otherwise: a byte that is not UTF-8 stops with file, line and column. Nothing in a
-document is changed but line ends, a byte-order mark and outer white space.
+Reading is strict by default: a byte that is not UTF-8 is an error with file, line and column. Documents keep everything
+but line ends, a byte-order mark and outer white space.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from typing import BinaryIO, Literal
@@ -45,14 +45,14 @@ OnBadInput = Literal["error", "replace", "skip"]
 
 TEXT_ENDINGS = (".txt", ".text", ".md", ".rst")
 TABLE_ENDINGS = tuple(kind for kind in TABLES if kind != ".json")
-"""A .json is read whole, and lies in many a folder of text that it describes."""
+"""Without .json, which is read whole, and describes the text in many folders."""
 ENDINGS = (*TEXT_ENDINGS, *TABLE_ENDINGS, *WARC_ENDINGS, *SEQUENCE_ENDINGS)
 SPLITTABLE = (*JSON_LINES, *TEXT_ENDINGS)
-"""Files whose documents end where a line ends, so that one can be read from the middle on."""
+"""Files whose documents end where a line ends, so that reading may begin in the middle."""
 
 
 def file_kind(location: str) -> str:
-    """Ending without compression: `a/b.jsonl.zst` -> `.jsonl`. Empty when it is none that can be read."""
+    """The ending without compression: `a/b.jsonl.zst` -> `.jsonl`; empty for a kind that cannot be read."""
     kind = ending(location)
     return kind if kind in ENDINGS else ""
 
@@ -62,8 +62,8 @@ class Sources:
 
     `patterns`: paths, folders, globs, URLs. `text_column`: key (JSON lines), column name (Parquet, CSV), or a 0-based
     number for a CSV without a header line. `on_bad_input`: `error` raises `SourceError`; `replace` puts U+FFFD for
-    bytes that are not UTF-8; `skip` leaves the faulty line, record or file out. `on_fault` gets each fault that does
-    not raise. `letters`: what becomes of those in FASTA and FASTQ.
+    bytes that are not UTF-8; `skip` drops the faulty line, record or file. `on_fault` gets each fault that does not
+    raise. `letters`: of FASTA and FASTQ.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Sources:
         self.layout: Layout = self.guess.layout if self.guess else "file" if layout == "auto" else layout
         self.bytes_read = 0
         self.span: Span | None = None
-        """Of the only file, if it is not read in full: see `SPLITTABLE`."""
+        """The part of the only file that is read; None for all files in full. See `SPLITTABLE`."""
 
     def _watch(self, position: Callable[[], int]) -> None:
         self._position = position
@@ -108,7 +108,7 @@ class Sources:
 
     @property
     def packages(self) -> list[str]:
-        """Those that read the files with us."""
+        """Packages that the files need to be read."""
         kinds = {file_kind(name) for name in self.files}
         packed = any(storage.without_query(name).lower().endswith(".zst") for name in self.files)
         return [
@@ -116,27 +116,30 @@ class Sources:
             *(["pyarrow"] if packed or ".parquet" in kinds else []),
         ]
 
+    def _sample(self, kinds: Sequence[str]) -> list[str]:
+        """The files of these kinds from which something is guessed."""
+        files = [(name, size) for name, size in zip(self.files, self.sizes, strict=True) if file_kind(name) in kinds]
+        return [files[index][0] for index in looked_at([size for _, size in files])]
+
     def _look(self) -> Guess | None:
-        """None where there is no plain text to look at."""
+        """The guessed layout; None without plain text."""
         beginnings = []
-        plain = [index for index, name in enumerate(self.files) if file_kind(name) in TEXT_ENDINGS]
-        for number in looked_at([self.sizes[index] for index in plain]):
-            name = self.files[plain[number]]
+        for name in self._sample(TEXT_ENDINGS):
             with open_text(name) as stream:
                 beginnings.append(b"".join(guarded(name, blocks(stream), 1))[:PEEK_BYTES])
         return guess_layout(beginnings) if beginnings else None
 
     @cached_property
     def notes(self) -> list[str]:
-        """What is guessed: the layout, and each delimiter but the comma at its first of up to 20 .csv files."""
-        tables = [index for index, name in enumerate(self.files) if file_kind(name) == ".csv"]
-        found: dict[str, str] = {}
-        for index in looked_at([self.sizes[table] for table in tables]):
-            # Whoever reads on is told what is wrong in the file.
-            with suppress(SourceError), self._open_table(self.files[tables[index]], lambda _: True) as table:
-                found.setdefault(table.delimiter, table.note)
+        """Sentences on the guessed layout, and on each guessed delimiter but the comma, with the first file of a sample
+        that has it."""
+        by_delimiter: dict[str, str] = {}
+        for name in self._sample([".csv"]):
+            # An error in the file is reported when it is read.
+            with suppress(SourceError), self._open_table(name, lambda _: True) as table:
+                by_delimiter.setdefault(table.delimiter, table.note)
         layout = [] if self.guess is None else [str(self.guess)]
-        return layout + [note for note in found.values() if note]
+        return layout + [note for note in by_delimiter.values() if note]
 
     def __iter__(self) -> Iterator[Document]:
         done = 0
@@ -153,13 +156,13 @@ class Sources:
             except OtherEncoding as error:  # comes before the first document
                 if self.on_bad_input != "skip":
                     raise
-                if not (self.span and self.span.begin):  # who reads the file's first part tells of it
+                if not (self.span and self.span.begin):  # it is reported with the file's first part
                     self.tell(Fault("other_encoding", error.where or name, error.what, error.fix or ""))
             done += size
             self.bytes_read = done
 
     def _handle(self, fault: Fault) -> bool:
-        """The `FaultHandler` of these files. What is not UTF-8 can be replaced, and nothing else."""
+        """The `FaultHandler` of these files. Only bytes that are not UTF-8 can be replaced."""
         replaceable = fault.kind == "encoding"
         if self.on_bad_input == "error" or (self.on_bad_input == "replace" and not replaceable):
             fix = f"{fault.fix}, or --on-bad-input {'replace or skip' if replaceable else 'skip'}"
@@ -214,7 +217,8 @@ class Sources:
 
     def _sentences(self, name: str, stream: BinaryIO) -> Iterator[Document]:
         sentences: list[str] = []
-        start, size, passing = 1, 0, False  # size: of what earlier blocks have of a document; passing: of one left out
+        # `size`: characters of the document in earlier blocks. `passing`: whether its rest is skipped.
+        start, size, passing = 1, 0, False
         for first, lines in line_blocks(name, stream, self._handle, self.span):
             lines = [*map(str.strip, lines), ""]
             begin = 0
@@ -238,7 +242,7 @@ class Sources:
 
     @property
     def _is_numbered(self) -> bool:
-        """Whether the text's column is a number, of CSV and TSV without a header line."""
+        """Whether the text column is a number: then CSV and TSV have no header line."""
         return self.text_column.isascii() and self.text_column.isdigit()
 
     def _open_table(self, name: str, handle: FaultHandler) -> AbstractContextManager[Table]:
@@ -260,7 +264,7 @@ class Sources:
                     self._handle(Fault("record", f"{name}:{number}", what, "name it with --text-column"))
 
     def _text(self, value: object, table: Table, number: int) -> str:
-        """A record's text. A null is an empty one; anything else that is not text is a fault."""
+        """A record's text; empty for a null, and for any other value that is not text, which is a fault."""
         if isinstance(value, str):
             text = value.strip().replace("\r\n", "\n")
             return text if text.isascii() else whole_characters(text, f"{table.name}:{number}", self._handle)

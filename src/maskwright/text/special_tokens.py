@@ -1,8 +1,9 @@
-"""Which token of a tokenizer begins a row, ends it, pads it, hides a token: read from the tokenizer, never prescribed.
+"""Special tokens by role: begin of a row, its end, padding, mask, unknown. They are read from the tokenizer, never
+prescribed.
 
-A role is named by `tokenizer_config.json` and `special_tokens_map.json`, else by the template of `tokenizer.json` that
-frames a text (`transformers` puts a text into that template, so a name that contradicts it is refused), else by a
-well-known name among the tokens, which is how `transformers`' own classes have it.
+A role's token is the one that `tokenizer_config.json` or `special_tokens_map.json` names, else the one in the template
+of `tokenizer.json`, else a well-known name among the tokens, as with the classes of `transformers`. A name that
+contradicts the template is refused, since `transformers` frames texts by the template.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 from maskwright.core import storage
 from maskwright.core.errors import TokenizerError
 
+ROBERTA = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
+BERT = {"pad": "[PAD]", "unk": "[UNK]", "bos": "[CLS]", "eos": "[SEP]", "mask": "[MASK]"}
 CONFIG_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 KEYS = {
     "bos": ("cls_token", "bos_token"),
@@ -21,7 +24,7 @@ KEYS = {
     "unk": ("unk_token",),
     "mask": ("mask_token",),
 }
-"""What those files call each role, the first one first: rows are `[CLS] … [SEP]` where there are both."""
+"""Keys of those files by role, the preferred one first: rows are `[CLS] … [SEP]` where there are both."""
 WELL_KNOWN = {
     "bos": ("<s>", "[CLS]", "<cls>", "<bos>"),
     "pad": ("<pad>", "[PAD]"),
@@ -35,9 +38,9 @@ Frame = tuple[str, str]
 
 
 def special_tokens(content: dict[str, Any], tokens: dict[str, int], path: str, folder: str | None) -> dict[str, str]:
-    """{role: token} of a `tokenizer.json`'s `content`, of which only `unk` may be absent. Raises `TokenizerError`.
+    """{role: token} for the `content` of a `tokenizer.json`. Only `unk` may be absent. Raises `TokenizerError`.
 
-    `tokens`: all of them, with their ids. `folder`: where the files beside it are; None for a file alone.
+    `tokens`: all tokens and their ids. `folder`: of the files beside it; None for a file alone.
     """
     named = _named(folder) if folder else {}
     frame = _frame(content.get("post_processor"), tokens, path)
@@ -74,7 +77,7 @@ def _missing(role: str, path: str) -> TokenizerError:
 
 
 def _well_known(role: str, tokens: dict[str, int], added: set[str], path: str) -> str | None:
-    """Added tokens go first: Gemma's vocabulary has `<s>` and `</s>` too, for HTML."""
+    # Added tokens go first: Gemma's vocabulary has `<s>` and `</s>` too, for HTML.
     known = [name for name in WELL_KNOWN[role] if name in tokens]
     names = [name for name in known if name in added] or known
     if len(names) > 1 and role != "unk":  # of which the model says its own
@@ -84,7 +87,7 @@ def _well_known(role: str, tokens: dict[str, int], added: set[str], path: str) -
 
 
 def _named(folder: str) -> dict[str, str]:
-    """What the files beside `tokenizer.json` say of the keys in `KEYS`. Raises `TokenizerError` if they disagree."""
+    """{key: token} of the files beside `tokenizer.json`. Raises `TokenizerError` if they disagree."""
     found: dict[str, str] = {}
     for name in CONFIG_FILES:
         path = os.path.join(folder, name)
@@ -107,10 +110,10 @@ def _named(folder: str) -> dict[str, str]:
 
 
 def _frame(post_processor: Any, tokens: dict[str, int], path: str) -> Frame | None:
-    """The tokens that the template puts before and after a single text; None where there is no template."""
+    """The template's tokens before and after a single text; None without a template."""
     try:
         around = _around(post_processor)
-        known = [one is None or tokens.get(one[0]) == one[1] for one in around]
+        is_known = [pair is None or tokens.get(pair[0]) == pair[1] for pair in around]
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError):
         raise TokenizerError("has a post_processor that cannot be read", where=path, fix=SAVE_AGAIN) from None
     if not around:
@@ -118,23 +121,23 @@ def _frame(post_processor: Any, tokens: dict[str, int], path: str) -> Frame | No
     place = around.index(None) if None in around else 0
     before, after = around[:place], around[place + 1 :]
     if len(before) != 1 or len(after) != 1 or before[0] is None or after[0] is None:
-        shown = " ".join("TEXT" if one is None else one[0] for one in around)
+        shown = " ".join("TEXT" if pair is None else pair[0] for pair in around)
         what = f"its template makes '{shown}' of a text, and not one token before and one after it"
         fix = (
             "set a template with `tokenizers.processors.TemplateProcessing` as `tokenizer.backend_tokenizer."
             "post_processor`, and save the folder again"
         )
         raise TokenizerError(what, where=path, fix=fix)
-    for (token, index), right in ((before[0], known[0]), (after[0], known[-1])):
-        if not right:
+    for (token, index), agrees in ((before[0], is_known[0]), (after[0], is_known[-1])):
+        if not agrees:
             what = f"its template says that {token} is id {index}, its vocabulary has {tokens.get(token, 'none')}"
             raise TokenizerError(what, where=path, fix=SAVE_AGAIN)
     return before[0][0], after[0][0]
 
 
 def _around(step: Any) -> list[tuple[str, int] | None]:
-    """(token, id) of each special token that a post-processor puts around a single text, which is None itself. Empty
-    where it adds none."""
+    """(token, id) of each special token that a post-processor puts around a single text, and None for the text. Empty
+    if it adds none."""
     kind = step.get("type") if isinstance(step, dict) else None
     if kind == "Sequence":
         return next((found for part in step["processors"] if (found := _around(part))), [])

@@ -29,9 +29,9 @@ Lines = Iterator[tuple[int, str]]
 JSON_LINES = (".jsonl", ".ndjson")
 TABLES = (".csv", ".tsv", *JSON_LINES, ".json", ".parquet")
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
-"""Those that are looked for in .csv, in this order."""
+"""Delimiters that .csv may have, tried in this order."""
 HEAD_LINES = 20
-"""By so many lines a delimiter is told."""
+"""Lines from which a delimiter is guessed."""
 LARGEST_CELL = 1 << 30
 """Characters; Python's own limit is 131,072."""
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -40,18 +40,18 @@ OBJECTS = 'write an object such as {"text": …} on each line'
 
 @dataclass(frozen=True)
 class Table:
-    """One open file: its columns, and its records."""
+    """An open file's columns and records."""
 
     name: str
     columns: list[Column] = field(default_factory=list)
-    """Of CSV and TSV without a header line, their numbers from 0; of JSON, the keys of the first record."""
+    """Names. For CSV and TSV without a header line, numbers from 0; for JSON, the keys of the first record."""
     read: Callable[[list[Column]], Records] = lambda _: iter(())
     counted: Counted = "line"
-    """What the records' numbers count."""
+    """Unit of the records' numbers."""
     header: str = ""
-    """Where the columns are named: the file, or a line of it. Empty for a file without records."""
+    """The file, or the line of it, that names the columns; empty for a file without records."""
     delimiter: str = ""
-    """Of CSV and TSV, whose columns alone can have numbers."""
+    """For CSV and TSV. Only their columns can have numbers."""
 
     @property
     def is_empty(self) -> bool:
@@ -64,7 +64,7 @@ class Table:
 
     @property
     def note(self) -> str:
-        """What was decided for the user, in a sentence; empty where nothing was."""
+        """A sentence on a guessed delimiter; empty if none was guessed."""
         is_guess = ending(self.name) == ".csv" and self.delimiter not in ("", ",")
         return f"{self.name}: columns are separated by {DELIMITERS[self.delimiter]}s" if is_guess else ""
 
@@ -74,8 +74,8 @@ class Table:
             raise SourceError(f"has no column {column!r} (columns: {listed(self.columns)})", where=self.header, fix=fix)
 
     def rows(self, columns: list[Column] | None = None) -> Records:
-        """Numbered records of `columns`, by default of all. A cell of CSV is a `str`. A record of JSON holds what it
-        holds: more, or less. To be called once. Raises `SourceError` for a column that is there twice."""
+        """Numbered records of `columns`, by default of all. Cells of CSV are `str`; records of JSON may have more or
+        fewer keys. To be called once. Raises `SourceError` for a column that is there twice."""
         wanted = self.columns if columns is None else columns
         for column in wanted:
             if self.columns.count(column) > 1:  # the last one would silently win
@@ -98,14 +98,15 @@ def open_table(
 ) -> Iterator[Table]:
     """The file `name`, of one of the kinds in `TABLES`.
 
-    `has_header`: whether CSV and TSV begin with a line of names; one of the numbers 0, 1 … is always taken for that.
-    `watch` gets what tells how many of the file's bytes were read. `span`: of JSON lines, what is read of them. Raises
-    `SourceError`, and for a faulty record or line what `handle` raises.
-    """
+    `has_header`: whether CSV and TSV begin with a line of names; a line of the numbers 0, 1 … always is one. `watch`
+    gets a function that returns the bytes read. `span`: the part of JSON lines that is read. Raises `SourceError`, and
+    for a faulty record or line the handler's error."""
     kind = ending(name)
     if kind == ".parquet":
         with open_parquet(name) as (file, names):
-            yield Table(name, [*names], lambda some: parquet_records(name, file, some, handle, watch), "record", name)
+            yield Table(
+                name, [*names], lambda columns: parquet_records(name, file, columns, handle, watch), "record", name
+            )
         return
     with open_text(name, watch, span) as stream:
         lines = lines_of(name, stream, handle, span)
@@ -147,8 +148,8 @@ def _csv_table(name: str, kind: str, lines: Lines, handle: FaultHandler, has_hea
 
 
 def _delimiter(head: list[str], has_header: bool) -> str:
-    """Of the first lines, which parts them all into as many columns, two at least; without that, which parts the header
-    line. A comma where none does, and for one line without a header: that may be a text with semicolons."""
+    """The delimiter that gives all `head` lines the same number of columns, two or more; else one that parts the header
+    line; else the comma. A single line without a header gets the comma too: it may be a text with semicolons."""
     csv.field_size_limit(LARGEST_CELL)
     widths: dict[str, list[int]] = {}
     for mark in DELIMITERS:
@@ -162,10 +163,9 @@ def _delimiter(head: list[str], has_header: bool) -> str:
 
 
 def _csv_rows(name: str, lines: Lines, delimiter: str, kind: str) -> Iterator[tuple[int, list[str]]]:
-    """(line at which it begins, cells) of each row that is not empty.
+    """(first line, cells) of each row that is not empty. Raises `SourceError` for a row whose quotes do not fit.
 
-    CSV has quotes as RFC 4180. TSV has none, as its registration says and as GLUE's files are: there a quote is a
-    character. Raises `SourceError` for a row whose quotes do not fit."""
+    CSV has quotes as in RFC 4180. In TSV a quote is a character, by its registration and in GLUE's files."""
     csv.field_size_limit(LARGEST_CELL)
     start, line = 0, ""
 
@@ -198,14 +198,14 @@ def _csv_rows(name: str, lines: Lines, delimiter: str, kind: str) -> Iterator[tu
 
 
 def _are_numbers(header: Sequence[str]) -> bool:
-    """Whether it is the header that pandas writes for columns without names: 0, 1 … and an empty name for the index."""
+    """Whether this is pandas' header of columns without names: 0, 1 … and an empty name for the index."""
     names = header[1:] if header[0] == "" else header
     return [*names] == [str(number) for number in range(len(names))] and bool(names)
 
 
 def _ragged(width: int, first: int, delimiter: str, kind: str) -> tuple[str, str]:
-    """What is wrong with a row that has not as many columns as the first, and the fix. Most often a quote, a delimiter
-    or a line end in it was meant otherwise."""
+    """(error, fix) of a row with another number of columns than the first. Most often a quote, a delimiter or a line
+    end in it was meant as text."""
     what = f"has {several(width, 'column')}, the first row has {first}"
     if kind == ".tsv":
         return what, "repair the row: no cell holds a tab, and a quote is an ordinary character"
@@ -216,7 +216,7 @@ def _ragged(width: int, first: int, delimiter: str, kind: str) -> tuple[str, str
 
 
 class _Twice(ValueError):
-    """A key that an object has twice: the last value would silently win."""
+    """An object has a key twice: the last value would silently win."""
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -227,8 +227,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _told(error: Exception) -> str:
-    """What the user is told of an error of `json`. It raises `ValueError` for a number of over 4,300 digits."""
+def _message(error: Exception) -> str:
+    """The user's message for an error of `json`, which raises `ValueError` for a number of over 4,300 digits."""
     if isinstance(error, _Twice):
         return f"has several keys '{error}'"
     detail = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply, or a number is too long"
@@ -244,7 +244,7 @@ def _json_table(name: str, text: str, handle: FaultHandler) -> Table:
         found, end = json.JSONDecoder(object_pairs_hook=_once).raw_decode(text, begin)
     except (ValueError, RecursionError) as error:
         where = f"{name}:{getattr(error, 'lineno', 1)}"
-        raise SourceError(_told(error), where=where, fix=COPY_AGAIN) from None
+        raise SourceError(_message(error), where=where, fix=COPY_AGAIN) from None
     if end < len(text):
         is_line = "\n" not in text[begin:end] and not text[end:].partition("\n")[0].strip()
         if is_line and isinstance(found, dict):
@@ -267,7 +267,7 @@ def _parsed(name: str, lines: Lines, handle: FaultHandler) -> Iterator[tuple[int
             try:
                 value = json.loads(line, object_pairs_hook=once)
             except (ValueError, RecursionError) as error:
-                handle(Fault("record", f"{name}:{number}", _told(error), OBJECTS))
+                handle(Fault("record", f"{name}:{number}", _message(error), OBJECTS))
             else:
                 once = None  # which takes time: the first record stands for all
                 yield number, value
@@ -290,8 +290,8 @@ def _table_of(name: str, values: Iterator[tuple[int, Any]], counted: Counted, ha
 
 
 def whole_characters(text: str, where: str, handle: FaultHandler) -> str:
-    """The text of a cell; empty when it is left out. JSON can spell half a surrogate pair (`\\ud800`), which no UTF-8
-    holds."""
+    """The text of a cell; empty if the handler drops it. JSON can spell half a surrogate pair (`\\ud800`), which UTF-8
+    cannot."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 from maskwright.core import storage
@@ -26,26 +27,25 @@ from maskwright.core.library_errors import is_panic
 from maskwright.text.bounds import require_bounded, require_quick
 from maskwright.text.sample import MAX_BYTES, Piece, learn_from
 from maskwright.text.sources import Sources
+from maskwright.text.special_tokens import BERT, ROBERTA
 from maskwright.text.vocabulary import TRAIN_ONE, Vocabulary, read_tokenizer, read_vocabulary, tokenizer_file
 from maskwright.text.word_counts import WordCounts
 
 TrainedKind = Literal["bpe", "wordpiece", "unigram"]
-ROBERTA = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
-BERT = {"pad": "[PAD]", "unk": "[UNK]", "bos": "[CLS]", "eos": "[SEP]", "mask": "[MASK]"}
 KEYS = {"bos": "bos", "eos": "eos", "cls": "bos", "sep": "eos", "unk": "unk", "pad": "pad"}
-"""What Hugging Face calls our roles."""
+"""Hugging Face's names of our roles."""
 FIRST_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 SMALLEST_VOCABULARY = len(FIRST_TOKENS) + 256 + 1
 LARGEST_ALPHABET = 1000
-"""Characters that WordPiece knows, as BERT's own; the others become `[UNK]`."""
+"""Most characters of a WordPiece vocabulary, as of BERT's own. Others become `[UNK]`."""
 LINES_CHARACTERS = 100_000
-"""Of a word that is handed to a trainer as often as it occurs, at once."""
+"""Text per call to a trainer, which gets each word as often as it occurs."""
 SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
 FILES = (
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"),
     *("vocab.txt", *SENTENCEPIECE),
 )
-"""What may lie beside `tokenizer.json`."""
+"""Files that may lie beside `tokenizer.json`."""
 
 
 def train_tokenizer(
@@ -59,12 +59,7 @@ def train_tokenizer(
     max_bytes: int = MAX_BYTES,
 ) -> Vocabulary:
     """Trains on the text, or on a sample of `max_bytes` of a larger one, and writes the folder. The same documents give
-    the same files.
-
-    Unigram's scores are rounded to 6 decimals for that: the library adds numbers up in an order that is never the same.
-
-    Raises `InputError` for a vocabulary that is too small, `SourceError` for a corpus without text.
-    """
+    the same files. Raises `InputError` for a vocabulary that is too small, `SourceError` for a corpus without text."""
     if vocab_size < SMALLEST_VOCABULARY:
         raise InputError(
             f"--vocab-size {vocab_size} is too small",
@@ -96,8 +91,8 @@ def train_tokenizer(
 
 
 def _steps(kind: TrainedKind, lowercase: bool) -> tuple[Any, Any]:
-    """The normalizer, or None, and what splits a text into words. Unigram has no normalizer: XLM-R's own is a table
-    that belongs to its files, and its class drops any other."""
+    """(normalizer or None, pre-tokenizer). Unigram has no normalizer: XLM-R's own is a table in its files, and its
+    class drops any other."""
     from tokenizers import normalizers, pre_tokenizers
 
     if kind == "bpe":
@@ -108,7 +103,7 @@ def _steps(kind: TrainedKind, lowercase: bool) -> tuple[Any, Any]:
 
 
 def split_by(normalizer: Any, splitter: Any) -> Callable[[str], Iterator[str]]:
-    """What gives the words of a text."""
+    """Returns the function that splits a text into words."""
 
     def words(text: str) -> Iterator[str]:
         return (word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text) if normalizer else text))
@@ -127,7 +122,7 @@ def _count(sources: Sources, max_bytes: int, normalizer: Any, splitter: Any) -> 
 
 
 def _train(tokenizer: Any, trainer: Any, words: dict[str, int]) -> None:
-    """The library takes no counts, only texts: each word is written as often as it occurs, a line each. No word of ours
+    """Trains on counts of words. The library takes only texts, so each word is a line, as often as it occurs. No word
     has a line feed."""
     from tokenizers import pre_tokenizers
 
@@ -161,32 +156,39 @@ def _train_bpe(words: dict[str, int], vocab_size: int, min_frequency: int) -> An
 
 
 def _train_wordpiece(words: dict[str, int], vocab_size: int, min_frequency: int, splitter: Any) -> Any:
-    """The characters are counted first, and given to the trainer in a fixed order: its own order is a hash map's."""
-    from tokenizers import Tokenizer, decoders, models, processors, trainers
+    from tokenizers import Tokenizer, decoders, models, trainers
 
     counts: Counter[str] = Counter()
     for word, count in words.items():
-        for one in word:
-            counts[one] += count
-    ranked = sorted(counts, key=lambda one: (-counts[one], one))
+        for character in word:
+            counts[character] += count
+    # The trainer gets the characters in a fixed order: its own is a hash map's.
+    ranked = sorted(counts, key=lambda character: (-counts[character], character))
     alphabet = sorted(ranked[: min(LARGEST_ALPHABET, vocab_size // 4)])
     if left_out := len(ranked) - len(alphabet):
         warn(f"{left_out:,} of the text's {len(ranked):,} characters, the rarest, become [UNK]")
-    inside = [one for one in alphabet if len(splitter.pre_tokenize_str(f"a{one}a")) == 1]
+    inside = [character for character in alphabet if len(splitter.pre_tokenize_str(f"a{character}a")) == 1]
 
     tokenizer = Tokenizer(models.WordPiece(unk_token=BERT["unk"]))
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,
-        special_tokens=[*BERT.values(), *alphabet, *(f"##{one}" for one in inside)],
+        special_tokens=[*BERT.values(), *alphabet, *(f"##{character}" for character in inside)],
         limit_alphabet=0,
         show_progress=False,
     )
     _train(tokenizer, trainer, words)
     # Anew, since the trainer has marked the characters as special.
-    vocab = tokenizer.get_vocab()
-    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token=BERT["unk"]))
+    tokenizer = wordpiece_of(tokenizer.get_vocab())
     tokenizer.decoder = decoders.WordPiece(prefix="##")
+    return tokenizer
+
+
+def wordpiece_of(vocab: dict[str, int]) -> Any:
+    """A WordPiece tokenizer with BERT's special tokens, which `vocab` has, and its template."""
+    from tokenizers import Tokenizer, models, processors
+
+    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token=BERT["unk"]))
     tokenizer.add_special_tokens(list(BERT.values()))
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
@@ -221,8 +223,9 @@ def _train_unigram(words: dict[str, int], vocab_size: int) -> Any:
 
 
 def _settled(found: list[list[Any]]) -> list[tuple[str, float]]:
-    """Pieces by falling score, the same each time. The trainer gives the least scores, 0.0001 apart, to rare characters
-    in the order of a hash map; here they have them in their own order."""
+    """(piece, score) by falling score, the same each time."""
+    # The library adds numbers up in an order that varies: scores are rounded. It gives rare characters the least
+    # scores, 0.0001 apart, in the order of a hash map: here they get them in their own order.
     scores = {piece: round(score, 6) for piece, score in found}
     low = min(scores.values(), default=0.0)
     steps = {piece: (score - low) / 1e-4 for piece, score in scores.items() if len(piece) == 1}
@@ -255,24 +258,28 @@ def _save(tokenizer: Any, folder: str, kind: TrainedKind, lowercase: bool) -> No
     files["tokenizer_config.json"] = json.dumps(config, indent=2)
     files["special_tokens_map.json"] = json.dumps(special, indent=2)
     files["tokenizer.json"] = json.dumps(content, indent=2, ensure_ascii=False)
-    for name, text in files.items():  # tokenizer.json last: with it, the folder is whole
+    write_files(folder, files)
+
+
+def write_files(folder: str, files: dict[str, str]) -> None:
+    """`files`: tokenizer.json last. With it, the folder is whole."""
+    for name, text in files.items():
         with storage.atomic_writer(os.path.join(folder, name)) as file:
             file.write(text.encode())
 
 
-def normalizer_of(description: dict[str, Any]) -> Any:
-    """The normalizer that a `tokenizer.json` describes, by itself."""
+@cache
+def normalizer_of(description: str) -> Any:
+    """The normalizer that this JSON of a `tokenizer.json` describes."""
     from tokenizers import Tokenizer
 
     model = {"type": "BPE", "vocab": {}, "merges": []}
-    return Tokenizer.from_str(json.dumps({"model": model, "normalizer": description})).normalizer
+    return Tokenizer.from_str(json.dumps({"model": model, "normalizer": json.loads(description)})).normalizer
 
 
 def load_tokenizer(location: str, *, special_tokens_are_text: bool) -> Any:
-    """A `tokenizers.Tokenizer`. `special_tokens_are_text`: `<mask>` in a corpus is spelt out, never the mask id.
-
-    Not through AutoTokenizer, which may rebuild the pipeline from the model's class and change ids.
-    """
+    """A `tokenizers.Tokenizer`. `special_tokens_are_text`: `<mask>` in a corpus is spelt out, never the mask id."""
+    # Not through AutoTokenizer, which may rebuild the pipeline from the model's class and change ids.
     path = tokenizer_file(location)
     content, vocabulary = read_tokenizer(location)
     wanted = _spelt_out(content, vocabulary) if special_tokens_are_text else content
@@ -291,8 +298,8 @@ def load_tokenizer(location: str, *, special_tokens_are_text: bool) -> Any:
 
 
 def parsed(content: dict[str, Any], path: str, *, as_it_is: bool) -> Any:
-    """The `tokenizers.Tokenizer` of `content`, which neither pads nor cuts. `as_it_is`: `content` is what the file
-    `path` holds. Raises `TokenizerError`."""
+    """The `tokenizers.Tokenizer` of `content`, without padding and truncation. `as_it_is`: the file `path` has this
+    very content. Raises `TokenizerError`."""
     from tokenizers import Tokenizer
 
     require_bounded(content, path)
@@ -312,7 +319,7 @@ def parsed(content: dict[str, Any], path: str, *, as_it_is: bool) -> Any:
 
 @contextmanager
 def no_panic(location: str) -> Iterator[None]:
-    """What the library's Rust side breaks off with is no `Exception`, and no other process can read it."""
+    """Raises `TokenizerError` for a panic of the library's Rust side, which is no `Exception` and cannot be pickled."""
     try:
         yield
     except BaseException as error:
@@ -323,8 +330,9 @@ def no_panic(location: str) -> Iterator[None]:
 
 
 def _spelt_out(content: dict[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
-    """Unigram has special tokens among its pieces, with the best of scores, so `<s>` in a text would become one. With a
-    space before it no text has it: spaces are ▁ by then."""
+    """`content` in which special tokens of a text are text for Unigram too."""
+    # Unigram has special tokens among its pieces, with the best scores. A leading space makes these pieces unreachable,
+    # since a text's spaces are ▁ by then.
     if vocabulary.kind != "unigram":
         return content
     special = vocabulary.special
@@ -353,7 +361,7 @@ def copy_tokenizer(source: str, folder: str) -> None:
 
 @dataclass
 class Inspection:
-    """How a tokenizer does on a text. Fertility: tokens a whitespace-separated word; 1.0 would be a word a token."""
+    """A tokenizer's figures on a text. Fertility: tokens per whitespace-separated word; 1.0 would be a token a word."""
 
     kind: str
     vocabulary: int
@@ -366,7 +374,7 @@ class Inspection:
     bytes_per_token: float
     unknown_tokens: int
     unused_tokens: int
-    """Ids that this text never used."""
+    """Ids that this text does not use."""
     samples: list[list[str]]
 
 

@@ -1,4 +1,5 @@
-"""What training needs to know of a tokenizer, read from its JSON files without any tokenizer library."""
+"""A tokenizer's kind, special ids, beginnings of words and fingerprint, read from its JSON files without a tokenizer
+library."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from maskwright.text.vocabulary_files import files_of, made_from
 Kind = Literal["byte_level_bpe", "wordpiece", "unigram", "sentencepiece_bpe"]
 TRAIN_ONE = "train one with `maskwright tokenizer train`"
 LARGEST_VOCABULARY = 2**22
-"""Four times the largest in use; tables of this size are made at once, so a wild id would take all memory."""
+"""Four times the largest in use. Tables have this size, so a wild id would take all memory."""
 DEEPEST = 100
 """Steps inside steps; real tokenizers have one or two."""
 # Byte-level BPE spells these bytes with visible stand-ins: space, tab, line feed, carriage return.
@@ -35,22 +36,22 @@ class Vocabulary:
     size: int
     """Number of ids."""
     bos: int
-    """What stands at a row's begin: `<s>`, `[CLS]`, `<bos>`."""
+    """Begins a row: `<s>`, `[CLS]`, `<bos>`."""
     pad: int
     eos: int
-    """What stands at a row's end: `</s>`, `[SEP]`, `<eos>`."""
+    """Ends a row: `</s>`, `[SEP]`, `<eos>`."""
     unk: int | None
-    """None for a tokenizer that can spell everything, or leaves out what it cannot."""
+    """None for a tokenizer that spells everything, or drops what it cannot spell."""
     mask: int
     mask_token: str
-    """How a user writes the mask: `<mask>`, `[MASK]`."""
+    """The mask in text: `<mask>`, `[MASK]`."""
     special: frozenset[int]
-    """Every id that is never predicted, masked or drawn: the five above and any other special added token."""
+    """Ids that are never predicted, masked or drawn: the five above and any other special added token."""
     word_start: tuple[bool, ...]
     """Per id, whether it begins a word; see `_begins_word`."""
     byte_length: tuple[int, ...]
-    """Per id, the bytes of text that it stands for; -1 for special tokens, which stand for none or for any, and for all
-    ids where the text is normalized or white space is lost."""
+    """Per id, its bytes of text; -1 for special tokens, and for all ids where the text is normalized or white space is
+    lost."""
     fingerprint: str
     """sha256 of tokens, merges and splitting rules: equal for files that give equal ids, however they are written."""
 
@@ -61,8 +62,8 @@ def has_tokenizer(folder: str) -> bool:
 
 
 def tokenizer_file(location: str) -> str:
-    """`tokenizer.json` of a folder, the file itself, or one that is made from an older folder's vocabulary and lies
-    elsewhere. Raises `TokenizerError` when there is none."""
+    """The path of the `tokenizer.json`: in the folder `location`, `location` itself, or made in the cache from an older
+    folder's files. Raises `TokenizerError` if there is none."""
     path = os.path.join(location, "tokenizer.json") if os.path.isdir(location) else location
     if not os.path.exists(location):
         raise TokenizerError("no such folder", where=location, fix=how_to_get(location))
@@ -80,15 +81,15 @@ def read_vocabulary(location: str) -> Vocabulary:
 
 
 def read_tokenizer(location: str) -> tuple[dict[str, Any], Vocabulary]:
-    """The file's content, not to be changed, and what it means. Raises `TokenizerError`.
+    """(the file's content, not to be changed; its vocabulary). Raises `TokenizerError`.
 
-    The last file read is remembered while it stays as it is: one of 50,000 tokens takes a quarter of a second.
+    The last files are cached while they stay as they are: 50,000 tokens take a quarter of a second to read.
     """
     path = tokenizer_file(location)
     folder = location if os.path.isdir(location) else None
     beside = [os.path.join(location, name) for name in CONFIG_FILES] if folder else []
     status = [os.stat(name) for name in [path, *beside] if os.path.exists(name)]
-    return _read(path, folder, *(number for one in status for number in (one.st_mtime_ns, one.st_size, one.st_ino)))
+    return _read(path, folder, tuple((file.st_mtime_ns, file.st_size, file.st_ino) for file in status))
 
 
 def token_ids(location: str) -> dict[str, int]:
@@ -100,14 +101,14 @@ def token_ids(location: str) -> dict[str, int]:
 
 def token_strings(location: str) -> list[str]:
     """The token of each id, as the tokenizer's files spell it; empty for an id without one."""
-    found = [""] * read_vocabulary(location).size
+    strings = [""] * read_vocabulary(location).size
     for token, index in token_ids(location).items():
-        found[index] = token
-    return found
+        strings[index] = token
+    return strings
 
 
 @lru_cache(maxsize=2)
-def _read(path: str, folder: str | None, *_changes: int) -> tuple[dict[str, Any], Vocabulary]:
+def _read(path: str, folder: str | None, _: tuple[tuple[int, ...], ...]) -> tuple[dict[str, Any], Vocabulary]:
     content = storage.read_json(path)
     try:
         return content, _vocabulary_of(content, path, folder)
@@ -164,7 +165,7 @@ def _vocabulary_of(content: Any, path: str, folder: str | None) -> Vocabulary:
 
 
 def _kind(content: Any, path: str) -> tuple[Kind, str | None]:
-    """(kind, what stands for a space in tokens of the last two kinds). Raises `TokenizerError` for any other."""
+    """(kind, character for a space in tokens of the last two kinds). Raises `TokenizerError` for any other kind."""
     model = content.get("model") if isinstance(content, dict) else None
     if not isinstance(model, dict):
         raise TokenizerError("has no model", where=path, fix=TRAIN_ONE)
@@ -183,7 +184,7 @@ def _kind(content: Any, path: str) -> tuple[Kind, str | None]:
 
 
 def _type_of(model: dict[str, Any]) -> str:
-    """Older files do not name it."""
+    """The type of a model of an older file, which does not name it."""
     if "merges" in model:
         return "BPE"
     if isinstance(model.get("vocab"), list):
@@ -199,10 +200,10 @@ def _space_mark(step: dict[str, Any]) -> str | None:
 
 
 def _begins_word(token: str, kind: Kind, mark: str | None, model: dict[str, Any]) -> bool:
-    """WordPiece: all but continuations (`##`); Unigram and SentencePiece's BPE: what begins with ▁. Both are the words
-    of `transformers`' `word_ids()`, but for Gemma's tokenizer, to which a whole text is one word.
+    """WordPiece: all but continuations (`##`). Unigram and SentencePiece's BPE: tokens with a leading ▁. Both are the
+    words of `transformers`' `word_ids()`, but for Gemma's tokenizer, to which a whole text is one word.
 
-    Byte-level BPE: what begins with white space, so a word has the punctuation that follows it. There, `word_ids()`
+    Byte-level BPE: tokens with leading white space, so a word includes the punctuation that follows it. `word_ids()`
     has punctuation, digits and contractions apart.
     """
     if kind == "wordpiece":
@@ -213,7 +214,7 @@ def _begins_word(token: str, kind: Kind, mark: str | None, model: dict[str, Any]
 
 
 def _pieces(model: dict[str, Any], path: str) -> dict[str, int]:
-    """Tokens and ids. Unigram's are pairs of a token and its score, whose place is the id."""
+    """Tokens and ids. Unigram's vocabulary is a list of (token, score), whose indices are the ids."""
     vocab = model.get("vocab")
     if isinstance(vocab, dict):
         return dict(vocab)
@@ -224,7 +225,7 @@ def _pieces(model: dict[str, Any], path: str) -> dict[str, int]:
 
 
 def _own_unknown(model: dict[str, Any], tokens: dict[str, int], path: str) -> int | None:
-    """The id that text becomes for which there is no token, whatever the files call it."""
+    """The id of text without a token, whatever the files call it; None if the model has none."""
     named = model.get("unk_token")
     unknown = model.get("unk_id") if isinstance(model.get("vocab"), list) else tokens.get(str(named)) if named else None
     if unknown is None and named:
@@ -236,8 +237,9 @@ def _own_unknown(model: dict[str, Any], tokens: dict[str, int], path: str) -> in
 
 
 def none_is_text(location: str) -> bool:
-    """Whether an ordinary token of a model without `unk_token` is the word `None`. A run whose record does not say so
-    began when that word was read as the name of the unknown token, and so was never masked or predicted."""
+    """Whether a model without `unk_token` has the ordinary token `None`."""
+    # A run whose record does not say so began when that word was read as the name of the unknown token, and so was
+    # never masked or predicted.
     content, vocabulary = read_tokenizer(location)
     index = token_ids(location).get("None")
     return index is not None and index not in vocabulary.special and not content["model"].get("unk_token")
@@ -248,8 +250,8 @@ def _are(values: Any, kind: Any) -> bool:
 
 
 def steps(step: Any, depth: int = 0) -> list[dict[str, Any]]:
-    """A pre-tokenizer, normalizer or decoder and those inside it. Raises `RecursionError` beyond `DEEPEST`:
-    Python's own limit is another one once torch's compiler has been imported."""
+    """A pre-tokenizer, normalizer or decoder and those inside it. Raises `RecursionError` beyond `DEEPEST`."""
+    # Not left to Python's own limit, which torch's compiler changes.
     if depth > DEEPEST:
         raise RecursionError
     if not isinstance(step, dict):
@@ -260,12 +262,12 @@ def steps(step: Any, depth: int = 0) -> list[dict[str, Any]]:
 
 
 def ordinary_added_tokens(content: dict[str, Any], special: frozenset[int]) -> list[dict[str, Any]]:
-    """Added tokens of a `tokenizer.json` that stand for text; the special ones never come out of text."""
+    """Added tokens of a `tokenizer.json` that are text, not special."""
     return [token for token in content.get("added_tokens") or [] if token["id"] not in special]
 
 
 def prepends_space(content: dict[str, Any]) -> bool:
-    """Whether each text begins as after a space even where one is there already, as with Llama's first tokenizers."""
+    """Whether the tokenizer puts a space before each text, even before another one, as Llama's first ones do."""
     return any(step.get("type") == "Prepend" for step in steps(content.get("normalizer")))
 
 
@@ -281,7 +283,7 @@ def _fingerprint(content: dict[str, Any], kind: Kind, tokens: dict[str, int], sp
 
 
 def _rules(content: dict[str, Any], special: frozenset[int]) -> list[Any]:
-    """Everything else that decides ids, without what libraries write differently for the same behaviour."""
+    """Everything else that decides ids, in one spelling: libraries write the same behaviour differently."""
     model = content["model"]
     merges = [m if isinstance(m, str) else " ".join(m) for m in model.get("merges") or []]
     # Absent, null, false and "" mean the same in these.
@@ -301,7 +303,7 @@ def _rules(content: dict[str, Any], special: frozenset[int]) -> list[Any]:
 
 
 def _canonical(step: Any) -> Any:
-    """A normalizer's or pre-tokenizer's description, without what cannot change ids and with defaults spelt out."""
+    """A normalizer or pre-tokenizer with defaults spelt out, and without options that cannot change ids."""
     if isinstance(step, list):
         return [_canonical(part) for part in step]
     if not isinstance(step, dict):

@@ -1,7 +1,7 @@
-"""A `tokenizer.json` for a folder from before there were such files: `vocab.json` and `merges.txt` are RoBERTa's
-byte-level BPE, `vocab.txt` is BERT's WordPiece. It is made as the class of `transformers` makes its own from them.
+"""A `tokenizer.json` made from older files, as the class of `transformers` makes it: `vocab.json` and `merges.txt` are
+RoBERTa's byte-level BPE, `vocab.txt` is BERT's WordPiece.
 
-It is kept in `storage.cache_folder("tokenizers")`, beside copies of the files: the folder itself stays as it is.
+It lies in `storage.cache_folder("tokenizers")`, beside copies of the files. The folder itself stays as it is.
 """
 
 from __future__ import annotations
@@ -15,40 +15,29 @@ from typing import Any
 from maskwright.core import storage
 from maskwright.core.console import say
 from maskwright.core.errors import TokenizerError
-from maskwright.text.special_tokens import CONFIG_FILES, SAVE_AGAIN, WELL_KNOWN
+from maskwright.text.special_tokens import BERT, CONFIG_FILES, KEYS, ROBERTA, SAVE_AGAIN
 
 BPE_FILES, WORDPIECE_FILES, ADDED = ("vocab.json", "merges.txt"), ("vocab.txt",), "added_tokens.json"
 DEFAULTS = {
-    "BPE": {
-        "cls_token": "<s>",
-        "sep_token": "</s>",
-        "unk_token": "<unk>",
-        "pad_token": "<pad>",
-        "mask_token": "<mask>",
-    },
-    "WordPiece": {
-        "cls_token": "[CLS]",
-        "sep_token": "[SEP]",
-        "unk_token": "[UNK]",
-        "pad_token": "[PAD]",
-        "mask_token": "[MASK]",
-    },
+    kind: {keys[0]: names[role] for role, keys in KEYS.items()}
+    for kind, names in (("BPE", ROBERTA), ("WordPiece", BERT))
 }
-"""Names of the classes' special tokens, unless the files beside say otherwise."""
+"""The classes' special tokens, unless the files beside name others."""
 
 
 def files_among(names: Collection[str]) -> tuple[str, ...]:
-    """The files to make a `tokenizer.json` from; none if they are not there."""
+    """The names from which a `tokenizer.json` can be made; empty if some are absent."""
     return next((files for files in (BPE_FILES, WORDPIECE_FILES) if set(files) <= set(names)), ())
 
 
 def files_of(folder: str) -> tuple[str, ...]:
-    """`files_among` what a folder holds."""
+    """`files_among` the names in a folder."""
     return files_among(os.listdir(folder)) if os.path.isdir(folder) else ()
 
 
 def made_from(folder: str, names: tuple[str, ...]) -> str:
-    """The path of the `tokenizer.json`. Raises `TokenizerError` for files that it cannot be made from exactly."""
+    """Makes the `tokenizer.json` unless it is there, and returns its path. Raises `TokenizerError` for files that do
+    not decide it."""
     beside = [name for name in (*CONFIG_FILES, ADDED) if os.path.isfile(os.path.join(folder, name))]
     sums = [[name, storage.sha256_of_file(os.path.join(folder, name))] for name in (*names, *beside)]
     place = storage.cache_folder("tokenizers", storage.sha256_of(sums)[:16])
@@ -158,7 +147,7 @@ def _wordpiece(folder: str, config: dict[str, Any]) -> dict[str, Any]:
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "post_processor": {"type": "BertProcessing", "sep": [end, vocab[end]], "cls": [begin, vocab[begin]]},
         "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-        "model": {"type": "WordPiece", "unk_token": special.get("unk_token", WELL_KNOWN["unk"][1]), "vocab": vocab}
+        "model": {"type": "WordPiece", "unk_token": special.get("unk_token", BERT["unk"]), "vocab": vocab}
         | {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100},
     }
 

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 MOST_CHARACTERS = 20_000_000
-"""Of all different words together. A trainer takes some 120 bytes of memory for each."""
+"""Characters of all different words. A trainer takes some 120 bytes of memory for each."""
 PENDING_CHARACTERS, PENDING_PARTS = 64_000_000, 1_000_000
-"""Of texts that are not split yet, and how many different parts these may have."""
+"""Characters of texts that wait to be split, and the different parts among them."""
 SPACE = re.compile(r"(?<=\S)(?= \S)")
 """Before a single space between two other characters."""
 
@@ -21,8 +21,8 @@ class TooManyWords(Exception):
 class WordCounts:
     """Counts of the words that `split` makes of each text.
 
-    `at_spaces`: that no word reaches over a single space, and `split` gives the same for what comes before it and for
-    it and what comes after it. Most of these parts were met before, and are split once.
+    `at_spaces`: `split` may be applied to the parts between single spaces, each with the space before it, since no word
+    reaches over one. Most parts are repeats, and a repeat is split once.
     """
 
     def __init__(self, split: Callable[[str], Iterable[str]], *, at_spaces: bool) -> None:
