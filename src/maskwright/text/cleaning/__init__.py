@@ -1,1 +1,1 @@
-"""Which documents are worth training on: quality, language, near duplicates, contamination, personal data."""
+"""Cleaning: quality rules, language, near duplicates, contamination, personal data."""

@@ -1,5 +1,5 @@
-"""The rules of C4 (Raffel et al. 2020, https://jmlr.org/papers/v21/20-074.html, section 2.2): lines are left out one by
-one, and documents of which too little is left.
+"""The rules of C4 (Raffel et al. 2020, https://jmlr.org/papers/v21/20-074.html, section 2.2): they drop single
+lines, and documents of which too little is left.
 
 C4's list of bad words is not here, nor its removal of three sentences that occur again elsewhere.
 """
@@ -12,14 +12,14 @@ from collections.abc import Sequence
 MIN_SENTENCES, MIN_LINE_WORDS, MAX_WORD_CHARACTERS = 3, 5, 1000
 END_MARKS = (".", "?", "!", '"')
 POLICIES = re.compile("terms of use|privacy policy|cookie policy|uses cookies|use of cookies|use cookies|javascript")
-"""What marks a line that is about the page and not of it."""
+"""Marks of a line that is about the page, not part of its text."""
 CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
 SENTENCE_END = re.compile(r"[.!?][\"')\]]*(?=\s|$)")
-"""The paper names NLTK's sentence splitter. This pattern stands for it: one for each run of end marks."""
+"""Stands for NLTK's sentence splitter, which the paper names: a sentence for each run of end marks."""
 
 
 def lines_kept(lines: Sequence[str]) -> tuple[str, ...] | str:
-    """The document's lines that C4 keeps, without Wikipedia's citation marks; or the rule for which all go."""
+    """The lines that C4 keeps, without Wikipedia's citation marks; or the rule by which it drops the document."""
     whole = "\n".join(lines)
     lowered = whole.lower()
     if "{" in whole:
@@ -52,6 +52,6 @@ def lines_kept(lines: Sequence[str]) -> tuple[str, ...] | str:
 
 
 def lines_left_out(lines: Sequence[str], kept: Sequence[str]) -> list[str]:
-    """Those of a document's lines with text that are not among the `kept` ones of `lines_kept`."""
-    found = {*kept}
-    return [line for line in lines if line.strip() and CITATION.sub("", line.strip()) not in found]
+    """The lines that C4 drops, but for blank ones. `kept`: of `lines_kept`."""
+    is_kept = {*kept}.__contains__
+    return [line for line in lines if line.strip() and not is_kept(CITATION.sub("", line.strip()))]

@@ -1,8 +1,8 @@
-"""Documents that hold examples of the user's own evaluation files, by words in a row that both have.
+"""Contamination: documents that share an n-gram of words with an example of the user's evaluation files.
 
-As GPT-3 was checked (Brown et al. 2020, https://arxiv.org/abs/2005.14165, appendix C): 13 words without case and
-punctuation. An example with 8 to 12 words counts as one piece. A shorter one is not looked for, since it would be found
-by chance. In scripts without spaces between words a character counts for a part of a word: see `words`.
+GPT-3 was checked so (Brown et al. 2020, https://arxiv.org/abs/2005.14165, appendix C): 13 words without case and
+punctuation. An example of 8 to 12 words is one n-gram. A shorter one is skipped, since it would be found by chance. In
+scripts without spaces between words, a character counts as a part of a word: see `words`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from maskwright.text.tables import TABLES, open_table, whole_characters
 
 NGRAM_WORDS, FEWEST_WORDS = 13, 8
 FILTER_BITS = (16, 28)
-"""Of a hash, the fewest and the most: a table of a bit each, up to 32 MiB, tells most n-grams apart faster than
-searching does."""
+"""Least and most leading bits of a hash that index the filter, a table of single bits of up to 32 MiB."""
 
 
 @dataclass(frozen=True)
@@ -38,16 +37,16 @@ class Evaluations:
     hashes: dict[int, UInt64]
     """Sorted."""
     origins: dict[int, NDArray[np.int64]]
-    """The place in `places` of each."""
+    """Index in `places` of each hash."""
     places: tuple[str, ...]
-    """file:line, or file and record"""
+    """Of the examples: file:line, or file and record."""
     too_short: int
     """Examples with fewer than `FEWEST_WORDS` words."""
 
 
 def read_evaluations(patterns: Sequence[str], ngram_words: int = NGRAM_WORDS) -> Evaluations:
-    """Every text in the files, which may be compressed: lines of plain text, strings of JSON and of Parquet, cells
-    of CSV and TSV. Raises `SourceError` for whatever is wrong in them."""
+    """N-grams of every text in the files: lines of plain text, strings of JSON and Parquet, cells of CSV and TSV.
+    Raises `SourceError`."""
     places, texts = [], []
     for where, text in _texts(patterns):
         places.append(where)
@@ -68,47 +67,50 @@ def read_evaluations(patterns: Sequence[str], ngram_words: int = NGRAM_WORDS) ->
         raise SourceError("has no text that is long enough to be looked for", where=patterns[0], fix=fix)
     if too_short:
         warn(f"{too_short:,} of {len(texts):,} evaluation texts have fewer than {FEWEST_WORDS} words: not looked for")
-    hashes_of, origins_of = ({size: one[place] for size, one in found.items()} for place in (0, 1))
+    hashes_of, origins_of = ({size: pair[side] for size, pair in found.items()} for side in (0, 1))
     return Evaluations(hashes_of, origins_of, tuple(places), too_short)  # type: ignore[arg-type] # two kinds of array
 
 
 class Contamination:
     def __init__(self, evaluations: Evaluations) -> None:
         self.evaluations = evaluations
-        self._maybe = {size: _Filter(hashes) for size, hashes in evaluations.hashes.items()}
+        self._filters = {size: _Filter(hashes) for size, hashes in evaluations.hashes.items()}
 
     def examples_in(self, texts: Sequence[bytes]) -> list[str | None]:
-        """The place of an example that each text holds; None where it holds none."""
+        """[texts]: the place of an example that each text holds; None where it holds none."""
         found: list[str | None] = [None] * len(texts)
         parts = words.normalized(texts)
         for size, hashes in self.evaluations.hashes.items():
             grams, first = words.runs(parts, size)
-            at = np.flatnonzero(self._maybe[size].may_hold(grams))
-            place = np.minimum(np.searchsorted(hashes, grams[at]), len(hashes) - 1)
-            at, place = (values[hashes[place] == grams[at]] for values in (at, place))
-            holding, first_found = np.unique(np.searchsorted(first, at, side="right") - 1, return_index=True)
-            for text, origin in zip(holding.tolist(), self.evaluations.origins[size][place[first_found]], strict=True):
+            gram_idx = np.flatnonzero(self._filters[size].may_hold(grams))
+            hash_idx = np.minimum(np.searchsorted(hashes, grams[gram_idx]), len(hashes) - 1)
+            is_same = hashes[hash_idx] == grams[gram_idx]
+            text_idx = np.searchsorted(first, gram_idx[is_same], side="right") - 1
+            holding, first_found = np.unique(text_idx, return_index=True)
+            origins = self.evaluations.origins[size][hash_idx[is_same][first_found]]
+            for text, origin in zip(holding.tolist(), origins, strict=True):
                 found[text] = found[text] or self.evaluations.places[origin]
         return found
 
 
 class _Filter:
-    """A bit for each beginning of a hash, set where one of some sorted hashes has it."""
+    """Tells most n-grams apart faster than a search: a bit for each hash prefix, set for those of some sorted
+    hashes."""
 
     def __init__(self, hashes: UInt64) -> None:
         bits = min(max(len(hashes).bit_length() + 6, FILTER_BITS[0]), FILTER_BITS[1])
         self._shift = np.uint64(64 - bits)
-        number = hashes >> self._shift
+        prefix = hashes >> self._shift
         self._table = np.zeros(1 << (bits - 3), np.uint8)
-        begins = np.flatnonzero(np.diff(number >> np.uint64(3), prepend=np.uint64(1 << 63)))
-        ones = np.left_shift(np.uint8(1), (number & np.uint64(7)).astype(np.uint8))
-        self._table[number[begins] >> np.uint64(3)] = np.bitwise_or.reduceat(ones, begins)
+        begins = np.flatnonzero(np.diff(prefix >> np.uint64(3), prepend=np.uint64(1 << 63)))
+        ones = np.left_shift(np.uint8(1), (prefix & np.uint64(7)).astype(np.uint8))
+        self._table[prefix[begins] >> np.uint64(3)] = np.bitwise_or.reduceat(ones, begins)
 
     def may_hold(self, hashes: UInt64) -> NDArray[np.bool_]:
-        number = hashes >> self._shift
-        places = (number & np.uint64(7)).astype(np.uint8)
-        found: NDArray[np.bool_] = (self._table[number >> np.uint64(3)] >> places) & np.uint8(1) == 1
-        return found
+        prefix = hashes >> self._shift
+        bit_idx = (prefix & np.uint64(7)).astype(np.uint8)
+        is_set: NDArray[np.bool_] = (self._table[prefix >> np.uint64(3)] >> bit_idx) & np.uint8(1) == 1
+        return is_set
 
 
 def _texts(patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -133,10 +135,10 @@ def _texts(patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _strings(value: Any) -> Iterator[str]:
     """The texts in a record, however deep."""
-    waiting = [value]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, str) and one.strip():
-            yield one
-        elif isinstance(one, dict | list):
-            waiting += reversed([*one.values()] if isinstance(one, dict) else one)
+    values = [value]
+    while values:
+        value = values.pop()
+        if isinstance(value, str) and value.strip():
+            yield value
+        elif isinstance(value, dict | list):
+            values += reversed([*value.values()] if isinstance(value, dict) else value)

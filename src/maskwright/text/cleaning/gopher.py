@@ -1,8 +1,8 @@
 """Gopher's rules of quality and repetition (Rae et al. 2021, https://arxiv.org/abs/2112.11446, appendix A1.1 and table
-A1), with the paper's thresholds. A word is what white space parts.
+A1), with the paper's thresholds. Words are separated by white space.
 
 `fault` is the rules as they read, 2 MB of text a second. `faults` gives the same for many texts: numpy finds those that
-surely pass, at a tenth of the time, and only the others are looked at one by one.
+surely pass in a tenth of the time, and only the others are judged one by one.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ MAX_DUPLICATE_LINE_CHARACTERS = MAX_DUPLICATE_PARAGRAPH_CHARACTERS = 0.2
 TOP_NGRAMS = {2: 0.2, 3: 0.18, 4: 0.16}
 DUPLICATE_NGRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.1}
 PUNCTUATION = re.compile(r"[\W_]+")
-"""A word of such characters alone is a symbol: neither counted nor measured."""
+"""A word of such characters alone is a symbol: it is not counted as a word."""
 WIDE_SPACE = re.compile("[\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]")
-"""Where `str.split` splits and `words.split_at_white_space` does not."""
+"""White space of `str.split` that `words.split_at_white_space` does not know."""
 BATCH_TEXTS = 1 << 16
 
 
 def fault(text: str) -> str | None:
-    """The first rule that the text breaks."""
+    """The first rule that the text breaks; None if it passes."""
     return _quality(text, text.split()) or _repetition(text)
 
 
 def faults(texts: Sequence[str], utf8: Sequence[bytes]) -> list[str | None]:
-    """`fault` of each; `utf8` are the same texts."""
+    """[texts]: `fault` of each. `utf8`: the same texts."""
     found: list[str | None] = []
     for begin in range(0, len(texts), BATCH_TEXTS):
-        some, raw = texts[begin : begin + BATCH_TEXTS], utf8[begin : begin + BATCH_TEXTS]
+        batch, raw = texts[begin : begin + BATCH_TEXTS], utf8[begin : begin + BATCH_TEXTS]
         parts = words.split_at_white_space(raw)
-        good, few = _surely_good_words(parts, raw).tolist(), _surely_few_repeats(parts, some).tolist()
-        for number, text in enumerate(some):
+        is_good, has_few_repeats = _surely_good_words(parts, raw).tolist(), _surely_few_repeats(parts, batch).tolist()
+        for text, good, few in zip(batch, is_good, has_few_repeats, strict=True):
             if WIDE_SPACE.search(text):
                 found.append(fault(text))
                 continue
-            quality = _lines_and_symbols(text, None) if good[number] else _quality(text, text.split())
-            found.append(quality or (_repeated_lines(text) if few[number] else _repetition(text)))
+            quality = _lines_and_symbols(text, None) if good else _quality(text, text.split())
+            found.append(quality or (_repeated_lines(text) if few else _repetition(text)))
     return found
 
 
@@ -79,8 +79,7 @@ def _quality(text: str, parts: list[str]) -> str | None:
 
 
 def _lines_and_symbols(text: str, count: int | None) -> str | None:
-    """`count`: words, where it is known already. Symbols are so rare that words are counted only where there are
-    some."""
+    """`count`: words; None to count them here, which only a text with symbols needs."""
     hashes, ellipses = text.count("#"), text.count("...") + text.count("…")
     if hashes or ellipses:
         count = count or len(text.split())
@@ -132,7 +131,7 @@ def _repeated_lines(text: str) -> str | None:
 
 
 def _characters_of_duplicates(parts: list[str], size: int) -> int:
-    """Characters in n-grams that came before; none is counted twice, for after each the search goes on behind it."""
+    """Characters in repeated n-grams. The search goes on behind each, so no character counts twice."""
     seen: set[str] = set()
     place = characters = 0
     while place <= len(parts) - size:
@@ -150,7 +149,7 @@ def _characters_of_duplicates(parts: list[str], size: int) -> int:
 
 
 def _surely_good_words(parts: Words, utf8: Sequence[bytes]) -> NDArray[np.bool_]:
-    """Texts that keep the rules on words even if those without an ASCII letter are counted to their disadvantage."""
+    """[texts]: whether each keeps the rules on words even if words without an ASCII letter count against it."""
     count, lettered = np.diff(parts.first), _sums(parts.has_letter, parts.first)
     characters = _sums(parts.characters, parts.first)
     sure = _sums(parts.characters * parts.has_letter, parts.first)
@@ -161,6 +160,7 @@ def _surely_good_words(parts: Words, utf8: Sequence[bytes]) -> NDArray[np.bool_]
 
 
 def _surely_few_repeats(parts: Words, texts: Sequence[str]) -> NDArray[np.bool_]:
+    """[texts]: whether each keeps the rules on n-grams, by upper bounds of what is repeated."""
     sizes = np.array([len(text) for text in texts])
     passed = np.ones(len(texts), bool)
     before = np.concatenate([[0], np.cumsum(parts.characters)])  # characters of words before each word
@@ -169,7 +169,7 @@ def _surely_few_repeats(parts: Words, texts: Sequence[str]) -> NDArray[np.bool_]
         heaviest = np.zeros(len(texts), np.int64)
         np.maximum.at(heaviest, owners, counts * (before[places + size] - before[places] + size - 1))
         passed &= heaviest <= most * sizes
-    # Words in 5-grams that came before: whatever is repeated of longer n-grams lies in them.
+    # Words in repeated 5-grams: repeated longer n-grams consist of them.
     size = min(DUPLICATE_NGRAMS)
     _, places, _, again = _repeated(parts, size)
     places = places[again]
@@ -181,8 +181,8 @@ def _surely_few_repeats(parts: Words, texts: Sequence[str]) -> NDArray[np.bool_]
 
 
 def _repeated(parts: Words, size: int) -> tuple[Int64, Int64, Int64, NDArray[np.bool_]]:
-    """Each n-gram that its text has more than once, at each place: (how many times, its first word, its text, whether
-    it came before)."""
+    """Of each occurrence of an n-gram that its text repeats: (occurrences of the n-gram, index of its first word, of
+    its text, whether it is not the first occurrence)."""
     grams, first = words.ngrams(parts, size)
     counts = np.diff(first)
     owners = np.repeat(np.arange(len(counts)), counts)

@@ -9,18 +9,14 @@ from typing import Any
 from maskwright.core.errors import InputError
 
 SAMPLE_CHARACTERS = 300
-"""A text is judged by so many characters from its beginning and as many from its middle: a whole one takes a second a
-megabyte."""
-
-
+"""Characters from a text's beginning, and from its middle, that are classified: a whole text takes a second a MB."""
 STEP = "language: "
-"""What the reason of a document in another language begins with."""
+"""Prefix of the drop reason of a document in another language."""
 SHOWN_LANGUAGES = 8
 
 
 def together(left_out: Mapping[str, int]) -> dict[str, int]:
-    """Counts of documents by reason, with all languages under one name, which says how many each has: a large corpus
-    has dozens of them."""
+    """Documents by drop reason, with all languages as one reason that lists them: a large corpus has dozens."""
     others = {name.removeprefix(STEP): count for name, count in left_out.items() if name.startswith(STEP)}
     found = {name: count for name, count in left_out.items() if not name.startswith(STEP)}
     if others:

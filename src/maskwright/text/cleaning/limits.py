@@ -1,4 +1,4 @@
-"""Drop codes: why a document is left out, as a number, and the length limits that come before all other rules."""
+"""Drop codes (numbers of drop reasons), and the length limits that come before all other rules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Limits:
     max_characters: int | None = None
     keep_duplicates: bool = False
     compared: Kept = EVERYTHING
-    """What of two texts has to be equal for them to be duplicates."""
+    """The form of a text in which duplicates are equal."""
 
     def code(self, document: Document) -> int:
         size = document.characters
@@ -33,14 +33,14 @@ class Limits:
 
 
 class Reasons:
-    """Drop codes of reasons, in the order in which they are met."""
+    """Numbers drop reasons in the order in which they come."""
 
     def __init__(self, names: Sequence[str] = NAMES) -> None:
         self.names = list(names)
         self._code_of = {name: code for code, name in enumerate(names)}
 
     def code(self, reason: str) -> int:
-        """Raises `InputError` where a filter of the user's gives too many."""
+        """The reason's drop code. Raises `InputError` if the user's filter gives too many reasons."""
         if reason not in self._code_of:
             if len(self.names) == MOST_REASONS:
                 fix = "let it return few different reasons, without parts of the text"
@@ -51,21 +51,21 @@ class Reasons:
 
 
 class Totals:
-    """Documents of all parts by drop code. Each part numbers its reasons itself."""
+    """Documents of all parts by drop code. Each part has drop codes of its own."""
 
     def __init__(self) -> None:
         self._reasons = Reasons()
         self._counts: dict[int, int] = {}
 
     def add(self, names: Sequence[str], codes: NDArray[np.uint16]) -> None:
-        """Adds a part's documents. `codes` [documents]: places in `names`."""
-        for place, count in enumerate(np.bincount(codes).tolist()):
+        """Adds a part's documents. `codes` [documents]: indices into `names`."""
+        for name, count in zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True):
             if count:
-                code = self._reasons.code(names[place])
+                code = self._reasons.code(name)
                 self._counts[code] = self._counts.get(code, 0) + count
 
     def of(self, code: int) -> int:
-        """Documents with one of the codes that are numbers above."""
+        """Documents with a code that all parts share, such as `DUPLICATE`."""
         return self._counts.get(code, 0)
 
     @property
@@ -73,6 +73,6 @@ class Totals:
         return sum(self._counts.values())
 
     def by_cleaning(self) -> dict[str, int]:
-        """Documents that cleaning leaves out, by reason; most frequent first."""
+        """Documents that cleaning drops, by reason, the most frequent first."""
         ranked = sorted(self._counts.items(), key=lambda pair: (-pair[1], pair[0]))
         return {self._reasons.names[code]: count for code, count in ranked if code >= NEAR_DUPLICATE}

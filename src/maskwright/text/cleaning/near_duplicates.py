@@ -24,8 +24,8 @@ SEED = 1
 
 @cache
 def bands_and_rows(share: float) -> tuple[int, int]:
-    """The bands, and the rows of each, with which a pair is found with the least error about a Jaccard similarity of
-    `share`: the area of wrong finds below it and of misses above it."""
+    """(bands, rows of each) with the least error at a Jaccard similarity of `share`: false positives below it plus
+    misses above it, as areas under the curve of `found_with`."""
     below, above = np.linspace(0, share, 200), np.linspace(share, 1, 200)
 
     def error(bands: int, rows: int) -> float:
@@ -37,12 +37,12 @@ def bands_and_rows(share: float) -> tuple[int, int]:
 
 
 def found_with(similarity: NDArray[np.float64], bands: int, rows: int) -> NDArray[np.float64]:
-    """The probability that two documents of this Jaccard similarity have a band in common."""
+    """The probability that two documents of this Jaccard similarity share a band."""
     return 1 - (1 - similarity**rows) ** bands
 
 
 def signatures(texts: Sequence[bytes]) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
-    """[texts, SIGNATURE] minima of UTF-8 texts, and which of them have enough words to have any."""
+    """([texts, SIGNATURE] minima of UTF-8 texts, [texts] whether each has enough words for a shingle)."""
     import rensa
 
     shingles, first = words.ngrams(words.normalized(texts), SHINGLE_WORDS)
@@ -52,14 +52,14 @@ def signatures(texts: Sequence[bytes]) -> tuple[NDArray[np.uint32], NDArray[np.b
 
 
 def band_keys(texts: Sequence[bytes], share: float) -> UInt64:
-    """[texts, bands]: documents are near duplicates when a key in one column is equal. 0 stands for no key: a text with
-    fewer words than a shingle has no near duplicates."""
+    """[texts, bands] dedup keys: texts with an equal key in some column are near duplicates. A text with fewer words
+    than a shingle has no keys: zeros."""
     bands, rows = bands_and_rows(share)
-    minima, enough = signatures(texts)
+    minima, has_keys = signatures(texts)
     keys = np.zeros((len(texts), bands), np.uint64)
     for band in range(bands):
         total = np.full(len(texts), band + 1, np.uint64)
         for row in range(rows):
             total = words.mixed(total * np.uint64(words.BASE) + minima[:, band * rows + row])
-        keys[:, band] = np.where(enough, np.maximum(total, np.uint64(1)), np.uint64(0))
+        keys[:, band] = np.where(has_keys, np.maximum(total, np.uint64(1)), np.uint64(0))
     return keys

@@ -1,6 +1,6 @@
-"""Addresses and numbers of people, replaced by placeholders. The first two are FineWeb's (Penedo et al. 2024,
-https://arxiv.org/abs/2406.17557): an address at a domain that is kept for examples, and an IP address at which nobody
-answered. The third is of the numbers that are kept for fiction."""
+"""E-mail addresses, IP addresses and phone numbers, replaced by placeholders. The first two placeholders are FineWeb's
+(Penedo et al. 2024, https://arxiv.org/abs/2406.17557): an address at a domain reserved for examples, and an IP address
+at which nobody answered. The third is a number reserved for fiction."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ NAME = r"[\w.!#$%&'*+/=?^`{|}~-]"
 EMAIL = re.compile(
     rf"(?<!{NAME}){NAME}++@[A-Za-z0-9](?:[A-Za-z0-9-]{{0,61}}[A-Za-z0-9])?(?:\.[A-Za-z0-9-]{{0,61}}[A-Za-z0-9])+"
 )
-"""A run of letters is read once, and a label of a domain has at most 63 (RFC 1035). Without these bounds, an image in
-base64 after an @ took minutes."""
+"""Possessive, and with domain labels of at most 63 characters (RFC 1035). Without these bounds, an image in base64
+after an @ took minutes."""
 IP = re.compile(r"(?<![A-Za-z\d.])\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}(?![\d.]*\d|[A-Za-z])")
 PHONE = re.compile(
     r"(?<![\w+./-])(?:\+\d{1,3}[ .-]?|1[ .-](?=\(?[2-9]))?(?:\(\d{2,4}\)[ .-]?|\d{2,4}[ .-])"
@@ -26,30 +26,29 @@ PHONE = re.compile(
 """A 1 before an area code is North America's prefix."""
 NUMBERED = re.compile(r"(?:\b(?:version|ver|release|build|section|sec|chapter|v)\b\.?|§)\s*$", re.IGNORECASE)
 NUMBERED_CHARACTERS = 12
-"""What stands before four numbers that are no address, and how far before them it is looked for."""
+"""Words before four numbers that are no IP address, and how far before the numbers they are searched."""
 SHOWN_CHARACTERS, SHOWN_FOUND = 12, 40
-"""How much is shown of the text on each side of what was replaced, and of that itself."""
+"""Characters shown of the text on each side of a replacement, and of the replaced text."""
 PLACEHOLDERS = {"email": "email@example.com", "ip": "22.214.171.124", "phone": "+1 202-555-0100"}
 PATTERNS = {"email": EMAIL, "ip": IP, "phone": PHONE}
 OnChange = Callable[[str, str], None]
-"""Hears of a change in a document: what kind it is, and how the text was and is, in a few words."""
+"""Called for each change with its kind and an excerpt of the text before and after."""
 SIGNS = {"email": re.compile("@"), "ip": re.compile(r"\d\.\d"), "phone": re.compile(r"\d{3}[ .-]\d{3}")}
-"""A pattern is tried only where its sign is."""
+"""Cheap signs without which a pattern cannot match."""
 
 
 def masked(
     document: Document, kinds: tuple[str, ...], counts: Counter[str], on_change: OnChange | None = None
 ) -> Document:
-    """The document with placeholders, the same object where there is nothing to replace. Adds to `counts` by kind."""
+    """The document with placeholders; the same object if nothing is replaced. Adds replacements to `counts` by kind."""
     wanted = [kind for kind in kinds if SIGNS[kind].search(document.text)]
     if not wanted:
         return document
     parts = list(document.parts)
     before = counts.total()
-    for place, part in enumerate(parts):
-        for kind in wanted:
-            part = PATTERNS[kind].sub(partial(_placeholder, kind, counts, on_change), part)
-        parts[place] = part
+    for kind in wanted:
+        replace = partial(_placeholder, kind, counts, on_change)
+        parts = [PATTERNS[kind].sub(replace, part) for part in parts]
     if counts.total() == before:
         return document
     return Document(tuple(parts), document.has_sentences, document.source, document.line)
@@ -76,14 +75,14 @@ def _placeholder(kind: str, counts: Counter[str], on_change: OnChange | None, ma
 
 
 def _is_part(match: re.Match[str]) -> bool:
-    """Whether another group of digits stands beside the phone number, parted as its own are: four are a card's."""
+    """Whether another group of digits is joined to the phone number as its own groups are: four groups are a card's."""
     gaps = re.findall("[ .-]", match.group())
     before, after = match.string[max(0, match.start() - 2) : match.start()], match.string[match.end() : match.end() + 2]
     return (after[:1] == gaps[-1] and after[1:].isdigit()) or (before[1:] == gaps[0] and before[:1].isdigit())
 
 
 def _is_amount(found: str) -> bool:
-    """Whether it is three years, or one number with a dot before each three digits: 1914 1918 1939, 12.345.678."""
+    """Whether the match is three years (1914 1918 1939), or one number with dots for thousands (12.345.678)."""
     if found.startswith(("+", "(")):
         return False
     groups = re.findall(r"\d+", found)

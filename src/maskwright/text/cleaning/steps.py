@@ -1,8 +1,8 @@
-"""The steps of cleaning in their order: what each document becomes, and why it is left out.
+"""The steps of cleaning, in order: drop reasons of documents, and changes in the kept ones.
 
-First the steps that judge a text alone (language, quality rules, the user's own, contamination), then the one that
-only changes it (personal data): a placeholder would hide an example that holds an address. Last come exact and near
-duplicates among the documents that are left; see `text/parts`.
+First come the rules for single texts (language, quality, the user's own, contamination), then the placeholders for
+personal data, since these would hide an example that holds an address. Exact and near duplicates among the documents
+that are left come last; see `text/parts`.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from maskwright.text.kept import EVERYTHING, Kept
 RULES = ("gopher", "c4")
 C4_LINES = "lines that c4 leaves out"
 RULES_VERSION = 2
-"""Of what these rules decide. An unfinished store that other ones have decided about is not gone on with."""
+"""Version of the rules. A store that an earlier version began is not continued."""
 Hook = Callable[[str], Any]
 
 
 @dataclass(frozen=True)
 class CleaningOptions:
-    """Each step is left out where its option is empty."""
+    """A step is skipped if its option is empty."""
 
     filters: tuple[str, ...] = ()
     """`gopher`, `c4`, or `module:function`, in the order in which they judge."""
     languages: tuple[str, ...] = ()
     language_probability: float = 0.5
-    """The least probability of one of `languages`."""
+    """Least probability of a language in `languages`."""
     near_duplicates: float | None = None
-    """Jaccard similarity from which on two documents are near duplicates."""
+    """Least Jaccard similarity of near duplicates."""
     evaluation_files: tuple[str, ...] = ()
     contamination_words: int = NGRAM_WORDS
     masked: tuple[str, ...] = ()
@@ -79,11 +79,12 @@ class CleaningOptions:
 
     @property
     def packages(self) -> list[str]:
-        """Those that decide with it what is left out."""
+        """Packages on which drop reasons and duplicates depend."""
         return [*(["rensa"] if self.near_duplicates else []), *(["py3langid"] if self.languages else [])]
 
     def record(self) -> dict[str, Any]:
-        """For the manifest and its plan: options, and hashes or versions of what decides about documents."""
+        """The options, with hashes of files and versions of packages on which drop reasons depend; for the manifest and
+        its plan."""
         files = storage.expand([*self.evaluation_files])
         hooks = [name for name in self.filters if name not in RULES]
         return {
@@ -97,15 +98,14 @@ class CleaningOptions:
 
 @dataclass(frozen=True)
 class Judged:
-    """What became of some documents."""
+    """Drop reasons and dedup keys of documents."""
 
     reasons: list[str]
-    """Why each is left out, as `STEP: RULE`; empty for one that stays."""
+    """[documents]: drop reasons as `STEP: RULE`; empty for a kept one."""
     keys: UInt64
-    """[documents that stay, 2 + bands]: the halves of the key of what is kept of its text, and the keys of its near
-    duplicates."""
+    """[kept documents, 2 + bands]: dedup keys, the halves of the exact one and those of near duplicates."""
     details: list[str]
-    """What the reason does not tell of a document, such as the example that it holds; empty for most."""
+    """[documents]: details of the reason, such as the evaluation example in the document; mostly empty."""
 
 
 class Cleaner:
@@ -169,7 +169,7 @@ class Cleaner:
 def changed(
     document: Document, options: CleaningOptions, counts: Counter[str], on_change: OnChange | None = None
 ) -> Document:
-    """A document that stays, as training gets it. Adds to `counts` what was masked in it, by kind, and C4's lines."""
+    """A kept document, changed for training. Adds personal data, by kind, and C4's lines to `counts`."""
     if "c4" in options.filters:
         lines = _lines(document)
         kept = c4.lines_kept(lines)
@@ -191,7 +191,7 @@ def _with_lines(document: Document, lines: Sequence[str]) -> Document:
 
 
 def _reason(name: str, hook: Hook, document: Document) -> str:
-    """What a hook's answer means: True keeps the text, False leaves it out, a string leaves it out and says why."""
+    """The drop reason by a hook's answer: True keeps the text, False drops it, a string is the reason to drop it."""
     at = f"on {document.source}:{document.line}"
     try:
         answer = hook(document.text)
@@ -209,8 +209,7 @@ def _reason(name: str, hook: Hook, document: Document) -> str:
 
 
 def load_hook(name: str) -> Hook:
-    """The function that `MODULE:FUNCTION` names, of a module on Python's path or in the working directory. Raises
-    `InputError` where there is none."""
+    """The function `MODULE:FUNCTION` of a module on Python's path or in the working directory. Raises `InputError`."""
     module_name, _, function = name.rpartition(":")
     try:
         sys.path.insert(0, os.getcwd())
@@ -227,6 +226,6 @@ def load_hook(name: str) -> Hook:
 
 
 def _file_of(name: str) -> str:
-    """The file that holds a hook, whose hash is in the store's record."""
+    """The path of a hook's file, for its hash in the store's record."""
     load_hook(name)
     return str(sys.modules[name.rpartition(":")[0]].__file__)

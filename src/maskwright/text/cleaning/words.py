@@ -24,10 +24,10 @@ WHITE_SPACE = frozenset([*range(9, 14), *range(28, 32), 32])
 BASE = 0x9E3779B97F4A7C15
 _INVERSE = pow(BASE, -1, 1 << 64)
 WHOLE, HALF, QUARTER = 4, 2, 1
-"""What a word counts for, in quarters of a word. Scripts without spaces between words have each character as a word of
-its own: a Chinese or Japanese word has about two, one in Thai, Lao, Khmer, Burmese or Tibetan about four."""
+"""Weights of words, in quarters. In scripts without spaces between words, each character is a word: a word has about
+two of them in Chinese and Japanese, and about four in Thai, Lao, Khmer, Burmese and Tibetan."""
 UNSPACED_LEAD = 0xE0
-"""The least first byte, in UTF-8, of a character of those scripts."""
+"""Least first UTF-8 byte of those scripts."""
 MARKS = re.compile(
     "[\u055a-\u055f\u0589\u05be\u05c0\u05c3\u060c\u061b\u061f\u066a-\u066d\u06d4\u0964\u0965"
     "\u0f0b-\u0f12\u104a-\u104f\u17d4-\u17da\u3001-\u3003\u3008-\u3011\u3014-\u301f\u30fb]+"
@@ -38,24 +38,24 @@ MARKS = re.compile(
 @dataclass(frozen=True)
 class Words:
     hashes: UInt64
-    """Of all texts' words, one after the other."""
+    """[words] of all texts, one after the other."""
     first: Int64
-    """[texts + 1]: where the words of each text begin, and where the last one's end."""
+    """[texts + 1]: text i has the words `first[i]` to `first[i + 1]`."""
     characters: Int64
-    """The number of characters of each word; of normalized ones that of bytes."""
+    """[words]: characters; bytes of normalized words."""
     has_letter: NDArray[np.bool_]
-    """Whether the word has an ASCII letter; not known of normalized ones."""
+    """[words]: whether each has an ASCII letter; False for normalized words."""
     quarters: NDArray[np.uint8]
-    """What each normalized word counts for: `WHOLE`, `HALF` or `QUARTER`."""
+    """[words]: the weight of each normalized word, `WHOLE`, `HALF` or `QUARTER`."""
 
     def totals(self) -> Int64:
-        """[texts] what the words of each text count for together, in quarters."""
+        """[texts]: sums of the weights."""
         before = np.concatenate([[0], np.cumsum(self.quarters, dtype=np.int64)])
         return np.diff(before[self.first])
 
 
 def split_at_white_space(texts: Sequence[bytes]) -> Words:
-    """Words as `str.split` gives them, as long as no white space beyond ASCII is there."""
+    """Words of `str.split`, if the texts have no white space beyond ASCII."""
     return _join([_split(segment, normalized=False) for segment in _segments(texts)])
 
 
@@ -73,7 +73,7 @@ def folded(text: bytes) -> bytes:
 
 
 def ngrams(words: Words, size: int) -> tuple[UInt64, Int64]:
-    """Hashes of every `size` words that follow each other in a text, and where each text's begin [texts + 1]."""
+    """(hashes of every `size` words in a row of a text, [texts + 1] first n-gram of each text)."""
     hashes, counts = words.hashes, np.maximum(np.diff(words.first) - size + 1, 0)
     first = np.concatenate([[0], np.cumsum(counts)])
     if not first[-1]:
@@ -86,23 +86,23 @@ def ngrams(words: Words, size: int) -> tuple[UInt64, Int64]:
 
 
 def runs(words: Words, count: int) -> tuple[UInt64, Int64]:
-    """Hashes of the shortest runs of words that count for `count`, from each word of a text on that has one, and where
-    each text's begin [texts + 1]. Of words that all count whole they are `ngrams`."""
+    """(hashes of runs, [texts + 1] first run of each text). From each word of a text on, the run is the shortest one
+    that weighs `count` words, if there is one. For words of full weight, runs are `ngrams`."""
     if (words.quarters == WHOLE).all():
         return ngrams(words, count)
     size = len(words.hashes)
     total = np.concatenate([[0], np.cumsum(words.quarters, dtype=np.int64)])
     end = np.searchsorted(total, total[:-1] + WHOLE * count)
-    there = end <= np.repeat(words.first[1:], np.diff(words.first))
+    is_inside = end <= np.repeat(words.first[1:], np.diff(words.first))
     found = [np.zeros(0, np.uint64)]
     longest = WHOLE * count
     powers, inverses = (_powers_of(pow(base, 2, 1 << 64), SEGMENT_BYTES + longest) for base in (BASE, _INVERSE))
     for begin in range(0, size, SEGMENT_BYTES):
         hashes = words.hashes[begin : begin + SEGMENT_BYTES + longest]
         sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes * powers[: len(hashes)])])
-        starts = np.flatnonzero(there[begin : begin + SEGMENT_BYTES])
+        starts = np.flatnonzero(is_inside[begin : begin + SEGMENT_BYTES])
         found.append((sums[end[begin + starts] - begin] - sums[starts]) * inverses[starts] * np.uint64(BASE))
-    return mixed(np.concatenate(found)), np.concatenate([[0], np.cumsum(there)])[words.first]
+    return mixed(np.concatenate(found)), np.concatenate([[0], np.cumsum(is_inside)])[words.first]
 
 
 def mixed(values: UInt64) -> UInt64:
@@ -113,8 +113,8 @@ def mixed(values: UInt64) -> UInt64:
 
 
 def _segments(texts: Sequence[bytes]) -> Iterator[tuple[bytes, Int64]]:
-    """Short texts joined, long ones in pieces; and where in each segment its texts end. Long ones begin a segment of
-    their own, so that where they are cut depends on them alone."""
+    """(bytes, ends of its texts) of each segment: short texts joined, long ones in pieces. A long text begins a
+    segment, so that its cuts depend on it alone."""
     joined: list[bytes] = []
     size = 0
     for text in texts:
@@ -137,7 +137,7 @@ def _segments(texts: Sequence[bytes]) -> Iterator[tuple[bytes, Int64]]:
 
 
 def _before_character(text: bytes, end: int) -> int:
-    """`end`, or up to three bytes before it, where a character begins."""
+    """The last begin of a character up to `end`."""
     while text[end] & 0xC0 == 0x80:
         end -= 1
     return end
@@ -151,7 +151,7 @@ Part = tuple[UInt64, Int64, Int64, NDArray[np.bool_], NDArray[np.uint8]]
 
 
 def _split(segment: tuple[bytes, Int64], *, normalized: bool) -> Part:
-    """(hashes, words up to the end of each text, characters, whether with a letter, quarters) of a segment."""
+    """(hashes, words up to the end of each text, characters, whether each has a letter, quarters) of a segment."""
     text, ends_of_texts = segment
     flat = np.frombuffer(text.translate(_tables()[0]) if normalized else text, np.uint8)
     inside = _in_words(flat, normalized=normalized, beyond_ascii=not text.isascii())
@@ -183,7 +183,7 @@ def _split(segment: tuple[bytes, Int64], *, normalized: bool) -> Part:
 def _characters_apart(
     flat: NDArray[np.uint8], inside: NDArray[np.bool_], starts: Int64, ends: Int64
 ) -> tuple[Int64, Int64, NDArray[np.uint8]]:
-    """(starts, ends, quarters) of the words in which each character of a script without spaces is one."""
+    """(starts, ends, quarters) of the words, each character of a script without spaces being one."""
     lead, second = flat[:-1], flat[1:]
     quarters, sizes = np.full(len(flat) + 1, WHOLE, np.uint8), np.full(len(flat), 3)
     quarters[:-2][(lead >= 0xE3) & (lead <= 0xE9)] = HALF  # kana and most of the Chinese characters

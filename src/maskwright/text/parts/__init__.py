@@ -1,1 +1,1 @@
-"""Text cut into parts that any number of workers judge, and the search for what they have in common."""
+"""Text in parts, which any number of workers judge, and the search for duplicates over all parts."""

@@ -1,6 +1,6 @@
-"""What a worker has found out about a part: columns of numbers and a note, in one file that appears whole.
+"""One worker's result for a part: columns of numbers and a JSON note, in one file, written atomically.
 
-    extents of columns, one after the other | JSON: the note, and where each column's extents lie | size of the JSON
+    extents of columns, one after the other | JSON: the note, and the extents of each column | size of the JSON
 
 A column is written in extents, as its numbers come, and read by ranges. Numbers are little-endian.
 """
@@ -30,7 +30,7 @@ class ColumnWriter:
         self._extents: dict[str, list[tuple[int, int]]] = {}
         self._dtypes: dict[str, str] = {}
         self.note: Note = {}
-        """Values of JSON, written last."""
+        """JSON values, written last."""
 
     def append(self, name: str, values: NDArray[Any]) -> None:
         """All extents of a column have one dtype."""
@@ -47,7 +47,7 @@ class ColumnWriter:
         self._write(bytes(-self._place % ALIGNED_BYTES))
 
     def count(self, name: str) -> int:
-        """How many numbers the column has so far."""
+        """Numbers in the column so far."""
         return sum(count for _, count in self._extents.get(name, ()))
 
     def _write(self, content: Any) -> None:
@@ -71,7 +71,7 @@ def written(path: str, *, sync: bool = True) -> Iterator[ColumnWriter]:
 
 
 class Columns:
-    """Such a file, opened. Raises `MaskwrightError` where it is cut or altered, or cannot be read."""
+    """The file, opened. Raises `MaskwrightError` if it is cut or altered, or cannot be read."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -95,7 +95,7 @@ class Columns:
         return sum(count for _, count in self._columns[name][1])
 
     def pieces(self, name: str, begin: int = 0, end: int | None = None) -> list[NDArray[Any]]:
-        """The numbers from `begin` to `end`, as the parts of extents that hold them, memory-mapped."""
+        """The numbers from `begin` to `end` in pieces, one for each extent, memory-mapped."""
         dtype, extents = self._columns[name]
         found, first = [], 0
         for place, count in extents:
@@ -111,8 +111,7 @@ class Columns:
         return np.concatenate(pieces) if pieces else np.zeros(0, self._columns[name][0])
 
     def numbers(self, name: str, begin: int, end: int) -> NDArray[Any]:
-        """The same by reading, of one extent: for a few numbers out of each of many files, which to map takes
-        longer."""
+        """`column` within one extent, by reading: faster than mapping for a few numbers of each of many files."""
         dtype, extents = self._columns[name]
         width, first = np.dtype(dtype).itemsize, 0
         for place, count in extents:

@@ -1,5 +1,5 @@
-"""The parts of a text, in the order of reading, with all that a worker needs to read one: runs of whole files, and
-stretches of a large plain file, cut where a document ends."""
+"""Parts of a text, in the order of reading: runs of whole files, and stretches of a large plain file, cut where a
+document ends. A part has all that a worker needs to read it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from maskwright.text.records import Letters
 from maskwright.text.sources import SPLITTABLE, TEXT_ENDINGS, OnBadInput, Sources, file_kind
 
 PARTS_AT_LEAST = 2_048
-"""Into so many parts a large text is cut: some for each worker, so that a slow one is not waited for long."""
+"""Target number of parts of a large text: several per worker, so that stragglers matter little."""
 PART_BYTES = (32_000_000, 512_000_000)
-"""The least and the most of a part, as files lie on disk; a larger file is a part of its own."""
+"""Least and most bytes of a part on disk. A larger file is a part of its own."""
 
 
 @dataclass(frozen=True)
@@ -35,20 +35,20 @@ class Part:
     stamps: tuple[tuple[int, int] | None, ...]
     """Of each file: see `stamp_of`."""
     held_out: bool
-    """Whether they are of the held-out files."""
+    """Whether these are held-out files."""
     layout: Layout
     text_column: str
     on_bad_input: OnBadInput
     letters: Letters
     span: Span | None = None
-    """What of its only file is read, if not all."""
+    """The byte range of its only file; None for whole files."""
 
     @property
     def bytes(self) -> int:
         return self.span.end - self.span.begin if self.span else sum(self.sizes)
 
     def open(self, on_fault: Callable[[Fault], None] | None = None) -> Sources:
-        """Its documents. Raises `SourceError` where a file is not what it was when the text was cut."""
+        """Its documents. Raises `SourceError` if a file has changed since the text was cut."""
         sources = Sources(
             [*self.files],
             layout=self.layout,
@@ -67,13 +67,13 @@ class Part:
                 raise changed_while_read(name)
 
     def records(self) -> list[dict[str, Any]]:
-        """Of each file that begins in it, for the store's manifest."""
+        """Records for the store's manifest of the files that begin in this part."""
         if self.span and self.span.begin:
             return []
         return [file_record(name, size) for name, size in zip(self.files, self.sizes, strict=True)]
 
     def identity(self) -> list[Any]:
-        """What decides its documents, as far as that can be told without reading them."""
+        """JSON values that decide its documents, as far as they are known without reading the files."""
         files = zip(self.files, self.sizes, self.stamps, strict=True)
         versions = [[name, size, stamp or file_record(name, size)["version"]] for name, size, stamp in files]
         span = [self.span.begin, self.span.end, self.span.first_line] if self.span else None
@@ -81,7 +81,7 @@ class Part:
 
     @property
     def splittable(self) -> bool:
-        """Whether it is a file whose documents end where lines end, and which can be read from the middle on."""
+        """Whether it is one file whose documents end where lines end, and that can be read from the middle."""
         if len(self.files) > 1 or storage.is_url(self.files[0]) or self.files[0].lower().endswith(COMPRESSIONS):
             return False
         kind = file_kind(self.files[0])
@@ -89,8 +89,8 @@ class Part:
 
 
 def cut(all_sources: Sequence[Sources], held_out: Sources | None = None) -> list[Part]:
-    """The parts of all files, in the order of reading. They depend on the files' sizes alone."""
-    wanted = _wanted_bytes(sum(sum(one.sizes) for one in all_sources))
+    """The parts of all files, in the order of reading, by the files' sizes alone."""
+    wanted = _wanted_bytes(sum(sum(sources.sizes) for sources in all_sources))
     parts: list[Part] = []
     for sources in all_sources:
         begin = size = 0
@@ -106,9 +106,9 @@ def cut(all_sources: Sequence[Sources], held_out: Sources | None = None) -> list
 
 
 def split(runner: Runner, folder: str, parts: Sequence[Part]) -> list[Part]:
-    """The same with large files cut further, where that can be done: in stretches of whole documents. One process gets
-    the largest ones, as counting lines takes a fortieth of the time of encoding. `folder`: where the parts' files
-    lie."""
+    """The parts, with large files cut into stretches of whole documents if that is possible. `folder`: of the parts'
+    files."""
+    # One process gets the largest stretches, as counting lines takes a fortieth of the time of encoding.
     wanted = PART_BYTES[1] if runner.processes == 1 else _wanted_bytes(sum(part.bytes for part in parts))
     rough: list[Part] = []
     for part in parts:
@@ -140,7 +140,7 @@ def _stretches(part: Part, notes: Sequence[Note]) -> Iterator[Part]:
 
 
 def borders(task: tuple[Part, str]) -> Note:
-    """Moves both ends of a stretch to where a document ends, and counts its lines."""
+    """Moves both ends of a stretch to the next end of a document, and counts its lines."""
     part, path = task
     assert part.span
     between = part.layout == "sentences" and file_kind(part.files[0]) in TEXT_ENDINGS
@@ -155,8 +155,8 @@ def borders(task: tuple[Part, str]) -> Note:
 
 
 def _border(file: BinaryIO, at: int, *, after_blank_line: bool) -> int:
-    """The first place from `at` on where a line begins, and before it a blank one where that is asked for; or the
-    file's end. It depends on the file and `at` alone, so a stretch ends where the next one begins."""
+    """The first begin of a line from `at` on, of one after a blank line if that is asked for; or the file's end. It
+    depends on the file and `at` alone, so a stretch ends where the next one begins."""
     if at == 0:
         return 0
     file.seek(at - 1)
@@ -167,7 +167,7 @@ def _border(file: BinaryIO, at: int, *, after_blank_line: bool) -> int:
 
 
 def _pass_line(file: BinaryIO) -> bool:
-    """Whether it was a line with more than white space."""
+    """Reads to the end of a line. Returns whether it had more than white space."""
     blank, ended = True, False
     while not ended and (piece := file.readline(storage.READ_BYTES)):
         blank, ended = blank and not piece.strip(), piece.endswith(b"\n")
@@ -189,5 +189,5 @@ def _part(sources: Sources, begin: int, end: int, number: int, *, held_out: bool
 
 
 def digest_of(*decided_by: Any) -> str:
-    """A short name for what is decided by values of JSON."""
+    """A short digest of JSON values, for the name of a file that they decide."""
     return storage.sha256_of([*decided_by])[:20]

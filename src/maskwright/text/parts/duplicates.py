@@ -22,14 +22,14 @@ EXACT = "exact"
 RANGES = 1_024
 """Key ranges into which each run of documents is sorted; a search takes one or more of them at a time."""
 RUN_DOCUMENTS = 1_000_000
-"""Documents of a part whose keys memory holds at once, up to 200 bytes each."""
+"""Documents of a part whose keys are in memory at once, up to 200 bytes each."""
 KEYS_AT_ONCE = 1 << 23
 """Keys of a column that a search sorts in memory at once, about 60 bytes each: 0.5 GB."""
 KEY_BYTES = 12
 """A key and its document's number."""
 Repeated = NDArray[np.void]
 REPEATED = np.dtype([("place", "<u4"), ("part", "<u4"), ("first", "<u4")])
-"""A repeated document's number in its part; and the part, and the number in it, of the first document like it."""
+"""`place`: the repeated document's number in its part. `part`, `first`: part and number of the first one like it."""
 
 
 # ---- keys of a part ------------------------------------------------------------------------------------------------
@@ -48,9 +48,9 @@ def write_keys(
     keys: NDArray[np.uint64],
     second: NDArray[np.uint64] | None = None,
 ) -> None:
-    """Writes the keys of a run of documents, sorted, with where each key range begins and each key's document number.
+    """Writes the sorted keys of a run of documents, the begin of each key range, and each key's document number.
 
-    `keys` [documents]: 0 for none. `second` [documents]: a column in which duplicates have to be equal too. `first`:
+    `keys` [documents]: 0 for no key. `second` [documents]: a column in which duplicates have to be equal too. `first`:
     number of the run's first document. A part has one run or more, in the order of reading."""
     places = np.flatnonzero(keys)
     places = places[np.argsort(keys[places], kind="stable")]
@@ -65,7 +65,7 @@ def write_keys(
 
 
 def _runs_of(file: Columns, name: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """(begin, end) in the key column of the ranges from `begin` to `end`, of each run in the order of reading."""
+    """(begin, end) in the key column, for each run, of the key ranges `begin` to `end`."""
     for run in range(file.count(f"{name}.begins") // (RANGES + 1)):
         begins = file.numbers(f"{name}.begins", run * (RANGES + 1) + begin, run * (RANGES + 1) + end + 1)
         yield int(begins[0]), int(begins[-1])
@@ -76,17 +76,16 @@ def _runs_of(file: Columns, name: str, begin: int, end: int) -> Iterator[tuple[i
 
 @dataclass(frozen=True)
 class Resolved:
-    """Files that say what becomes of each document, after the search."""
+    """Files of the judged parts and of the search, which together decide each document's drop code."""
 
     judged: tuple[str, ...]
     exact: tuple[str, ...]
     near: tuple[str, ...]
 
     def codes(self, part: int) -> NDArray[np.uint16]:
-        """[documents of the part]: drop codes, `KEEP` for what is kept.
-
-        Near duplicates were searched for among exact ones too. That changes nothing: a copy has the keys of the
-        document that it repeats, which comes before it."""
+        """[documents of the part]: drop codes, `KEEP` for kept ones."""
+        # Near duplicates were searched for among exact ones too. That changes nothing: a copy has the keys of the
+        # document that it repeats, which comes before it.
         codes = Columns(self.judged[part]).column("codes").copy()
         codes[repeated_in(self.exact, part)["place"]] = DUPLICATE
         near = repeated_in(self.near, part)["place"]
@@ -102,13 +101,13 @@ def resolve(
     cleaning: CleaningOptions,
     limits: Limits,
 ) -> Resolved:
-    """Finds the duplicates of all parts. `judged`: the file of each part and its note, in the order of reading."""
+    """Finds the duplicates over all parts. `judged`: file and note of each part, in the order of reading."""
     paths = tuple(path for path, _ in judged)
     documents = sum(note["documents"] for _, note in judged)
     held_out = sum(part.held_out for part in parts)
     exact: tuple[str, ...] = ()
     if held_out or not limits.keep_duplicates:
-        # Of duplicates that are kept, only those of held-out documents go.
+        # If duplicates are kept, only those of held-out documents are dropped.
         exact = found_in(runner, folder, paths, (EXACT,), documents, held_out if limits.keep_duplicates else None)
     near = found_in(runner, folder, paths, (*bands(cleaning),), documents, None) if bands(cleaning) else ()
     return Resolved(paths, exact, near)
@@ -117,7 +116,7 @@ def resolve(
 def found_in(
     runner: Runner, folder: str, judged: tuple[str, ...], columns: tuple[str, ...], documents: int, held_out: int | None
 ) -> tuple[str, ...]:
-    """The files that name the duplicates in the key columns, one for each range of keys."""
+    """The result files of the search for equal keys in the columns, one for each key range."""
     ranges = searches(documents)
     digest = digest_of([os.path.basename(path) for path in judged], columns, ranges, held_out)
     paths = tuple(paths_of(folder, f"find-{columns[0]}", [digest] * ranges))
@@ -128,20 +127,20 @@ def found_in(
 
 
 def searches(keys: int) -> int:
-    """Searches for `keys` keys: a power of two, up to `RANGES`."""
+    """The number of searches for `keys` keys: a power of two, up to `RANGES`."""
     return min(RANGES, 1 << (max(keys - 1, 0) // KEYS_AT_ONCE).bit_length())
 
 
 @dataclass(frozen=True)
 class FindRepeats:
-    """Searches one range of keys in each of the columns. Memory holds one column's range."""
+    """Searches one key range in each of the columns. Memory holds one column's range."""
 
     judged: tuple[str, ...]
     """The file of each part, in the order of reading."""
     columns: tuple[str, ...]
     ranges: int
     held_out: int | None = None
-    """How many parts, from the first on, are of held-out files, if only what repeats one of them counts."""
+    """Number of held-out parts, which come first, if only repeats of their documents count; None to count all."""
 
     def __call__(self, task: tuple[int, str]) -> Note:
         number, path = task
@@ -156,7 +155,7 @@ class FindRepeats:
         return writer.note
 
     def _search(self, name: str, number: int) -> tuple[NDArray[np.int64], Repeated]:
-        """(the part of each repeated document, the document and what it repeats)"""
+        """(part of each repeated document, its row of `REPEATED`)"""
         step = RANGES // self.ranges
         keys, second, places, counts = [], [], [], []
         for path in self.judged:
@@ -182,8 +181,8 @@ class FindRepeats:
 
 
 def repeats(keys: Sequence[NDArray[np.uint64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(indices of keys that came before, and for each the first index that has it). `keys`: columns, one or more, all
-    of which have to be equal."""
+    """(indices of repeated keys, index of the first equal key of each). `keys`: columns, all of which have to be
+    equal."""
     order = np.lexsort(keys[::-1])  # which leaves equal keys in the order of reading
     same = np.zeros(len(order), bool)
     same[1:] = True
@@ -194,7 +193,7 @@ def repeats(keys: Sequence[NDArray[np.uint64]]) -> tuple[NDArray[np.int64], NDAr
 
 
 def repeated_in(searched: Sequence[str], part: int) -> Repeated:
-    """The repeated documents of a part, in all key ranges."""
+    """The part's repeated documents in all key ranges."""
     found = [np.zeros(0, REPEATED)]
     for path in searched:
         file = Columns(path)

@@ -27,7 +27,7 @@ SHOWN_FAULTS = 10
 
 
 class Observer(Protocol):
-    """What else wants to know of a part's documents."""
+    """Gets a part's documents while they are judged."""
 
     def fault(self, fault: Fault) -> None: ...
 
@@ -38,14 +38,13 @@ class Observer(Protocol):
     def batch(self, documents: Sequence[Document]) -> None: ...
 
     def write(self, writer: ColumnWriter, part: Part, first: int) -> None:
-        """Writes columns of the documents since the last call, the first of which has the number `first`."""
+        """Writes columns of the documents since the last call. `first`: number of the first of them."""
         ...
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Writes a part's drop codes, dedup keys and faults. `cleaning_digest`: of the options and the files that they
-    name."""
+    """Writes a part's drop codes, dedup keys and faults. `cleaning_digest`: of the options and their files."""
 
     cleaning: CleaningOptions
     cleaning_digest: str
@@ -55,8 +54,7 @@ class Judge:
         part, path = task
         try:
             with written(path) as writer:
-                judging = Judging(self, part, writer)
-                for _ in judging.batches():
+                for _ in Judging(self, part, writer).batches():
                     pass
                 writer.note["files"] = part.records()
                 return writer.note
@@ -65,7 +63,7 @@ class Judge:
 
 
 class Judging:
-    """One part, while it is judged."""
+    """Judges one part."""
 
     def __init__(self, judge: Judge, part: Part, writer: ColumnWriter, observer: Observer | None = None) -> None:
         self.judge, self.part, self.writer, self.observer = judge, part, writer, observer
@@ -73,22 +71,22 @@ class Judging:
         self._reasons = Reasons()
 
     def batches(self) -> Iterator[tuple[list[Document], NDArray[np.uint16], NDArray[np.uint64]]]:
-        """Yields documents, their codes [documents] and keys [documents, columns], 0 for what is dropped. After the
-        last ones, the part's note is whole."""
+        """Yields documents, their drop codes [documents] and dedup keys [documents, columns], 0 for dropped ones. After
+        the last batch, the part's note is complete."""
         judge, documents = self.judge, 0
         cleaner = _cleaner(judge.cleaning, judge.cleaning_digest, judge.limits.compared)
         codes, keys = list[Any](), list[Any]()
         for batch in batches(read(self.part, self._fault)):
-            own_codes, own_keys = self._judged(cleaner, batch)
-            codes.append(own_codes)
-            keys.append(own_keys)
+            batch_codes, batch_keys = self._judged(cleaner, batch)
+            codes.append(batch_codes)
+            keys.append(batch_keys)
             documents += len(batch)
             if self.observer:
                 self.observer.batch(batch)
             if sum(map(len, codes)) >= duplicates.RUN_DOCUMENTS:
                 self._write(codes, keys)
                 codes, keys = [], []
-            yield batch, own_codes, own_keys
+            yield batch, batch_codes, batch_keys
         self._write(codes, keys)
         self.part.require_unchanged()
         self.writer.note |= {
@@ -111,7 +109,7 @@ class Judging:
         return codes, keys
 
     def _write(self, codes: list[Any], keys: list[Any]) -> None:
-        """Writes a run of documents, which may have none."""
+        """Writes a run of documents, possibly empty."""
         first, names = self.writer.count("codes"), duplicates.bands(self.judge.cleaning)
         self.writer.append("codes", np.concatenate([np.zeros(0, "<u2"), *codes]))
         matrix = np.concatenate([np.zeros((0, 2 + len(names)), "<u8"), *keys])
@@ -129,17 +127,17 @@ class Judging:
 
 
 def read(part: Part, on_fault: Any = None) -> Iterator[Document]:
-    """The part's documents, with the progress told to its runner."""
-    sources, told = part.open(on_fault), 0
+    """The part's documents. Reports progress to the runner."""
+    sources, reported = part.open(on_fault), 0
     for document in sources:
         yield document
-        if sources.bytes_read > told:
-            runner.advance(sources.bytes_read - told)
-            told = sources.bytes_read
+        if sources.bytes_read > reported:
+            runner.advance(sources.bytes_read - reported)
+            reported = sources.bytes_read
 
 
 def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """The documents in order, those that are judged at once together."""
+    """The documents in batches, each judged at once."""
     batch: list[Document] = []
     characters = 0
     for document in documents:
@@ -154,6 +152,6 @@ def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 @lru_cache(maxsize=1)
 def _cleaner(options: CleaningOptions, digest: str, compared: Kept) -> Cleaner:
-    """Kept by a process for its next part. `digest` tells changed files apart."""
+    """Cached for the process's next part. `digest` tells changed files apart."""
     files = options.evaluation_files
     return Cleaner(options, read_evaluations(files, options.contamination_words) if files else None, compared)

@@ -1,4 +1,4 @@
-"""One phase of a long work: all parts are computed, each once, and the first fault in the order of reading is told."""
+"""Runs a phase over all unfinished parts; raises the first error in the order of reading."""
 
 from __future__ import annotations
 
@@ -13,35 +13,38 @@ from maskwright.text.parts.columns import Columns, Note
 
 FAULT = "fault"
 Task = tuple[Any, str]
-"""A part, and the path of the file that holds what is found out about it."""
+"""(part, path of its result file)"""
 
 
 def compute(
     runner: Runner, work: Callable[[Task], Note], tasks: Sequence[Task], title: str, sizes: Sequence[int]
 ) -> list[Note]:
-    """The notes of all parts, in their order. `work` writes the file of its task (`columns.written`) and returns the
-    note in it; what is there already is not computed again. For a fault in the input it returns `fault_note`: then the
-    parts before are still computed, and the fault that comes first in the order of reading is raised, as one machine
-    would."""
+    """The notes of all parts, in order. `work` writes its task's file (`columns.written`) and returns its note; a file
+    that is there is not computed again.
+
+    For an error in the input, `work` returns `fault_note`. Then the parts before it are still computed, and the first
+    error in the order of reading is raised, as on one machine."""
     notes: dict[int, Note] = {}
     for number, (_, path) in enumerate(tasks):
         if os.path.exists(path):
             notes[number] = Columns(path).note
     left = [number for number in range(len(tasks)) if number not in notes]
     faults: dict[int, Note] = {}
-    waited = set(left)
+    awaited = set(left)
     running = runner.run(work, [tasks[number] for number in left], title, [sizes[number] for number in left])
     try:
         for place, note in running if left else ():
             number = left[place]
-            waited.discard(number)
+            awaited.discard(number)
             (faults if FAULT in note else notes)[number] = note
-            if faults and min(faults) < min(waited, default=len(tasks)):
+            if faults and min(faults) < min(awaited, default=len(tasks)):
                 break
     finally:
         running.close()
     if faults:
-        raise _error(faults[min(faults)][FAULT])
+        name, what, where, fix = faults[min(faults)][FAULT]
+        kind: type[InputError] = getattr(errors, name)
+        raise kind(what, where=where, fix=fix)
     return [notes[number] for number in range(len(tasks))]
 
 
@@ -49,15 +52,9 @@ def fault_note(error: InputError) -> Note:
     return {FAULT: [type(error).__name__, error.what, error.where, error.fix]}
 
 
-def _error(fault: list[str]) -> InputError:
-    name, what, where, fix = fault
-    kind: type[InputError] = getattr(errors, name)
-    return kind(what, where=where, fix=fix)
-
-
 def paths_of(folder: str, phase: str, digests: Sequence[str]) -> list[str]:
-    """The file of each part in a phase. `digests`: of what decides its content. Files of other text or options, which
-    have other digests, are deleted."""
+    """The result file of each part in a phase. `digests`: of all that decides each. The phase's other files, of other
+    text or options, are deleted."""
     names = [f"{phase}-{number:06}-{digest}" for number, digest in enumerate(digests)]
     for name in {*os.listdir(folder)} - {*names}:
         if storage.is_temporary(name) or name.startswith(f"{phase}-"):
