@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import chdir
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -21,7 +20,6 @@ from maskwright.core.errors import InputError, StoreError
 from maskwright.core.runner import Here, Runner, advance
 from maskwright.data import manifest as manifests
 from maskwright.data import store
-from maskwright.data.encode import Encoded
 from maskwright.data.foreign.blocks import Block, Foreign, Ids, Int64, Options
 from maskwright.data.foreign.detect import Format, detect, open_foreign
 from maskwright.data.prepare.blocks import SPLITS, EncodedParts, write_blocks
@@ -33,8 +31,6 @@ from maskwright.text.parts.cut import digest_of
 from maskwright.text.parts.phase import compute, fault_note, paths_of
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids
 
-Side = tuple[str, Encoded, NDArray[np.uint64]]
-"""(split, documents, [documents, 2] their origins: number of the file, number in it from 1 on)"""
 SpecialTokens = Literal["refuse", "strip", "remove"]
 
 
@@ -194,23 +190,7 @@ class Files:
     records: list[dict[str, Any]]
     """Location, size and time of each, for the manifest."""
 
-    def sides(self, block: Block) -> Iterator[Side]:
-        """Its documents. Neighbours of one split go together, without a copy: a hundred where one in a hundred is held
-        out."""
-        ids, sizes, sentences, numbers = self.cleaner.clean(block)
-        valid = self._valid(block.file, ids, sizes)
-        origins = np.stack([np.full(len(sizes), block.file), numbers + 1], 1).astype(np.uint64)
-        ends = np.cumsum(sizes)
-        lines = sizes if sentences is None else sentences
-        line_ends = ends if sentences is None else np.cumsum(sentences)
-        borders = [0, *(np.flatnonzero(np.diff(valid)) + 1).tolist(), len(sizes)]
-        for first, last in itertools.pairwise(borders if len(sizes) else []):
-            begin, end = int(ends[first] - sizes[first]), int(ends[last - 1])
-            some = slice(*np.searchsorted(line_ends, [begin, end], side="right").tolist())
-            encoded = Encoded(ids[begin:end], lines[some], sizes[first:last])
-            yield "valid" if valid[first] else "train", encoded, origins[first:last]
-
-    def _valid(self, file: int, ids: Ids, sizes: Int64) -> NDArray[np.bool_]:
+    def is_valid(self, file: int, ids: Ids, sizes: Int64) -> NDArray[np.bool_]:
         """[documents]: whether each is held out."""
         fraction = self.cleaner.options.valid_fraction
         if self.source.held_out:
@@ -271,32 +251,38 @@ class ConvertFile:
         cleaner = replace(self.files.cleaner, counts=Counts())
         files, found = replace(self.files, cleaner=cleaner), Counter[str]()
         with written(path) as file:
-            self._append(file, [])  # every column is there, also where nothing is kept
+            none = np.zeros(0, np.int64)  # every column is there, also where nothing is kept
+            self._append(file, files, Block(np.zeros(0, self.dtype), none, number, 0))
             for block in files.source.blocks(number):
-                self._append(file, [*files.sides(block)])
+                self._append(file, files, block)
                 found.update(block.findings)
                 advance(block.ids.nbytes)
             files.require_unchanged(number)
             file.note = {"counts": asdict(cleaner.counts), "findings": found}
         return file.note
 
-    def _append(self, file: ColumnWriter, sides: Sequence[Side]) -> None:
-        none = np.zeros(0, np.int64)
-        sizes = np.concatenate([none, *(encoded.document_sizes for _, encoded, _ in sides)])
-        lines = np.concatenate([none, *(encoded.sentence_sizes for _, encoded, _ in sides)])
-        lasts = np.searchsorted(np.cumsum(lines), np.cumsum(sizes), side="right")
-        valid = [np.full(len(encoded.document_sizes), split == "valid") for split, encoded, _ in sides]
+    def _append(self, file: ColumnWriter, files: Files, block: Block) -> None:
+        ids, sizes, sentences, numbers = files.cleaner.clean(block)
+        is_valid, lines = files.is_valid(block.file, ids, sizes), sizes if sentences is None else sentences
+        counts = np.diff(np.searchsorted(np.cumsum(lines), np.cumsum(sizes), side="right"), prepend=0)
+        origins = np.stack([np.full(len(sizes), block.file), numbers + 1], 1).astype("<u8")
         file.append("tokens", sizes.astype("<u8"))
-        file.append("sentences", np.diff(lasts, prepend=0).astype("<u8"))
-        file.append("valid", np.concatenate([none, *valid]).astype("u1"))
-        for split in SPLITS:
-            own = [(encoded, origins) for side, encoded, origins in sides if side == split]
-            ids = [np.zeros(0, self.dtype), *(encoded.ids for encoded, _ in own)]
-            file.append(f"{split}.ids", np.concatenate(ids))
-            spoken = np.concatenate([none, *(encoded.sentence_sizes for encoded, _ in own)])
-            file.append(f"{split}.sentences", spoken.astype("<u4"))
-            places = [np.zeros(0, "<u8"), *(origins.astype("<u8").reshape(-1) for _, origins in own)]
-            file.append(f"{split}.origins", np.concatenate(places))
+        file.append("sentences", counts.astype("<u8"))
+        file.append("valid", is_valid.astype("u1"))
+        for split, is_here in zip(SPLITS, (~is_valid, is_valid), strict=True):
+            file.append(f"{split}.ids", _of_documents(ids, sizes, is_here))
+            file.append(f"{split}.sentences", _of_documents(lines, counts, is_here).astype("<u4"))
+            file.append(f"{split}.origins", origins[is_here].reshape(-1))
+
+
+def _of_documents(values: Ids, counts: Int64, keep: NDArray[np.bool_]) -> Ids:
+    """The values of the documents to keep, of which each has `counts`."""
+    # Runs of documents rather than a mask of values: copying a slice is fast, and one document in a hundred is held
+    # out.
+    ends = np.concatenate([[0], np.cumsum(counts)])
+    borders = np.flatnonzero(np.diff(keep, prepend=False, append=False))
+    runs = zip(ends[borders[::2]].tolist(), ends[borders[1::2]].tolist(), strict=True)
+    return np.concatenate([values[:0], *(values[begin:end] for begin, end in runs)])
 
 
 class Conversion:
