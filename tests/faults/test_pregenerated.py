@@ -548,13 +548,13 @@ def test_damaged_arrays(theirs: Path, tokenizer: str, tmp_path: Path) -> None:
 def test_one_of_several_processes_makes_the_store_and_the_others_wait(
     theirs: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pregenerated_store, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(storage, "WAIT_SECONDS", 0.01)
     made: list[str] = []
 
-    def slowly(*words: str, make: Any = pregenerated_store._make) -> None:
+    def slowly(*words: str, make: Any = pregenerated_store._make) -> str:
         made.append(words[2])
         time.sleep(0.2)
-        make(*words)
+        return make(*words)
 
     monkeypatch.setattr(pregenerated_store, "_make", slowly)
     with ThreadPoolExecutor(3) as pool:

@@ -20,16 +20,18 @@ import secrets
 import socket
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
 
 from maskwright.core.errors import InputError, Locked, MaskwrightError
 from maskwright.core.extras import EXTRAS, missing
 
 READ_BYTES = 1 << 20
+WAIT_SECONDS = 0.5
+Made = TypeVar("Made")
 DEEPEST = 100
 """Folders inside folders."""
 
@@ -322,6 +324,23 @@ def locked(path: str, *, remove: bool) -> Iterator[None]:
                     os.unlink(path)
     finally:
         os.close(descriptor)
+
+
+def made_once(path: str, find: Callable[[], Made | None], make: Callable[[], Made]) -> Made | None:
+    """`find`, or if that is None `make`, under a lock beside `path`, which lies in the cache. None while another
+    process holds the lock."""
+    if (found := find()) is None:
+        make_cache_folder(os.path.dirname(path))
+        with suppress(Locked), locked(f"{path}.lock", remove=True):
+            return make() if (found := find()) is None else found
+    return found
+
+
+def awaited(ask: Callable[[], Made | None]) -> Made:
+    """The answer of `ask`, which is asked until it has one."""
+    while (answer := ask()) is None:
+        time.sleep(WAIT_SECONDS)
+    return answer
 
 
 def cache_folder(*names: str) -> str:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from maskwright.core import storage
 from maskwright.core.console import progress
-from maskwright.core.errors import Locked, MaskwrightError, StoppedEarly, StoreError
+from maskwright.core.errors import MaskwrightError, StoppedEarly, StoreError
 from maskwright.data.convert import Cleaner, ConvertOptions, Counts, document_keys
 from maskwright.data.foreign.blocks import Block, Int64
 from maskwright.data.foreign.columns import arrow_parts, grouped
@@ -43,7 +43,6 @@ from maskwright.text.vocabulary import Vocabulary
 FORMAT = 1
 SIDES: tuple[SplitName, ...] = ("train", "valid")
 TOTALS = ("documents", "tokens")
-WAIT_SECONDS = 0.5
 DAMAGE = (MaskwrightError, ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError)
 """What numbers and names come to that nobody wrote."""
 Append = Callable[[str, Int64], None]
@@ -105,11 +104,9 @@ class ArrowIndex:
         return int(self._file(file_idx).numbers(f"{side}.numbers", document_idx, document_idx + 1)[0])
 
     def _file(self, file_idx: int) -> Columns:
-        if (found := self._opened.get(file_idx)) is None:
-            while (found := self._of_file(file_idx)) is None:
-                time.sleep(WAIT_SECONDS)
-            self._opened[file_idx] = found
-        return found
+        if file_idx not in self._opened:
+            self._opened[file_idx] = storage.awaited(lambda: self._of_file(file_idx))
+        return self._opened[file_idx]
 
     def _made(self, name: str) -> Columns:
         found: dict[int, Columns] = {}
@@ -122,11 +119,9 @@ class ArrowIndex:
                         found[file_idx] = index
                         bar.advance(sizes[file_idx] - (bar.done - done))
                 if not found.keys() & missing:  # other processes are at all of them
-                    time.sleep(WAIT_SECONDS)
+                    time.sleep(storage.WAIT_SECONDS)
         parts = [found[file_idx] for file_idx in range(len(sizes))]
-        while (whole := _made_once(name, partial(self._join, parts))) is None:
-            time.sleep(WAIT_SECONDS)
-        return whole
+        return storage.awaited(lambda: _made_once(name, partial(self._join, parts)))
 
     def _of_file(self, file_idx: int, advance: Callable[[float], None] = lambda _: None) -> Columns | None:
         """None while another process makes it."""
@@ -232,15 +227,8 @@ def _pieces(index: Columns, column: str) -> list[Int64]:
 
 
 def _made_once(name: str, make: Callable[[Append], Note]) -> Columns | None:
-    """The index of that name, which is made if there is none. None while another process makes it."""
-    if (index := _opened(name)) is not None:
-        return index
-    storage.make_cache_folder("arrow")
-    try:
-        with storage.locked(f"{_path(name)}.lock", remove=True):
-            return _opened(name) or _write(name, make)
-    except Locked:
-        return None
+    """The index of that name, made if there is none. None while another process makes it."""
+    return storage.made_once(_path(name), lambda: _opened(name), lambda: _write(name, make))
 
 
 def _write(name: str, make: Callable[[Append], Note]) -> Columns:

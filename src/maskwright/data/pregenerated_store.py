@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
+from functools import partial
 from typing import Any
 
 from maskwright.core import storage
 from maskwright.core.console import say
-from maskwright.core.errors import InputError, Locked, StoreError
+from maskwright.core.errors import InputError, StoreError
 from maskwright.data.convert import Conversion, ConvertOptions, convert
 from maskwright.data.foreign.pregenerated import RECORD, TOKENIZER, epochs_of
 from maskwright.data.store import TokenStore
 from maskwright.text.vocabulary import read_vocabulary
 
 FORMAT = 1
-"""Of what is made of the same files."""
-WAIT_SECONDS = 0.5
+"""Version of the store that is made of the same files."""
 
 
 def open_epochs(location: str, tokenizer: str | None = None) -> TokenStore:
@@ -38,15 +37,9 @@ def open_epochs(location: str, tokenizer: str | None = None) -> TokenStore:
     vocabulary = read_vocabulary(tokenizer)
     special = [vocabulary.unk, sorted(vocabulary.special)]
     name = storage.sha256_of([FORMAT, vocabulary.fingerprint, special, _states(location)])[:32]
-    folder = os.path.join(storage.make_cache_folder("pregenerated"), name)
-    while not _is_made(folder):
-        try:
-            with storage.locked(f"{folder}.lock", remove=True):
-                if not _is_made(folder):
-                    _make(location, tokenizer, folder)
-        except Locked:  # another process makes it
-            time.sleep(WAIT_SECONDS)
-    return TokenStore(location, folder)
+    folder = storage.cache_folder("pregenerated", name)
+    make = partial(_make, location, tokenizer, folder)
+    return TokenStore(location, storage.awaited(lambda: storage.made_once(folder, lambda: _made(folder), make)))
 
 
 def _states(location: str) -> list[list[Any]]:
@@ -57,11 +50,11 @@ def _states(location: str) -> list[list[Any]]:
     return [[os.path.abspath(path), found.st_size, found.st_mtime_ns] for path, found in status]
 
 
-def _is_made(folder: str) -> bool:
-    return os.path.exists(os.path.join(folder, "manifest.json"))
+def _made(folder: str) -> str | None:
+    return folder if os.path.exists(os.path.join(folder, "manifest.json")) else None
 
 
-def _make(location: str, tokenizer: str, folder: str) -> None:
+def _make(location: str, tokenizer: str, folder: str) -> str:
     say(f"{location}: a token store is made of it, in {os.path.dirname(folder)}")
     options = ConvertOptions(valid_fraction=0.0, special_tokens="remove")
     try:
@@ -69,3 +62,4 @@ def _make(location: str, tokenizer: str, folder: str) -> None:
     except InputError:  # once the files are right, the store has another name
         shutil.rmtree(folder, ignore_errors=True)
         raise
+    return folder
