@@ -330,7 +330,7 @@ class Conversion:
 
     def tell(self) -> None:
         say(f"reading {several(len(self.source.files), 'file')} of the format {self.kind}")
-        for line in self.source.said:
+        for line in self.source.messages:
             say(line)
 
     def decided_by(self) -> list[Any]:
@@ -355,7 +355,7 @@ class Conversion:
         ):
             if number:
                 say(f"{number:,} {what}")
-        passes, findings = self.source.passes, self.source.described(found)
+        passes, findings = self.source.passes, self.source.described(found) if self.source.described else []
         more = ({"passes": passes} if passes > 1 else {}) | ({"findings": findings} if findings else {})
         self.writer.finish(asdict(counts), self.recorded, self.sources, {"numpy"}, more)
 

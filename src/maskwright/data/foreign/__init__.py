@@ -1,1 +1,1 @@
-"""Stores of token ids that other tools wrote. One page a format."""
+"""Stores of token ids in other tools' formats, one module a format."""

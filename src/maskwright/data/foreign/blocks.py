@@ -1,4 +1,4 @@
-"""What every foreign format is read as: blocks of documents, each some ids one after the other."""
+"""The common form of all foreign formats: blocks of documents, each an array of ids and the documents' sizes."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ Int64 = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Options:
-    """What a user says of data that do not say it themselves."""
+    """What the user has to say of formats that do not record it."""
 
     column: str | None = None
     """Column of the ids, in the formats that have columns."""
     dtype: str | None = None
-    """Type of bare ids."""
+    """Type of bare ids, in the formats that do not name it."""
     document_end: int | None = None
-    """Id that stands between documents as it is stored, in the formats that keep no ends."""
+    """Stored id that separates documents, in the formats that keep no ends."""
     encoder: str | None = None
     """GPT-2's encoder.json, for a fairseq dictionary of numbers."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some documents of one file, in its order."""
+    """Consecutive documents of one file."""
 
     ids: Ids
     """[tokens], of any integer type."""
@@ -49,18 +49,14 @@ class Block:
     sentences: Int64 | None = None
     """Tokens of each sentence, where the format has sentences: no document begins inside one."""
     numbers: Int64 | None = None
-    """[documents]: number in the file of the record that each is from, where a record may be two documents; None where
-    they are counted from `first` on."""
+    """[documents]: number of each one's record in the file, where a record may be two documents; None to count from
+    `first` on."""
     findings: Mapping[str, int] = field(default_factory=dict)
-    """What is wrong in it, counted by names that `Foreign.described` knows."""
+    """Counts of what is wrong, by names that `Foreign.described` knows."""
 
     def number(self, document_idx: Any) -> Any:
-        """Numbers in the file, from 0, of documents of this block."""
+        """Numbers in the file, from 0, of these documents of the block."""
         return self.first + document_idx if self.numbers is None else self.numbers[document_idx]
-
-
-def nothing(_: Mapping[str, int]) -> list[str]:
-    return []
 
 
 @dataclass(frozen=True)
@@ -69,22 +65,21 @@ class Foreign:
 
     format: str
     files: list[str]
-    """What is read, in the order of the documents."""
+    """Files that are read, in the order of the documents."""
     blocks: Callable[[int], Iterator[Block]]
-    """Of the file with this number in `files`; can be pickled, and reads no other."""
+    """The blocks of a file, by its index in `files`; can be pickled, and reads no other file."""
     sentences: bool = False
-    """Whether the blocks tell sentences."""
+    """Whether the blocks have sentences."""
     mapping: Int64 | None = None
-    """[their ids]: the tokenizer's id of each of theirs, -1 for one that the tokenizer lacks; None where they are the
-    same."""
-    said: list[str] = field(default_factory=list)
-    """What the user should know."""
+    """[foreign ids]: the tokenizer's id of each, -1 for one that it lacks; None where the ids are the tokenizer's."""
+    messages: list[str] = field(default_factory=list)
+    """Sentences for the user."""
     held_out: frozenset[int] = frozenset()
-    """Numbers of the files that their maker held out. Where there are some, nothing is held out of the others."""
+    """Indices of the validation files. If there are any, nothing else is held out."""
     passes: int = 1
-    """How often the files hold their text."""
-    described: Callable[[Mapping[str, int]], list[str]] = nothing
-    """Sentences about the sums of `Block.findings`; can be pickled."""
+    """Passes over the same text that the files hold."""
+    described: Callable[[Mapping[str, int]], list[str]] | None = None
+    """Makes sentences of the sums of `Block.findings`; can be pickled."""
 
 
 def flat(path: str, dtype: Any, begin: int = 0) -> Ids:
@@ -98,27 +93,27 @@ def flat(path: str, dtype: Any, begin: int = 0) -> Ids:
     return np.asarray(np.memmap(path, kind, "r", begin))
 
 
-def holds(values: Ids, one: int) -> bool:
-    """Whether an id is there; most often, the first block tells."""
-    return any((values[at : at + BLOCK_TOKENS] == one).any() for at in range(0, len(values), BLOCK_TOKENS))
+def holds(values: Ids, wanted: int) -> bool:
+    """Whether an id is among the values; mostly, it is in the first block."""
+    return any((values[at : at + BLOCK_TOKENS] == wanted).any() for at in range(0, len(values), BLOCK_TOKENS))
 
 
 def split_at(values: Ids, end: int) -> tuple[Int64, Int64]:
-    """(starts, sizes) of what stands between the ids `end`. The ids themselves belong to no document, and several in a
-    row make no empty one."""
+    """(starts, sizes) of the documents between the ids `end`. These ids belong to no document, and several in a row
+    make no empty one."""
     borders = [
         np.flatnonzero(values[begin : begin + BLOCK_TOKENS] == end) + begin
         for begin in range(0, len(values), BLOCK_TOKENS)
     ]
     ends = np.concatenate([*borders, [len(values)]]).astype(np.int64)
     starts = np.concatenate([[0], ends[:-1] + 1])
-    some = ends > starts
-    return starts[some], (ends - starts)[some]
+    keep = ends > starts
+    return starts[keep], (ends - starts)[keep]
 
 
 def in_blocks(ends: Int64) -> Iterator[tuple[int, int]]:
-    """(first, end) of neighbouring documents: as many as fit into `BLOCK_TOKENS`, or one that is longer. `ends`
-    [documents]: tokens up to the end of each."""
+    """(first, end) of runs of documents that fit into `BLOCK_TOKENS`, or of a single longer one. `ends` [documents]:
+    tokens up to the end of each."""
     first = before = 0
     while first < len(ends):
         end = max(first + 1, int(np.searchsorted(ends, before + BLOCK_TOKENS, side="right")))
@@ -127,8 +122,8 @@ def in_blocks(ends: Int64) -> Iterator[tuple[int, int]]:
 
 
 def of_spans(values: Ids, starts: Int64, sizes: Int64, file: int, members: Int64 | None = None) -> Iterator[Block]:
-    """Blocks of the documents that are spans of `values`; or with `members` [documents], so many spans each, which are
-    then its sentences."""
+    """Blocks of documents that are spans of `values`. `members` [documents]: each document is that many consecutive
+    spans, its sentences; None for one span each, without sentences."""
     counts = np.ones(len(starts), np.int64) if members is None else members
     last_span = np.cumsum(counts)
     ends = np.concatenate([[0], np.cumsum(sizes)])[last_span]
@@ -151,7 +146,7 @@ def _gather(values: Ids, starts: Int64, sizes: Int64) -> Ids:
 
 
 def require_inside(starts: Int64, sizes: Int64, available: int, index: str, file: str) -> None:
-    """Raises `StoreError` for the first span that is not within the `available` ids of `file`."""
+    """Raises `StoreError` for the first span beyond the `available` ids of `file`."""
     wrong = (starts < 0) | (sizes < 0) | (starts + sizes > available)
     if wrong.any():
         number = int(np.argmax(wrong))

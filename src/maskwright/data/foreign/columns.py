@@ -22,12 +22,12 @@ from maskwright.core.extras import require
 from maskwright.data.foreign.blocks import BLOCK_TOKENS, COPY_AGAIN, Block, Foreign, Ids, Int64
 
 COLUMNS = ("input_ids", "tokens", "token_ids", "ids")
-"""Where ids are looked for when no column is named, in this order."""
+"""Usual names of the column of ids, tried in this order."""
 FILE_MAGIC = b"ARROW1"
 END_OF_STREAM = (b"\xff\xff\xff\xff\0\0\0\0", b"\0\0\0\0")
-"""What Arrow writes, and what it wrote before 0.15."""
+"""Arrow's mark of the end, and the one from before 0.15."""
 BATCHES_AT_ONCE = 32
-"""Record batches of a plain column, a document each. With hundreds, none finds its memory in the caches."""
+"""Record batches of a plain column, a document each, that are joined at once. Hundreds would not fit the caches."""
 NO_NULLS = "write the data without nulls"
 
 
@@ -37,13 +37,13 @@ def arrow_files(folder: str) -> list[str]:
 
 
 Part = tuple[Ids, Int64, Int64]
-"""Ids of some documents, the tokens of each, and where each begins in the file, in bytes."""
+"""(ids, tokens of each document, byte at which each begins in the file)"""
 
 
 def arrow_parts(path: str, column: str | None, *, places: bool = False) -> Iterator[Part]:
-    """The documents of an Arrow IPC file or stream. With `places`, those of ids that are compressed lie outside the
-    file; without, they say nothing. Raises `StoreError` for a cut file, a stream without its end, nulls, and a column
-    that is absent or holds no ids."""
+    """The documents of an Arrow IPC file or stream. `places`: whether parts have them; compressed ids then have places
+    outside the file. Raises `StoreError` for a cut file, a stream without its end, nulls, and a column that is absent
+    or holds no ids."""
     require("pyarrow", path)
     import pyarrow as arrow
     from pyarrow import ipc
@@ -55,7 +55,9 @@ def arrow_parts(path: str, column: str | None, *, places: bool = False) -> Itera
         is_file = data[: len(FILE_MAGIC)].tobytes() == FILE_MAGIC
         reader = (ipc.open_file if is_file else ipc.open_stream)(source)
         number = _column(reader.schema, column, path)
-        batches = _file_batches(reader) if is_file else _stream_batches(reader, source, data, path)
+        batches = _stream_batches(reader, source, data, path)
+        if is_file:
+            batches = map(reader.get_batch, range(reader.num_record_batches))
         documents = _each_a_list if _is_list(reader.schema.field(number).type) else _each_a_batch
         yield from documents(batches, number, data.ctypes.data if places else None, path)
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -63,13 +65,9 @@ def arrow_parts(path: str, column: str | None, *, places: bool = False) -> Itera
         raise StoreError(what, where=path, fix=COPY_AGAIN) from None
 
 
-def _file_batches(reader: Any) -> Iterator[Any]:
-    return map(reader.get_batch, range(reader.num_record_batches))
-
-
 def _stream_batches(reader: Any, source: Any, data: NDArray[np.uint8], path: str) -> Iterator[Any]:
-    """pyarrow takes a stream that was cut between two messages for a whole one. Writers put a marker behind the last
-    one when they are closed."""
+    """The record batches of a stream. Raises `StoreError` for one without the marker that a closed writer leaves:
+    pyarrow takes a stream that was cut between two messages for a whole one."""
     while True:
         end = source.tell()
         try:
@@ -82,19 +80,19 @@ def _stream_batches(reader: Any, source: Any, data: NDArray[np.uint8], path: str
 
 
 def _each_a_batch(batches: Iterator[Any], number: int, base: int | None, path: str) -> Iterator[Part]:
-    """Of a plain column, some batches at once, which `grouped` puts into one block. `base`: the address of the file;
-    without it, places are 0."""
-    some: list[Any] = []
-    tokens = 0  # in the block that these go into
+    """Parts of a plain column, whose documents are batches. `base`: the file's address in memory; None for no
+    places."""
+    waiting: list[Any] = []
+    tokens = 0  # in the block of `grouped` that these batches go into
     for batch in batches:
         tokens += batch.num_rows
-        if some and (tokens > BLOCK_TOKENS or len(some) == BATCHES_AT_ONCE):
-            yield _part(some, number, base, path)
-            some = []
+        if waiting and (tokens > BLOCK_TOKENS or len(waiting) == BATCHES_AT_ONCE):
+            yield _part(waiting, number, base, path)
+            waiting = []
             tokens = batch.num_rows if tokens > BLOCK_TOKENS else tokens
-        some.append(batch)
-    if some:
-        yield _part(some, number, base, path)
+        waiting.append(batch)
+    if waiting:
+        yield _part(waiting, number, base, path)
 
 
 def _part(batches: list[Any], number: int, base: int | None, path: str) -> Part:
@@ -114,7 +112,7 @@ def _part(batches: list[Any], number: int, base: int | None, path: str) -> Part:
 
 
 def _each_a_list(batches: Iterator[Any], number: int, base: int | None, path: str) -> Iterator[Part]:
-    """Of a column of lists."""
+    """Parts of a column of lists, whose documents are rows."""
     for batch_number, batch in enumerate(batches):
         column = batch.column(number)
         _require_whole(column, path)
@@ -129,7 +127,7 @@ def _require_whole(column: Any, path: str) -> None:
 
 
 def parquet_parts(path: str, column: str | None) -> Iterator[Part]:
-    """The same for Parquet, whose column must be of lists; places there say nothing."""
+    """The documents of a Parquet file, whose column has to be of lists; places are -1."""
     require("pyarrow", path)
     import pyarrow as arrow
     from pyarrow import parquet
@@ -191,17 +189,15 @@ def _lists(column: Any, where: str) -> tuple[Ids, Int64]:
 
 
 def _numbers(array: Any) -> Ids:
-    """What `to_numpy` would give, but that imports pandas where it is installed: a quarter of a second."""
+    """`array.to_numpy()`, which would import pandas: a quarter of a second."""
     kind = np.dtype(array.type.to_pandas_dtype())
-    return (
-        np.frombuffer(array.buffers()[1], kind, len(array), array.offset * kind.itemsize)
-        if len(array)
-        else np.zeros(0, kind)
-    )
+    if not len(array):
+        return np.zeros(0, kind)
+    return np.frombuffer(array.buffers()[1], kind, len(array), array.offset * kind.itemsize)
 
 
 def grouped(parts: Iterator[Part], file: int) -> Iterator[tuple[Block, Int64]]:
-    """Blocks of many parts, and the place of each document in its file, in bytes."""
+    """(block of several parts, byte at which each document begins in its file)."""
     waiting: list[Part] = []
     first = tokens = 0
 
@@ -223,14 +219,11 @@ def grouped(parts: Iterator[Part], file: int) -> Iterator[tuple[Block, Int64]]:
 
 
 def held_out_files(files: list[str]) -> frozenset[int]:
-    """Numbers of those that lie in `valid/` where others lie in `train/` beside it, as `data convert --to-format arrow`
-    writes them."""
-    folders = [os.path.dirname(os.path.abspath(path)) for path in files]
-    beside = [os.path.join(os.path.dirname(one), "train") for one in folders]
+    """Indices of the files in a folder `valid/` beside one `train/`, as `data convert --to-format arrow` writes
+    them."""
+    folders = [os.path.split(os.path.dirname(os.path.abspath(path))) for path in files]
     return frozenset(
-        number
-        for number, (folder, train) in enumerate(zip(folders, beside, strict=True))
-        if os.path.basename(folder) == "valid" and train in folders
+        index for index, (parent, name) in enumerate(folders) if name == "valid" and (parent, "train") in folders
     )
 
 
@@ -241,7 +234,7 @@ def open_columns(name: str, files: list[str], column: str | None) -> Foreign:
     """`name`: arrow, datasets or parquet."""
     held_out = held_out_files(files) if name == "arrow" else frozenset[int]()
     blocks = partial(_blocks, parquet_parts if name == "parquet" else arrow_parts, files, column)
-    return Foreign(name, files, blocks, said=[HELD_OUT] if held_out else [], held_out=held_out)
+    return Foreign(name, files, blocks, messages=[HELD_OUT] if held_out else [], held_out=held_out)
 
 
 def _blocks(
@@ -252,7 +245,7 @@ def _blocks(
 
 def dataset_files(folder: str) -> list[str]:
     """The shards of a `datasets` folder (`save_to_disk`), in its order. Raises `InputError` for several splits, and for
-    rows that were chosen or shuffled."""
+    a selection or another order of its rows."""
     if os.path.exists(os.path.join(folder, "dataset_dict.json")):
         splits = storage.read_json(os.path.join(folder, "dataset_dict.json")).get("splits", [])
         fix = f"name one: {os.path.join(folder, splits[0] if splits else 'SPLIT')}"
@@ -261,25 +254,26 @@ def dataset_files(folder: str) -> list[str]:
     if not os.path.exists(path):
         raise InputError("has no state.json", where=folder, fix="give a folder that `save_to_disk` wrote")
     state = storage.read_json(path)
-    names = [one.get("filename") for one in state.get("_data_files") or [] if isinstance(one, dict)]
-    own = [name for name in names if isinstance(name, str) and name == os.path.basename(name)]
-    if not names or len(own) < len(names):
+    names = [record.get("filename") for record in state.get("_data_files") or [] if isinstance(record, dict)]
+    inside = [name for name in names if isinstance(name, str) and name == os.path.basename(name)]
+    if not names or len(inside) < len(names):
         raise StoreError("names no shards of this folder", where=path, fix="save the data set again")
     if state.get("_indices_data_files"):
         fix = "save `dataset.flatten_indices()`"
         raise InputError("has a selection or another order of its rows beside them", where=path, fix=fix)
-    for name in own:
-        if not os.path.isfile(os.path.join(folder, name)):
-            raise StoreError("is missing", where=os.path.join(folder, name), fix=COPY_AGAIN)
-    return [os.path.join(folder, name) for name in own]
+    paths = [os.path.join(folder, name) for name in inside]
+    for path in paths:
+        if not os.path.isfile(path):
+            raise StoreError("is missing", where=path, fix=COPY_AGAIN)
+    return paths
 
 
 def require_counts(folder: str, found: dict[str, tuple[int, int]]) -> None:
     """Compares `meta/*counts*.csv` (`dataset/filename, documents, tokens`) with the (documents, tokens) that were found
     in each file. Raises `StoreError` where they differ; a folder without such a file is fine.
 
-    foundation-model-stack reads a name from "/DATASET" on, so its own files have paths of the machine where they were
-    counted: `/wiki/a.arrow`, `/data/input/wiki/a.arrow`. Data sets that are not here are left out, as it does."""
+    foundation-model-stack reads a name from "/DATASET" on, so its files have paths of the machine that counted:
+    `/wiki/a.arrow`, `/data/input/wiki/a.arrow`. Data sets that are not here are skipped, as it does."""
     wrong = "the file is cut, or the counts are of other data: copy both again, or delete the counts"
     for path in sorted(glob.glob(os.path.join(glob.escape(folder), "**", "meta", "*counts*.csv"), recursive=True)):
         base = os.path.dirname(os.path.dirname(path))
@@ -300,7 +294,7 @@ def require_counts(folder: str, found: dict[str, tuple[int, int]]) -> None:
 
 
 def _ends_of(name: str, base: str) -> list[str]:
-    """`name` below `base`, then without its first folder, and so on while a folder is left."""
+    """Paths of `name` below `base`, then of `name` without its first folder, and so on while a folder is left."""
     parts = [part for part in name.split("/") if part]
     ends = range(max(len(parts) - 1, 1)) if name.startswith("/") else range(1)
     return [os.path.normpath(os.path.join(base, *parts[first:])) for first in ends]

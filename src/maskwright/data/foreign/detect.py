@@ -1,4 +1,4 @@
-"""Which format a store is in, by what lies in the folder and by the files' first bytes."""
+"""The format of a store, by the names in its folder and by the files' first bytes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ REFUSED = {
 
 
 def detect(places: list[str]) -> Format:
-    """Raises `InputError` where the answer is none or several."""
+    """The format of all places. Raises `InputError` for none and for several."""
     found = {_kind(place) for place in places}
     if len(found) > 1:
         fix = "convert them apart, or name one format: --from FORMAT"
@@ -91,13 +91,11 @@ def open_foreign(
     if kind == "datasets":
         return open_columns("datasets", [path for place in places for path in dataset_files(place)], options.column)
     paths = _paths(places)
-    if kind == "arrow":
-        return open_columns("arrow", _of(paths, ".arrow", places), options.column)
-    if kind == "parquet":
-        return open_columns("parquet", _of(paths, ".parquet", places), options.column)
+    if kind in ("arrow", "parquet"):
+        return open_columns(kind, _of(paths, f".{kind}", places), options.column)
     if kind == "megatron":
-        indexes = sorted({f"{path.removesuffix('.bin').removesuffix('.idx')}.idx" for path in paths if _pair(path)})
-        return open_megatron(_of(indexes, ".idx", places))
+        indexes = {f"{path[:-4]}.idx" for path in paths if path.endswith((".idx", ".bin"))}
+        return open_megatron(_of(sorted(indexes), ".idx", places))
     if kind == "datatrove":
         return open_datatrove(_of(paths, ".ds", places))
     if kind == "tfrecord":
@@ -105,12 +103,8 @@ def open_foreign(
     return open_flat(kind, _of(paths, f".{kind}", places), options, vocabulary.size)
 
 
-def _pair(path: str) -> bool:
-    return path.endswith((".idx", ".bin"))
-
-
 def _of(paths: list[str], ending: str, places: list[str]) -> list[str]:
-    """Those with the ending; all of them where the user named files."""
+    """The paths with the ending; without any, the files that the user named."""
     found = [path for path in paths if path.endswith(ending)] or [place for place in places if os.path.isfile(place)]
     if not found:
         raise InputError(f"holds no {ending} file", where=places[0], fix="check the path, or name another --from")

@@ -23,13 +23,13 @@ from maskwright.text.vocabulary import Vocabulary
 FIRST = ("<s>", "<pad>", "</s>", "<unk>")
 EOS = FIRST.index("</s>")
 FILLER = "madeupword"
-"""fairseq's names for the ids that only fill its table up."""
+"""Prefix of fairseq's tokens that only pad its table."""
 
 
 def open_fairseq(folders: list[str], pieces: dict[str, int], vocabulary: Vocabulary, encoder: str | None) -> Foreign:
-    """`pieces`: the tokenizer's tokens and ids. Raises `StoreError` if a folder lacks its `dict.txt` and the first has
-    none, or its numbers have no `encoder`."""
-    indexes = [(path, held_out) for folder in folders for path, held_out in _indexes(folder)]
+    """`pieces`: the tokenizer's tokens and ids. Raises `StoreError` if the first folder has no `dict.txt` or another
+    folder a different one, and `InputError` if a dictionary of numbers comes without an `encoder`."""
+    indexes = [index for folder in folders for index in _indexes(folder)]
     first = os.path.join(folders[0], "dict.txt")
     if not os.path.isfile(first):
         fix = "put the dictionary there that the shards were binarised with"
@@ -39,24 +39,23 @@ def open_fairseq(folders: list[str], pieces: dict[str, int], vocabulary: Vocabul
         other = os.path.join(folder, "dict.txt")
         if os.path.isfile(other) and _read_dictionary(other) != tokens:
             raise StoreError("is another dictionary than the first shard's", where=other, fix="convert them apart")
-    mapping, said = _mapping(tokens, pieces, vocabulary, encoder, first)
+    mapping, messages = _mapping(tokens, pieces, vocabulary, encoder, first)
     paths = [path for path, _ in indexes]
     for path in paths:
         read_index(path, "fairseq")  # so that a cut one is refused before anything is written
     files = [f"{path.removesuffix('.idx')}.bin" for path in paths]
-    held_out = frozenset(number for number, (_, side) in enumerate(indexes) if side)
-    return Foreign("fairseq", files, partial(_blocks, paths), True, mapping, said, held_out)
+    held_out = frozenset(number for number, (_, is_held_out) in enumerate(indexes) if is_held_out)
+    return Foreign("fairseq", files, partial(_blocks, paths), True, mapping, messages, held_out)
 
 
 def _blocks(indexes: list[str], number: int) -> Iterator[Block]:
-    one = read_index(indexes[number], "fairseq")
-    starts, sizes, members = _documents(one, indexes[number])
-    yield from of_spans(one.values, starts, sizes, number, members)
+    index = read_index(indexes[number], "fairseq")
+    starts, sizes, members = _documents(index, indexes[number])
+    yield from of_spans(index.values, starts, sizes, number, members)
 
 
 def _indexes(folder: str) -> list[tuple[str, bool]]:
-    """(file, whether it is held out) of train, train1 … and valid, also in the folders of languages; test is left
-    out."""
+    """(file, whether it is held out) of train, train1 … and valid, also in folders of languages; not of test."""
     found = []
     for path in storage.expand([folder]):
         name = os.path.basename(path).partition(".")[0].rstrip("0123456789")
@@ -65,11 +64,11 @@ def _indexes(folder: str) -> list[tuple[str, bool]]:
     if not found:
         fix = "give the folder that `fairseq-preprocess` wrote"
         raise InputError("has no train.idx", where=folder, fix=fix)
-    return sorted(found, key=lambda one: one[1])
+    return sorted(found, key=lambda index: index[1])
 
 
 def _documents(index: Index, path: str) -> tuple[Int64, Int64, Int64]:
-    """(starts, sizes, members) of its sentences without their `</s>`: see `of_spans`."""
+    """(starts, sizes, members), as of `of_spans`, of its sentences without their `</s>`."""
     starts, sizes = index.starts, index.sizes
     if (sizes < 1).any():
         raise StoreError(f"sequence {int(np.argmax(sizes < 1)):,} has no ids", where=path, fix=COPY_AGAIN)
@@ -102,11 +101,10 @@ def _read_dictionary(path: str) -> list[str]:
 def _mapping(
     tokens: list[str], pieces: dict[str, int], vocabulary: Vocabulary, encoder: str | None, where: str
 ) -> tuple[Int64, list[str]]:
-    """(the tokenizer's id of each of fairseq's, -1 for none; what to say)."""
+    """([fairseq's ids]: the tokenizer's id of each, -1 for none; messages)."""
     real = [token for token in tokens if not token.startswith(FILLER)]
-    numbers = bool(real) and all(token.isdecimal() or token in FIRST or token == "<mask>" for token in real)
     names = tokens
-    if numbers:
+    if real and all(token.isdecimal() or token in (*FIRST, "<mask>") for token in real):
         if encoder is None:
             fix = "give GPT-2's file, https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe/encoder.json: --encoder FILE"
             raise InputError("is a dictionary of numbers, which encoder.json explains", where=where, fix=fix)
@@ -115,12 +113,13 @@ def _mapping(
     special = {"<s>": vocabulary.bos, "<pad>": vocabulary.pad, "</s>": vocabulary.eos, "<unk>": vocabulary.unk}
     special["<mask>"] = vocabulary.mask
     found = [special.get(name, pieces.get(name)) for name in (*FIRST, *names)]
-    mapping = np.array([-1 if one is None else one for one in found], np.int64)
-    lacking = [name for name, one in zip(names, found[len(FIRST) :], strict=True) if one is None and FILLER not in name]
-    said = [f"{len(real) - len(lacking):,} of the {len(real):,} tokens of {where} are in the tokenizer"]
+    mapping = np.array([-1 if index is None else index for index in found], np.int64)
+    own = zip(names, found[len(FIRST) :], strict=True)
+    lacking = [name for name, index in own if index is None and FILLER not in name]
+    message = f"{len(real) - len(lacking):,} of the {len(real):,} tokens of {where} are in the tokenizer"
     if lacking:
-        said[0] += f"; {len(lacking):,} are not, such as {lacking[0]!r}"
-    return mapping, said
+        message += f"; {len(lacking):,} are not, such as {lacking[0]!r}"
+    return mapping, [message]
 
 
 def _read_encoder(path: str) -> dict[int, str]:

@@ -39,23 +39,22 @@ NUMPY = b"\x93NUMPY"
 
 
 def open_flat(name: str, files: list[str], options: Options, vocab_size: int) -> Foreign:
-    """`name`: npy or bin. Raises `InputError` unless something says where documents end, and where the
-    id that is said to stand there is nowhere."""
+    """`name`: npy or bin. Raises `InputError` if nothing marks the ends of documents, `StoreError` if the id between
+    documents is nowhere."""
     found = [_read_flat(path, options, vocab_size) for path in files]
     if options.document_end is None and any(values.ndim == 1 for values in found):
         fix = "give --document-end TOKEN, the token between documents by its name or its id"
         raise InputError("holds bare ids without the ends of documents", where=files[0], fix=fix)
-
-    said = []
+    messages = []
     if (end := options.document_end) is not None:
         without = [path for path, values in zip(files, found, strict=True) if not holds(values.reshape(-1), end)]
         if len(without) == len(files):
             what = f"has no id {end} stored anywhere, so that nothing tells where documents end"
             fix = "check --document-end, --dtype and --token-offset: the stored id is the token's less the offset"
             raise StoreError(what, where=files[0], fix=fix)
-        said = [f"documents end at the stored id {end}, which is left out"]
-        said += [f"warning: {path} has no id {end}: it becomes one document" for path in without]
-    return Foreign(name, files, partial(_flat_blocks, files, options, vocab_size), said=said)
+        messages = [f"documents end at the stored id {end}, which is left out"]
+        messages += [f"warning: {path} has no id {end}: it becomes one document" for path in without]
+    return Foreign(name, files, partial(_flat_blocks, files, options, vocab_size), messages=messages)
 
 
 def _flat_blocks(files: list[str], options: Options, vocab_size: int, number: int) -> Iterator[Block]:

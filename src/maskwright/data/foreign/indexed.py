@@ -24,7 +24,7 @@ from maskwright.data.foreign.blocks import COPY_AGAIN, Block, Foreign, Ids, Int6
 MAGIC, HEADER = b"MMIDIDX\0\0", 26
 OLD_FAIRSEQ = b"TNTIDX\0\0"
 CODES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
-"""Of both; 6 and 7 are floats. fairseq has uint32 and uint64 as 9 and 10 where Megatron has nothing."""
+"""Types of both; 6 and 7 are floats. fairseq alone has 9 and 10, uint32 and uint64."""
 WRITTEN = {"uint16": 8, "int32": 4}
 
 
@@ -35,11 +35,11 @@ class Index:
     """[sequences], in ids."""
     sizes: Int64
     members: Int64 | None
-    """[documents]: sequences of each; None in fairseq's, which knows no documents."""
+    """[documents]: sequences of each; None for fairseq, which has no documents."""
 
 
 def index_kind(path: str) -> Literal["megatron", "fairseq"]:
-    """Which of the two wrote an `.idx`, by its length. Raises `StoreError` if neither did."""
+    """The tool that wrote an `.idx`, by its length. Raises `StoreError` if neither did."""
     with storage.open_binary(path) as file:
         head = file.read(HEADER + 8)
     size = os.path.getsize(path)
@@ -52,7 +52,7 @@ def index_kind(path: str) -> Literal["megatron", "fairseq"]:
 
 
 def read_index(path: str, kind: Literal["megatron", "fairseq"]) -> Index:
-    """Raises `StoreError` if the index is cut, is none, or points outside its `.bin`."""
+    """Raises `StoreError` for an index that is cut, is of another kind, or points outside its `.bin`."""
     with storage.open_binary(path) as file:
         content = file.read()
     if content.startswith(OLD_FAIRSEQ):
@@ -92,12 +92,12 @@ def read_index(path: str, kind: Literal["megatron", "fairseq"]) -> Index:
 
 def open_megatron(indexes: list[str]) -> Foreign:
     """`indexes`: the `.idx` files, in the order of the documents."""
-    members = [read_index(path, "megatron").members for path in indexes]  # of each, or a cut one would be found late
-    sentences = all(one is not None and bool((one > 1).any()) for one in members)
+    members = [read_index(path, "megatron").members for path in indexes]  # all now, or a cut one would be found late
+    sentences = all(counts is not None and bool((counts > 1).any()) for counts in members)
     files = [f"{path.removesuffix('.idx')}.bin" for path in indexes]
     return Foreign("megatron", files, partial(_blocks, indexes), sentences)
 
 
 def _blocks(indexes: list[str], number: int) -> Iterator[Block]:
-    one = read_index(indexes[number], "megatron")
-    yield from of_spans(one.values, one.starts, one.sizes, number, one.members)
+    index = read_index(indexes[number], "megatron")
+    yield from of_spans(index.values, index.starts, index.sizes, number, index.members)

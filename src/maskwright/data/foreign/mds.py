@@ -26,9 +26,9 @@ from maskwright.data.foreign.blocks import COPY_AGAIN, INTEGERS, Block, Foreign,
 from maskwright.data.foreign.columns import COLUMNS
 
 TYPES = {8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 32: "uint32", 33: "int32", 64: "uint64", 65: "int64"}
-"""The codes of `ndarray` without a type in its name; the others are floats."""
+"""Type codes in the header of an `ndarray` without a type in its name. Others are floats."""
 LARGEST_SHARD = 2**32
-"""Places in a shard are of 4 bytes, so no shard is larger, whatever its index claims."""
+"""Offsets in a shard have 4 bytes, so no shard is larger, whatever its index claims."""
 Bytes = NDArray[np.uint8]
 
 
@@ -41,7 +41,7 @@ class _Shard:
     encoding: str
     column: int
     sizes: tuple[int | None, ...]
-    """Bytes of each column, None for one whose samples say their own."""
+    """Bytes of each column; None for one whose size varies from sample to sample."""
 
 
 def open_mds(folders: list[str], options: Options) -> Foreign:
@@ -82,12 +82,12 @@ def _shard(folder: str, record: dict[str, Any], options: Options) -> _Shard:
         what = f"has {os.path.getsize(path):,} bytes, index.json says {expected:,}"
         raise StoreError(what, where=path, fix=COPY_AGAIN)
     column = names.index(name)
-    sizes = tuple(None if one is None else int(one) for one in record["column_sizes"])
+    sizes = tuple(None if size is None else int(size) for size in record["column_sizes"])
     return _Shard(path, int(record["samples"]), size, packing, record["column_encodings"][column], column, sizes)
 
 
 def _own(name: str) -> str:
-    """A shard's name, which must not lead out of the folder."""
+    """A shard's file name. Raises `ValueError` for one that leads out of the folder."""
     if name != os.path.basename(name) or name in ("", ".", ".."):
         raise ValueError
     return name
@@ -97,20 +97,18 @@ def _blocks(shards: list[_Shard], wanted: str | None, number: int) -> Iterator[B
     shard = shards[number]
     data = _content(shard)
     begin, end = _samples(shard, data)
-    sized = [at for at, size in enumerate(shard.sizes) if size is None]
-    own = {at: _u32(data, begin + 4 * place) for place, at in enumerate(sized)}
-    start = begin + 4 * len(sized)
-    for at in range(shard.column):
-        size = shard.sizes[at]
-        start = start + (own[at] if size is None else size)
-    fixed = shard.sizes[shard.column]
-    stop = start + (own[shard.column] if fixed is None else fixed)
+    widths: list[Int64 | int] = []  # of the columns up to the one of the ids: [samples], or the same in all
+    for place, size in enumerate(shard.sizes[: shard.column + 1]):
+        varying = shard.sizes[:place].count(None)
+        widths.append(_u32(data, begin + 4 * varying) if size is None else size)
+    start = begin + 4 * shard.sizes.count(None) + sum(widths[:-1])
+    stop = start + widths[-1]
     _require(bool(((start <= stop) & (stop <= end)).all()), shard, "a column reaches beyond its sample")
-    start, kind, said = _past_header(shard, data, start, stop, wanted)
+    start, kind, shaped = _past_header(shard, data, start, stop, wanted)
     width = np.dtype(kind).itemsize
     _require(bool(((stop >= start) & ((stop - start) % width == 0)).all()), shard, f"an array is no whole {kind}")
     sizes = (stop - start) // width
-    _require(said is None or bool((said == sizes).all()), shard, "an array has another length than its shape says")
+    _require(shaped is None or bool((shaped == sizes).all()), shard, "an array has another length than its shape says")
     view = memoryview(data)  # type: ignore[arg-type]
     for first, last in in_blocks(np.cumsum(sizes)):
         places = map(slice, start[first:last].tolist(), stop[first:last].tolist())
@@ -163,7 +161,7 @@ def _samples(shard: _Shard, data: Bytes) -> tuple[Int64, Int64]:
 def _past_header(
     shard: _Shard, data: Bytes, start: Int64, stop: Int64, wanted: str | None
 ) -> tuple[Int64, str, Int64 | None]:
-    """(where each array's values begin, their type, how many its shape says that there are)."""
+    """(begin of each array's values, their type, their number by its shape or None)."""
     name, _, rest = shard.encoding.partition(":")
     kind, _, shape = rest.partition(":")
     if name == "bytes":
@@ -186,14 +184,14 @@ def _past_header(
     width, at = 1 << code, start + 1
     start = at + axes * width
     _require(bool((start <= stop).all()), shard, "an array ends inside its shape")
-    said = np.ones(len(start), np.int64)
+    count = np.ones(len(start), np.int64)
     for axis in range(int(axes.max(initial=0))):
-        long = np.zeros(len(start), np.int64)
+        dimension = np.zeros(len(start), np.int64)
         for byte in range(int(width.max())):
-            here = (axes > axis) & (byte < width)
-            long[here] |= data[(at + axis * width + byte)[here]].astype(np.int64) << (8 * byte)
-        said = np.where(axes > axis, said * long, said)
-    return start, kind, said
+            has_byte = (axes > axis) & (byte < width)
+            dimension[has_byte] |= data[(at + axis * width + byte)[has_byte]].astype(np.int64) << (8 * byte)
+        count = np.where(axes > axis, count * dimension, count)
+    return start, kind, count
 
 
 def _u32(data: Bytes, at: Int64) -> Int64:

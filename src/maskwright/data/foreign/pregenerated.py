@@ -37,7 +37,7 @@ KEYS = ("tokens", "segment_ids", "is_random_next", "masked_lm_positions", "maske
 AGAIN = "copy the file again, or generate the epoch again"
 BLOCK_EXAMPLES = 2_000
 LONGEST_TOKENS = np.iinfo(np.uint16).max
-SAID = "these files hold static masks. The masked tokens are put back, and training masks anew"
+STATIC_MASKS = "these files hold static masks. The masked tokens are put back, and training masks anew"
 REPAIR_HINT = (
     "training puts the masked tokens back and masks anew; for other trainers, `maskwright data pregenerate --repair` "
     "writes files without what can be repaired"
@@ -45,19 +45,19 @@ REPAIR_HINT = (
 
 
 def open_pregenerated(places: list[str], vocabulary: Vocabulary, pieces: dict[str, int]) -> Foreign:
-    """A folder of epochs. `pieces`: tokens and ids. Raises `InputError`."""
+    """Opens a folder of epochs. `pieces`: the tokenizer's tokens and ids. Raises `InputError`."""
     if len(places) != 1 or not os.path.isdir(places[0]):
         fix = "name the folder that holds epoch_0.json, or epoch_0/"
         raise InputError("is no single folder of pregenerated epochs", where=" ".join(places), fix=fix)
     reader = Reader(places[0], vocabulary, pieces)
     files = [path if path.endswith(".json") else os.path.join(path, "tokens.npy") for path in reader.epochs]
-    described = reader.describe
-    return Foreign("pregenerated", files, reader.blocks, said=[SAID], passes=len(files), described=described)
+    passes, described = len(files), reader.describe
+    return Foreign("pregenerated", files, reader.blocks, messages=[STATIC_MASKS], passes=passes, described=described)
 
 
 class Reader:
-    """Reads a folder with one tokenizer. Raises `StoreError` for a folder that is none, or whose generation never
-    finished."""
+    """Reads a folder of epochs with one tokenizer. Raises `StoreError` for another folder, and for one whose generation
+    never finished."""
 
     def __init__(self, folder: str, vocabulary: Vocabulary, pieces: dict[str, int]) -> None:
         self.folder, self.vocabulary, self.ids = folder, vocabulary, pieces
@@ -69,13 +69,13 @@ class Reader:
             raise StoreError(what, where=os.path.join(folder, TOKENIZER), fix="put that tokenizer back")
 
     def describe(self, found: Mapping[str, int]) -> list[str]:
-        """A line for each finding, by the counts of `findings`."""
+        """A line for each finding. `found`: sums of `findings`."""
         options = self.record.get("options") or self.record.get("repaired") or {"do_whole_word_mask": True}
         wrong = describe(found, whole_words=options.get("do_whole_word_mask") is True)
         return [*wrong, REPAIR_HINT] if wrong and not self.record else wrong
 
     def blocks(self, epoch: int) -> Iterator[Block]:
-        """An example is a document, and the halves of a pair that are of two documents are two."""
+        """Blocks of an epoch, masks put back. An example is a document; a pair of two documents is two."""
         first = 0
         for examples, is_unknown in self.examples(epoch):
             is_pair = (examples.random_next > 0) & (examples.first_segment < examples.lengths)
@@ -87,9 +87,9 @@ class Reader:
             first += len(examples.lengths)
 
     def examples(self, epoch: int) -> Iterator[tuple[Examples, NDArray[np.bool_]]]:
-        """Blocks of examples, and which of their tokens are not in the vocabulary ([t]). Raises `StoreError` for an
-        example that is none, with its line; for other bytes than were written; and when there are not as many as the
-        metrics say."""
+        """(examples, [t] whether each token is unknown to the vocabulary) of each block. Raises `StoreError` for a
+        broken example, with its line; for other bytes than were written; and for another number of examples than in the
+        metrics."""
         path, expected, count = self.epochs[epoch], read_metrics(self.folder, epoch)[0], 0
         is_json = path.endswith(".json")
         if not is_json:
@@ -127,7 +127,7 @@ class Reader:
                 number += len(lines)
 
     def _ids(self, line: bytes, where: str) -> tuple[list[int], int, bool, list[int], list[int]]:
-        """`read_line` in ids, -1 for a token that the vocabulary does not have."""
+        """`read_line` in ids, -1 for an unknown token."""
         try:
             tokens, first_segment, random_next, positions, labels = read_line(line)
         except ValueError as error:
@@ -148,17 +148,15 @@ class Reader:
             own = {"tokens": t, "positions": p, "labels": p}
             examples = Examples(*(getattr(whole, name)[own.get(name, n)].astype(np.int64) for name in ARRAYS))
             is_inside = examples.positions < np.repeat(examples.lengths, examples.predictions)
-            if (
-                not is_inside.all()
-                or max(examples.tokens.max(), examples.labels.max(initial=0)) >= self.vocabulary.size
-            ):
+            largest = max(examples.tokens.max(), examples.labels.max(initial=0))
+            if not is_inside.all() or largest >= self.vocabulary.size:
                 raise _damaged(path)
             yield examples, np.zeros(len(examples.tokens), bool)
 
 
 def epochs_of(folder: str) -> list[str]:
-    """The epochs of a folder, each a .json file or a folder of arrays. Raises `StoreError` when there are none, one is
-    missing between others, or is there twice."""
+    """The epochs of a folder, each a .json file or a folder of arrays. Raises `StoreError` for none, for a gap in their
+    numbers, and for an epoch that is there twice."""
     found: dict[int, str] = {}
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
         match = re.fullmatch(r"epoch_(0|[1-9][0-9]{0,8})(\.json)?", name)
@@ -178,8 +176,8 @@ def epochs_of(folder: str) -> list[str]:
 
 
 def read_record(folder: str) -> dict[str, Any]:
-    """What `data pregenerate` wrote of itself; empty for the original script's folders. Raises `StoreError` where it
-    never finished."""
+    """The record of `data pregenerate`; empty for the original script's folders. Raises `StoreError` if it never
+    finished."""
     path = os.path.join(folder, RECORD)
     if not os.path.exists(path):
         return {}
@@ -191,7 +189,7 @@ def read_record(folder: str) -> dict[str, Any]:
 
 
 def read_metrics(folder: str, epoch: int) -> tuple[int, int]:
-    """(examples, max_seq_len). Raises `StoreError` when the file is missing or says something else."""
+    """(examples, max_seq_len) of an epoch. Raises `StoreError` if the file is missing or broken."""
     path = os.path.join(folder, f"epoch_{epoch}_metrics.json")
     if not os.path.exists(path):
         raise StoreError("is missing, so its epoch was never finished", where=path, fix="generate the folder again")
@@ -205,8 +203,8 @@ def read_metrics(folder: str, epoch: int) -> tuple[int, int]:
 
 
 def read_line(line: bytes) -> tuple[list[str], int, bool, list[int], list[str]]:
-    """(tokens, length of the first segment, is_random_next, positions, labels) of a line. Raises `ValueError`, whose
-    words are for the user."""
+    """(tokens, length of the first segment, is_random_next, positions, labels) of a line. Raises `ValueError` with a
+    message for the user."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -239,7 +237,7 @@ def _all_are(values: Any, kind: type) -> bool:
 
 
 def map_arrays(folder: str) -> Examples:
-    """The arrays of a binary epoch, memory-mapped. Raises `StoreError` where they are damaged."""
+    """The arrays of a binary epoch, memory-mapped. Raises `StoreError` for damaged ones."""
     try:
         paths = [os.path.join(folder, f"{name}.npy") for name in ARRAYS]
         examples = Examples(*(np.asarray(np.load(path, mmap_mode="r", allow_pickle=False)) for path in paths))
@@ -247,9 +245,8 @@ def map_arrays(folder: str) -> Examples:
         t, p = (int(sizes.sum(dtype=np.int64)) for sizes in (examples.lengths, examples.predictions))
         n = len(examples.lengths)
         is_whole = n > 0 and lengths == [t, n, n, n, p, p, n]
-        is_whole &= all(
-            getattr(examples, name).ndim == 1 and getattr(examples, name).dtype.kind == "u" for name in ARRAYS
-        )
+        arrays = [getattr(examples, name) for name in ARRAYS]
+        is_whole &= all(array.ndim == 1 and array.dtype.kind == "u" for array in arrays)
     except (OSError, ValueError, TypeError, EOFError, TokenError, SyntaxError):
         is_whole = False
     if not is_whole:

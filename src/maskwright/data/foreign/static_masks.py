@@ -1,4 +1,4 @@
-"""Examples whose masks are in files, and what is wrong in them.
+"""Examples with static masks, and findings in those of other scripts.
 
 pytorch-transformers' script writes `[MASK]` whatever the tokenizer's mask is called, groups words by `##` alone, draws
 special tokens as replacements, and without next-sentence prediction still appends text of another document to a
@@ -21,10 +21,10 @@ from maskwright.text.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class Examples:
-    """n examples, one after the other, with t tokens and p predictions in all. Dtypes are those of binary epochs."""
+    """n examples with t tokens and p predictions in all. Dtypes are those of binary epochs."""
 
     tokens: NDArray[Any]
-    """[t] ids as the model sees them; uint16, or uint32 above 65,536 tokens."""
+    """[t] masked ids; uint16, or uint32 above 65,536 tokens."""
     lengths: NDArray[Any]
     """[n] tokens of each; uint32."""
     first_segment: NDArray[Any]
@@ -36,16 +36,16 @@ class Examples:
     labels: NDArray[Any]
     """[p] the true ids; as `tokens`."""
     predictions: NDArray[Any]
-    """[n] how many each has; uint16."""
+    """[n] predictions of each; uint16."""
 
     @property
     def begins(self) -> NDArray[np.int64]:
-        """[n] of each among all tokens."""
+        """[n] index of each one's first token among all tokens."""
         return np.cumsum(self.lengths, dtype=np.int64) - self.lengths
 
     @property
     def places(self) -> NDArray[np.int64]:
-        """[p] of the predictions among all tokens."""
+        """[p] indices of the predictions among all tokens."""
         return np.repeat(self.begins, self.predictions) + self.positions
 
     def text(self) -> NDArray[np.int32]:
@@ -66,11 +66,11 @@ WRONG = {
     "empty_next": ("examples", "examples with nothing in the second segment"),
     "unframed": ("examples", "examples that are not between the tokenizer's first and last special token"),
 }
-"""Of each finding: what it is a share of, and its name for a person."""
+"""Each finding's total, of which it is a share, and its name for a person."""
 
 
 def findings(examples: Examples, is_unknown: NDArray[np.bool_], masker: Masker, words: Vocabulary) -> Counter[str]:
-    """Counts by the names of `WRONG`. `is_unknown` [t]: the vocabulary does not have what stands there."""
+    """Counts by the names of `WRONG`. `is_unknown` [t]: the token is not in the vocabulary."""
     places, true, begins, ends = examples.places, examples.text(), examples.begins, examples.begins + examples.lengths
     special = masker.special[true]
     starts = masker.word_start[true] | special
@@ -100,7 +100,7 @@ def findings(examples: Examples, is_unknown: NDArray[np.bool_], masker: Masker, 
 
 
 def describe(found: Mapping[str, int], *, whole_words: bool) -> list[str]:
-    """A line for each thing that is wrong; parts of words are where whole words were asked for."""
+    """A line for each finding. `whole_words`: whether masked parts of words are one."""
     return [
         f"{name}: {found[key]:,} of {found[of]:,} ({found[key] / found[of]:.1%})"
         for key, (of, name) in WRONG.items()

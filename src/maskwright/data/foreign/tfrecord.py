@@ -20,15 +20,15 @@ from maskwright.core.errors import StoreError
 from maskwright.data.foreign.blocks import BLOCK_TOKENS, COPY_AGAIN, Block, Foreign, Int64
 
 NEEDED = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
-SAID = (
+STATIC_MASKS = (
     "these files hold static masks. The masked tokens are put back, and training masks anew; where --dupe_factor wrote "
-    "the same text several times, it is there several times",
+    "the same text several times, it is there several times"
 )
 LARGEST_RECORD = 1 << 28
 
 
 def open_tfrecord(files: list[str]) -> Foreign:
-    return Foreign("tfrecord", files, partial(_blocks, files), said=list(SAID))
+    return Foreign("tfrecord", files, partial(_blocks, files), messages=[STATIC_MASKS])
 
 
 def _blocks(files: list[str], number: int) -> Iterator[Block]:
@@ -54,16 +54,14 @@ def _block(texts: list[Int64], number: int, first: int) -> Block:
 
 
 def _records(path: str) -> Iterator[tuple[int, bytes]]:
-    """(place, bytes) of each record."""
+    """(byte at which it begins, content) of each record."""
     at = 0
     with storage.open_binary(path) as file:
         while head := file.read(12):
-            size = int.from_bytes(head[:8], "little")
-            right = (
-                len(head) == 12 and size < LARGEST_RECORD and int.from_bytes(head[8:], "little") == _masked(head[:8])
-            )
-            content = file.read(size + 4) if right else b""
-            if not right or len(content) != size + 4:
+            size, checksum = (int.from_bytes(part, "little") for part in (head[:8], head[8:]))
+            is_head = len(head) == 12 and size < LARGEST_RECORD and checksum == _masked(head[:8])
+            content = file.read(size + 4) if is_head else b""
+            if not is_head or len(content) != size + 4:
                 what = f"is cut or damaged at byte {at:,}" if at else "is no TFRecord file, or cut in its first record"
                 raise StoreError(what, where=path, fix=f"{COPY_AGAIN}; unpack it first if it is compressed")
             yield at, content[:-4]
@@ -83,8 +81,8 @@ _TABLE = _table()
 
 
 def _masked(content: bytes) -> int:
-    """TFRecord's checksum: CRC-32C, rotated, plus a constant. Only of lengths: of whole records it would take longer
-    than all the rest."""
+    """TFRecord's checksum: CRC-32C, rotated, plus a constant."""
+    # Only lengths are checked: checksums of whole records would take longer than all the rest.
     crc = 0xFFFFFFFF
     for byte in content:
         crc = _TABLE[(crc ^ byte) & 255] ^ (crc >> 8)
@@ -108,7 +106,7 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
 
 
 def _fields(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """(number, bytes) of a message's fields that have a length; others make it no Example."""
+    """(number, bytes) of a message's fields. Raises `ValueError` for one without a length, which no Example has."""
     at = 0
     while at < len(content):
         key, at = _varint(content, at)
@@ -148,15 +146,15 @@ def _varints(packed: bytes) -> Int64:
 
 
 def _texts(found: dict[str, NDArray[np.int64] | NDArray[np.float32]]) -> list[Int64]:
-    """The one or two texts of an example, with the tokens of their frame and without its padding."""
+    """The one or two texts of an example, with special tokens and without padding."""
     ids, weights = found["input_ids"].astype(np.int64), found["masked_lm_weights"] > 0
     positions = found["masked_lm_positions"].astype(np.int64)[weights]
     ids[positions] = found["masked_lm_ids"].astype(np.int64)[weights]
     used = found["input_mask"] > 0
     if len(used) != len(ids) or len(found["segment_ids"]) != len(ids):
         raise ValueError
-    elsewhere = int(found.get("next_sentence_labels", np.zeros(1))[0]) == 1
+    is_random_next = int(found.get("next_sentence_labels", np.zeros(1))[0]) == 1
     second = used & (found["segment_ids"] == 1)
-    if elsewhere and second.any():
+    if is_random_next and second.any():
         return [ids[used & ~second], ids[second]]
     return [ids[used]]

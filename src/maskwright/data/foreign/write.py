@@ -28,12 +28,12 @@ from maskwright.text.tokenizer import copy_tokenizer
 WrittenFormat = Literal["arrow", "datasets", "parquet", "megatron"]
 SIDES: tuple[SplitName, ...] = ("train", "valid")
 SPLIT_NAMES = {"train": "train", "valid": "validation"}
-"""What `datasets` calls them."""
+"""Names of the splits in `datasets`."""
 
 
 def write_out(store: TokenStore, folder: str, kind: WrittenFormat) -> dict[str, int]:
-    """Returns the documents of each side. The folder appears whole or not at all. Raises `InputError` if there is
-    something already."""
+    """Writes the folder, whole or not at all. Returns the documents of each side. Raises `InputError` for a folder that
+    is not empty."""
     if kind != "megatron":
         require("pyarrow", folder)
     storage.require_local(folder)
