@@ -1,14 +1,14 @@
-"""Index of Arrow files that are trained on where they lie: the place, the size and the side of each document.
+"""Index of Arrow files that are trained on in place: the place, size and split of each document.
 
-To make it, every id is read once: for what is wrong, for what is held out, and for the fingerprint. From then on it is
-memory-mapped, and opening the files reads no id. All that decides an index decides its name: location, size and time
-of the file, the tokenizer, and how ids become documents. So a file that has changed gets an index of its own again, and
-the other files keep theirs. The processes of a host share the files out, and each file is read by one of them.
+Making it reads every id once: for errors, for the split and for the fingerprint. Later openings map the index and read
+no id. Its name is a digest of all that decides it: the file's location, size and time, the tokenizer, and how ids
+become documents. So a changed file gets a new index, and the other files keep theirs. The processes of a host share the
+files out, and each file is read by one of them.
 
     $MASKWRIGHT_CACHE/arrow/NAME.columns     see `core.storage.cache_folder`; either of
       one file      train.starts, train.ends (in its ids), train.numbers (in the file, from 0), the same of valid;
                     keys (two numbers a document, in the file's order)
-      all files     what the notes of the files say, and the digest of all keys
+      all files     the notes of the files, and the digest of all keys
 
 A damaged index is made again. All of them may be deleted while nobody trains.
 """
@@ -44,7 +44,7 @@ FORMAT = 1
 SIDES: tuple[SplitName, ...] = ("train", "valid")
 TOTALS = ("documents", "tokens")
 DAMAGE = (MaskwrightError, ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError)
-"""What numbers and names come to that nobody wrote."""
+"""Exceptions that a damaged index may raise."""
 Append = Callable[[str, Int64], None]
 """Adds numbers to the column of that name."""
 
@@ -53,11 +53,11 @@ Append = Callable[[str, Int64], None]
 class ArrowFile:
     path: str
     is_held_out: bool = False
-    """In full, whatever the keys of its documents say."""
+    """Whether all its documents are held out."""
 
     @property
     def state(self) -> list[Any]:
-        """Location, bytes and time of change, in values of JSON. Raises `StoreError` where there is no file."""
+        """[location, bytes, time of change], as JSON values. Raises `StoreError` if the file cannot be read."""
         try:
             status = os.stat(self.path)
         except OSError as error:
@@ -84,7 +84,7 @@ class ArrowIndex:
         name = storage.sha256_of([FORMAT, self._names])
         self._index = _opened(name) or self._made(name)
         self.files: list[Note] = self._index.note["facts"]["files"]
-        """What `_read` found out about each."""
+        """The note of `_read` for each file."""
         self.keys_sha256: str = self._index.note["facts"]["keys_sha256"]
         """Digest of the keys of all documents, in the order of the files."""
 
@@ -95,12 +95,12 @@ class ArrowIndex:
         return starts[0], ends[0]
 
     def ids(self, file_idx: int) -> NDArray[Any]:
-        """The ids of a file, memory-mapped, with what lies between the documents."""
+        """The file as ids, memory-mapped, with Arrow's bytes between the documents."""
         path, size, _ = self._states[file_idx]
         return _map(path, size, self.files[file_idx]["dtype"])
 
     def number(self, file_idx: int, side: SplitName, document_idx: int) -> int:
-        """Number in the file, from 0, of a document that is counted among those of its side."""
+        """Number in the file, from 0, of the document with index `document_idx` among the side's."""
         return int(self._file(file_idx).numbers(f"{side}.numbers", document_idx, document_idx + 1)[0])
 
     def _file(self, file_idx: int) -> Columns:
@@ -128,8 +128,8 @@ class ArrowIndex:
         return _made_once(self._names[file_idx], partial(self._read, file_idx, advance))
 
     def _read(self, file_idx: int, advance: Callable[[float], None], append: Append) -> Note:
-        """Reads every id of a file. Returns `read`, `train` and `valid`: documents and tokens as they were read, and
-        those that are kept; `dtype` of the ids, None without documents; `kept`: the documents of each block."""
+        """Reads every id of a file. Returns `read`, `train` and `valid`: documents and tokens, read and kept; `dtype`
+        of the ids, None without documents; `kept`: documents of each block."""
         file, size = self._files[file_idx], self._states[file_idx][1]
         cleaner = Cleaner(self._vocabulary, self._options, Counts(), [file.path])
         counts = {name: np.zeros(2, np.int64) for name in ("read", *SIDES)}
@@ -158,7 +158,7 @@ class ArrowIndex:
         return {**totals, "dtype": dtype, "kept": kept}
 
     def _join(self, parts: list[Columns], _: Append) -> Note:
-        """What is said of all files, from what is said of each."""
+        """The note of all files, from the notes of each."""
         files: list[Note] = [part.note["facts"] for part in parts]
         digest = hashlib.sha256()
         for file, facts, part in zip(self._files, files, parts, strict=True):
@@ -169,7 +169,7 @@ class ArrowIndex:
 
 
 def _documents(block: Block, cleaner: Cleaner) -> tuple[Int64, Int64, Int64, NDArray[np.uint64]]:
-    """Of the documents that are not empty: (number in the block, begin and end in its ids, key)."""
+    """(index in the block, begin and end in its ids, key) of each document that is not empty."""
     ids = cleaner.own_ids(block)
     ends = np.cumsum(block.sizes)
     begins = ends - block.sizes
@@ -188,10 +188,10 @@ def _map(path: str, size: int, dtype: str | None) -> NDArray[Any]:
 
 
 def _require_mapped(block: Block, places: Int64, path: str, size: int) -> None:
-    """Ids that were compressed are not in the file, but in memory of their own."""
-    width, some = block.ids.itemsize, block.sizes > 0
+    """Raises `StoreError` for compressed ids, which are not in the file but in memory of their own."""
+    width = block.ids.itemsize
     is_inside = (places >= 0) & (places + block.sizes * width <= size) & (places % width == 0)
-    if not is_inside[some].all():
+    if not is_inside[block.sizes > 0].all():
         fix = "`maskwright data convert` reads such files into a token store"
         raise StoreError("is compressed, and training maps the ids as they are", where=path, fix=fix)
 
@@ -204,7 +204,7 @@ def _path(name: str) -> str:
 
 
 def _opened(name: str) -> Columns | None:
-    """The index of that name, every byte of it checked. None where it is absent, damaged or another one's."""
+    """The index of that name, every byte checked; None if it is absent, damaged or of another name."""
     try:
         index = Columns(_path(name))
         facts, sums = index.note["facts"], {}
@@ -222,7 +222,7 @@ def _opened(name: str) -> Columns | None:
 
 
 def _pieces(index: Columns, column: str) -> list[Int64]:
-    """The column, memory-mapped: in one piece if it was written without others in between."""
+    """The column, memory-mapped; one piece if no other column was written in between."""
     return index.pieces(column) if column in index else []
 
 

@@ -1,8 +1,8 @@
-"""Arrow files of token ids, opened for training as they are: the ids stay where they lie and are memory-mapped.
+"""Arrow files of token ids, opened for training in place: the ids are memory-mapped where they lie.
 
 A document is a record batch of a plain column, or a row of a column of lists. Between documents lie Arrow's own bytes,
-so `Split` gets the place of each document, from an index (`data.arrow_index`) that is made when files are opened for
-the first time. The rows are those of the store that `maskwright data convert` makes of the same files.
+so `Split` gets the place of each document from an index (`data.arrow_index`), which the first opening makes. Rows are
+those of the store that `maskwright data convert` makes of the same files.
 """
 
 from __future__ import annotations
@@ -57,22 +57,19 @@ class ArrowStore:
         require_counts(location, dict(zip(map(os.path.normpath, self.files), found, strict=True)))
         digest = self._index.keys_sha256
         self.fingerprint: str = storage.sha256_of(["arrow", self.vocabulary.fingerprint, fraction, digest])
-        splits = {side: self._totals(side) for side in SIDES}
-        self.manifest: dict[str, Any] = {
-            "splits": splits,
-            "sources": [{"location": path} for path in self.files],
-        }
-
-    def _totals(self, side: SplitName) -> dict[str, int]:
-        totals = {name: sum(facts[side][name] for facts in self._index.files) for name in TOTALS}
-        return {**totals, "sentences": 0}
+        splits: dict[str, dict[str, int]] = {}
+        for side in SIDES:
+            totals = {name: sum(facts[side][name] for facts in self._index.files) for name in TOTALS}
+            splits[side] = {**totals, "sentences": 0}
+        sources = [{"location": path} for path in self.files]
+        self.manifest: dict[str, Any] = {"splits": splits, "sources": sources}
 
     def split(self, name: SplitName) -> Split:
-        """A file with documents of that side is a shard of it."""
+        """The split. Each file with documents of it is a shard."""
         return Split([self._shard(file_idx, name) for file_idx in self._files_of(name)], self._offset)
 
     def _files_of(self, side: SplitName) -> list[int]:
-        return [number for number, facts in enumerate(self._index.files) if facts[side]["documents"]]
+        return [file_idx for file_idx, facts in enumerate(self._index.files) if facts[side]["documents"]]
 
     def _shard(self, file_idx: int, side: SplitName) -> Shard:
         facts, index = self._index.files[file_idx][side], self._index
@@ -100,27 +97,27 @@ class ArrowStore:
         raise IndexError(document)
 
     def source_numbers(self, split: SplitName, shard_idx: int) -> Int64:
-        """[documents of the shard]: which of the files each is from."""
+        """[documents of the shard]: index of each one's file."""
         file_idx = self._files_of(split)[shard_idx]
         return np.full(self._index.files[file_idx][split]["documents"], file_idx)
 
     def verify(self) -> None:
-        """Every byte was read when the index was made, of files of the size and the time that these have."""
+        """Nothing is left to do: making the index read every byte, and it is of the files' sizes and times."""
 
 
 Judged = TokenStore | ArrowStore
-"""What can hold documents out."""
+"""Stores with a validation split."""
 
 
 def open_judged(location: str, format_: str, arrow: Arrow, tokenizer: str | None = None) -> Judged:
-    """`tokenizer`: of the model that is continued, for pregenerated epochs that came without."""
+    """`tokenizer`: for pregenerated epochs without one of their own; the continued model's."""
     if format_ == "arrow":
         return ArrowStore(location, arrow)
     return open_epochs(location, tokenizer) if format_ == "pregenerated" else TokenStore(location)
 
 
 def is_arrow(folder: str) -> bool:
-    """Whether `.arrow` files lie in it, or below it."""
+    """Whether the folder, or one below it, has `.arrow` files."""
     return any(name.endswith(".arrow") for _, names in storage.walk(folder) for name in names)
 
 
@@ -129,9 +126,7 @@ def _files(location: str) -> list[str]:
         raise StoreError("there is no such folder", where=location, fix="correct the path")
     if os.path.isfile(os.path.join(location, "manifest.json")):
         raise StoreError("is a token store, and no Arrow files", where=location, fix="set its format to store")
-    if os.path.isfile(os.path.join(location, "state.json")) or os.path.isfile(
-        os.path.join(location, "dataset_dict.json")
-    ):
+    if any(os.path.isfile(os.path.join(location, name)) for name in ("state.json", "dataset_dict.json")):
         return dataset_files(location)
     files = arrow_files(location)
     if not files:

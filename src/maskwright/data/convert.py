@@ -1,4 +1,4 @@
-"""`maskwright data convert`: the store of another tool to a token store. Same documents, same order, each checked."""
+"""`maskwright data convert`: another tool's store to a token store, with the same documents in the same order."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ConvertOptions:
     valid_fraction: float = 0.01
     """Share of the documents to hold out, by a hash of their ids."""
     special_tokens: SpecialTokens = "refuse"
-    """strip: leave out those at the begin and end of a document. remove: wherever they stand."""
+    """strip: drop those at the begin and end of a document. remove: drop all."""
     token_offset: int = 0
     """Added to every id."""
     shard_tokens: int = 64_000_000
@@ -58,16 +58,16 @@ class Counts:
     """Documents."""
     kept: int = 0
     empty: int = 0
-    """Documents without an id, or with none left."""
+    """Documents without an id, or without one left."""
     special_tokens: int = 0
-    """Ids left out, as `special_tokens` of the options says."""
+    """Special ids that were dropped."""
     unknown_tokens: int = 0
-    """Ids that the tokenizer has no token for and that became its `<unk>`."""
+    """Ids without a token in the tokenizer, which became its `<unk>`."""
 
 
 @dataclass(frozen=True)
 class Cleaner:
-    """Turns blocks of another tool's ids into documents of the tokenizer's ids."""
+    """Blocks of foreign ids to documents of the tokenizer's ids."""
 
     vocabulary: Vocabulary
     options: ConvertOptions
@@ -76,21 +76,22 @@ class Cleaner:
     mapping: Int64 | None = None
 
     def clean(self, block: Block) -> tuple[Ids, Int64, Int64 | None, Int64]:
-        """(ids in the store's type, tokens of each document, of each sentence, numbers of the documents in the file).
-        Raises `StoreError` for an id beyond the vocabulary and, unless it is to be left out, a special one."""
+        """(ids in the store's type, tokens of each document, of each sentence, numbers of the documents in the file),
+        without empty documents. Raises `StoreError` for an id beyond the vocabulary and for a special id that is not to
+        be dropped."""
         ids = self.own_ids(block)
         sizes, sentences = block.sizes, block.sentences
         special = self.special(ids)
         if special is not None:
             ids, sizes, sentences = self._without(block, ids, special)
         self.counts.read += len(sizes)
-        some = sizes > 0
-        self.counts.kept += int(some.sum())
-        self.counts.empty += int(len(some) - some.sum())
-        return ids, sizes[some], sentences, block.number(np.flatnonzero(some))
+        kept = np.flatnonzero(sizes > 0)
+        self.counts.kept += len(kept)
+        self.counts.empty += len(sizes) - len(kept)
+        return ids, sizes[kept], sentences, block.number(kept)
 
     def special(self, ids: Ids) -> NDArray[np.bool_] | None:
-        """[tokens]: whether each is a special one; None if none is."""
+        """[tokens]: whether each is special; None if none is."""
         return store.special_in(ids, self._table)
 
     @cached_property
@@ -98,7 +99,7 @@ class Cleaner:
         return store.special_table(self.vocabulary)
 
     def own_ids(self, block: Block) -> Ids:
-        """The tokenizer's ids in the store's type. Raises `StoreError` for one beyond the vocabulary."""
+        """The tokenizer's ids in the store's type. Raises `StoreError` for an id beyond the vocabulary."""
         ids, size, offset = block.ids, self.vocabulary.size, self.options.token_offset
         known = size if self.mapping is None else len(self.mapping)
         if len(ids):
@@ -125,6 +126,7 @@ class Cleaner:
         return found.astype(kind)
 
     def _without(self, block: Block, ids: Ids, special: NDArray[np.bool_]) -> tuple[Ids, Int64, Int64 | None]:
+        """(ids, tokens of each document, of each sentence) without the special ids that are to be dropped."""
         ends = np.cumsum(block.sizes)
         starts = ends - block.sizes
         if self.options.special_tokens == "remove":
@@ -145,24 +147,24 @@ class Cleaner:
         return ids[keep], kept[ends] - kept[starts], sentences
 
     def stripped(self, block: Block, special: NDArray[np.bool_]) -> tuple[Int64, Int64]:
-        """(begin, end) of each document in the block's ids without the special ones around it. Raises `StoreError` for
-        one that stays, which is any if they are to be refused."""
+        """(begin, end) of each document in the block's ids, without special ids around it if these are to be stripped.
+        Raises `StoreError` for a special id inside a document."""
         ends = np.cumsum(block.sizes)
         starts = ends - block.sizes
         if self.options.special_tokens == "strip":
             plain = np.flatnonzero(~special)
             left = np.searchsorted(plain, starts)
             right = np.searchsorted(plain, ends)
-            some = left < right
+            has_plain = left < right
             last = max(len(plain) - 1, 0)
             padded = plain if len(plain) else np.zeros(1, np.int64)
-            starts = np.where(some, padded[np.minimum(left, last)], ends)
-            ends = np.where(some, padded[right - 1] + 1, ends)
-        there = np.flatnonzero(special)
-        inside = np.searchsorted(there, ends) > np.searchsorted(there, starts)
-        if inside.any():
-            number = int(np.argmax(inside))
-            at = int(starts[number]) + int(np.argmax(special[starts[number] : ends[number]]))
+            starts = np.where(has_plain, padded[np.minimum(left, last)], ends)
+            ends = np.where(has_plain, padded[right - 1] + 1, ends)
+        special_idx = np.flatnonzero(special)
+        has_special = np.searchsorted(special_idx, ends) > np.searchsorted(special_idx, starts)
+        if has_special.any():
+            document_idx = int(np.argmax(has_special))
+            at = int(starts[document_idx]) + int(np.argmax(special[starts[document_idx] : ends[document_idx]]))
             stored = int(block.ids[at]) + self.options.token_offset
             what = f"holds the special token {stored} inside a document"
             fix = "strip leaves out those around each document, `data convert --special-tokens remove` leaves out all"
@@ -183,7 +185,7 @@ def document_keys(ids: Ids, starts: Int64, ends: Int64) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True)
 class Files:
-    """The files of another tool's store, and how each becomes documents of ours."""
+    """The files of another tool's store, with the cleaner and the split of their documents."""
 
     source: Foreign
     cleaner: Cleaner
@@ -208,11 +210,11 @@ class Files:
 
 
 def convert(conversion: Conversion, runner: Runner | None = None) -> store.TokenStore:
-    """Writes the store and returns it opened. `runner`: None for this process. The files and the store's folder have to
-    be seen by all machines that compute.
+    """Writes the store and returns it opened. `runner`: None for this process. All machines that compute have to see
+    the files and the store's folder.
 
-    Raises kinds of `InputError` (exit 2), the first fault in the order of reading. Finished files are not read again by
-    the same call."""
+    Raises kinds of `InputError` (exit 2), the first one in the order of reading. The same call does not read finished
+    files again."""
     writer, files, runner = conversion.writer, conversion.files, runner or Here()
     if finished := writer.finished():
         return finished
@@ -220,8 +222,8 @@ def convert(conversion: Conversion, runner: Runner | None = None) -> store.Token
     with held(writer.folder, runner, files.source.files) as work:
         paths = paths_of(work, "convert", [digest_of(VERSION, *decided) for decided in conversion.decided_by()])
         sizes = [int(record["bytes"]) for record in files.records]
-        one = ConvertFile(os.getcwd(), files, writer.dtype)
-        notes = compute(runner, one, [*enumerate(paths)], "convert", sizes)
+        work_on_file = ConvertFile(os.getcwd(), files, writer.dtype)
+        notes = compute(runner, work_on_file, [*enumerate(paths)], "convert", sizes)
         counts = Counts(*(sum(note["counts"][name] for note in notes) for name in asdict(Counts())))
         found = sum((Counter(note["findings"]) for note in notes), Counter[str]())
         write_blocks(runner, writer, work, EncodedParts(tuple(paths)), conversion.options.shard_tokens)
@@ -233,10 +235,10 @@ def convert(conversion: Conversion, runner: Runner | None = None) -> store.Token
 
 @dataclass(frozen=True)
 class ConvertFile:
-    """Writes the columns that `EncodedParts` names of one file, by its number. Its note has the counts."""
+    """Writes the columns of `EncodedParts` for a file, by its index. The note has the counts."""
 
     place: str
-    """The working directory in which files were named."""
+    """The working directory to which the files' names are relative."""
     files: Files
     dtype: str
 
@@ -299,7 +301,7 @@ class Conversion:
         document_end: str | None = None,
         encoder: str | None = None,
     ) -> None:
-        """`kind`: None for what the files look like. Raises kinds of `InputError` (exit 2)."""
+        """`kind`: None to detect it. Raises kinds of `InputError` (exit 2)."""
         options = options or ConvertOptions()
         vocabulary, pieces = read_vocabulary(tokenizer), token_ids(tokenizer)
         end = None if document_end is None else _document_end(document_end, pieces, vocabulary.size)
@@ -314,16 +316,15 @@ class Conversion:
             raise InputError(what, where=" ".join(places), fix=fix)
         self.options = options
         cleaner = Cleaner(vocabulary, options, Counts(), self.source.files, self.source.mapping)
-        status = [os.stat(path) for path in self.source.files]
-        self.sources: list[dict[str, Any]] = [
-            {"location": path, "bytes": one.st_size, "modified_ns": one.st_mtime_ns}
-            for path, one in zip(self.source.files, status, strict=True)
-        ]
+        self.sources: list[dict[str, Any]] = []
+        for path in self.source.files:
+            status = os.stat(path)
+            self.sources.append({"location": path, "bytes": status.st_size, "modified_ns": status.st_mtime_ns})
         self.files = Files(self.source, cleaner, self.sources)
         given = {"format": self.kind, "column": column, "dtype": dtype, "document_end": end}
         self.recorded = {**asdict(options), **{name: value for name, value in given.items() if value is not None}}
         mapping = None if self.source.mapping is None else self.source.mapping.tolist()
-        self.names = [{**one, "location": os.path.basename(str(one["location"]))} for one in self.sources]
+        self.names = [{**record, "location": os.path.basename(record["location"])} for record in self.sources]
         self.decided = [vocabulary.fingerprint, self.recorded, mapping]
         plan = storage.sha256_of([manifests.FORMAT, self.names, *self.decided])
         self.writer = StoreWriter(folder, tokenizer, plan, with_sentences=self.source.sentences)
@@ -334,12 +335,12 @@ class Conversion:
             say(line)
 
     def decided_by(self) -> list[Any]:
-        """Of each file, what decides its documents and their origins, in values of JSON."""
+        """[files]: JSON values that decide each one's documents and their origins."""
         held_out = sorted(self.source.held_out)
         return [[number, name, held_out, *self.decided] for number, name in enumerate(self.names)]
 
     def finish(self, counts: Counts, found: Mapping[str, int]) -> None:
-        """Writes the manifest. `found`: sums of `Block.findings`. Raises `InputError` where nothing is left, or nothing
+        """Writes the manifest. `found`: sums of `Block.findings`. Raises `InputError` if no document is left, or none
         is held out."""
         if not self.writer.shards:
             what = f"no document is left of {counts.read:,} read ({counts.empty:,} empty)"
@@ -348,20 +349,20 @@ class Conversion:
             what = f"none of {counts.kept:,} documents fell into the held-out share of {self.options.valid_fraction:g}"
             fix = f"take a --valid-fraction such as {min(0.5, 10 / counts.kept):.2g}, or 0 to hold none out"
             raise InputError(what, where=self.source.files[0], fix=fix)
-        for number, what in (
+        for count, what in (
             (counts.empty, "empty documents were left out"),
             (counts.special_tokens, "special tokens were left out"),
             (counts.unknown_tokens, "ids have no token in the tokenizer and became its <unk>"),
         ):
-            if number:
-                say(f"{number:,} {what}")
+            if count:
+                say(f"{count:,} {what}")
         passes, findings = self.source.passes, self.source.described(found) if self.source.described else []
         more = ({"passes": passes} if passes > 1 else {}) | ({"findings": findings} if findings else {})
         self.writer.finish(asdict(counts), self.recorded, self.sources, {"numpy"}, more)
 
 
 def _document_end(given: str, pieces: dict[str, int], size: int) -> int:
-    """The tokenizer's id."""
+    """The tokenizer's id of the token between documents, given as its id or its name."""
     if given.isdecimal() and int(given) < size:
         return int(given)
     if given in pieces:

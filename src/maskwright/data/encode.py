@@ -1,5 +1,5 @@
-"""Turns documents into ids and sentence ends. Either sentences are encoded, or whole documents whose sentence ends are
-found afterwards, whichever is faster."""
+"""Documents to ids and sentence sizes. Either sentences are encoded, or whole documents whose sentence ends are found
+afterwards, whichever is faster."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ Int64 = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Encoded:
-    """Ids of documents one after the other, and the number of ids in each sentence and each document."""
-
     ids: NDArray[np.uint32]
+    """[tokens] of documents, one after the other."""
     sentence_sizes: Int64
+    """[sentences]: tokens of each."""
     document_sizes: Int64
+    """[documents]: tokens of each."""
 
 
 def encode_documents(encoder: Encoder, documents: Sequence[Document], byte_length: NDArray[np.int32]) -> Encoded:
     """`byte_length` [vocabulary]: the bytes of text that each id stands for, -1 if unknown.
 
-    A document without sentences counts as one sentence. Sentences are encoded one by one, each with the space before
-    it (see `Encoder.joint`). If the encoder is faster with documents and ids stand for a known number of bytes, it
-    encodes documents: no token crosses the space between two sentences, so counting bytes finds where sentences end. A
-    document in which a token does cross (the tokenizer has splitting rules of its own) is encoded by sentence. So is
-    everything where bytes are unknown: a tokenizer that normalizes, or loses white space.
-    """
+    A document without sentences counts as one sentence. Sentences are encoded one by one, each with the space before it
+    (see `Encoder.joint`). An encoder that is faster with documents gets documents if the bytes of ids are known, as
+    they are without normalization and loss of white space: no token crosses the space between two sentences, so
+    counting bytes finds the ends of sentences. If a token does cross it, by splitting rules of its own, the document is
+    encoded by sentence."""
     counts = np.array([len(document.parts) for document in documents])
     first_of_document = np.cumsum(counts) - counts
     if encoder.by_sentence or byte_length.max(initial=-1) < 0:
@@ -57,22 +57,22 @@ def encode_documents(encoder: Encoder, documents: Sequence[Document], byte_lengt
 
 
 def without_empty(encoded: Encoded, documents: Sequence[Document]) -> tuple[Encoded, NDArray[np.bool_]]:
-    """The same without documents of which no id is left, and [documents] which ones stay."""
-    some = encoded.document_sizes > 0
-    if some.all():
-        return encoded, some
-    of_sentence = np.repeat(some, [len(document.parts) for document in documents])
-    return Encoded(encoded.ids, encoded.sentence_sizes[of_sentence], encoded.document_sizes[some]), some
+    """(`encoded` without documents of no ids, [documents] whether each is kept)."""
+    keep = encoded.document_sizes > 0
+    if keep.all():
+        return encoded, keep
+    of_sentence = np.repeat(keep, [len(document.parts) for document in documents])
+    return Encoded(encoded.ids, encoded.sentence_sizes[of_sentence], encoded.document_sizes[keep]), keep
 
 
 def _spaced(document: Document, joint: str) -> list[str]:
-    """The document's sentences. Each but the first has the space that joins it to the sentence before."""
+    """The document's sentences, all but the first with the space before them."""
     first, *others = document.parts
     return [first, *(f"{joint}{sentence}" for sentence in others)]
 
 
 def _split(token_bytes: NDArray[np.int32], sentence_bytes: Int64) -> Int64 | None:
-    """The number of tokens in each sentence; None if some sentence does not end where a token does."""
+    """[sentences]: tokens of each; None if a sentence does not end where a token does."""
     if not len(token_bytes) or token_bytes.min() < 0:
         return None
     # 4 bytes take half the time. Both sides have one type, or searchsorted would convert the longer one.
@@ -85,7 +85,7 @@ def _split(token_bytes: NDArray[np.int32], sentence_bytes: Int64) -> Int64 | Non
 
 
 def _byte_lengths(documents: Sequence[Document]) -> Int64:
-    """Bytes of each sentence in UTF-8, with the space that joins it to the sentence before."""
+    """[sentences]: UTF-8 bytes of each, with the space before it."""
     if all(document.has_sentences for document in documents):
         text = b"\n".join(document.utf8_lines for document in documents) + b"\n"
         lengths = np.diff(np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")), prepend=-1)

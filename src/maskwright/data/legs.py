@@ -1,4 +1,4 @@
-"""What a run reads, in legs: updates in a row whose rows have one length and one mixture."""
+"""Legs of a run: consecutive updates whose rows have one length and one mixture."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from maskwright.data.stream import Place, Stream
 
 class Leg(NamedTuple):
     first_row: int
-    """Rows of the run before it."""
+    """Rows of the run before this leg."""
     length: int | None
-    """Rows that it reads; None for the last leg, which has no end."""
+    """Rows of this leg; None for the last one, which has no end."""
     rows: Rows | MixedRows
     order: Order | MixedOrder
     earlier: int = 0
-    """Rows in the plans of the legs before it: masks are drawn by a number that no other leg has."""
+    """Rows in the plans of earlier legs. Masks are drawn by it plus the row's number, so no two legs share draws."""
 
 
 def make_legs(config: RunConfig, store: OpenedStore | Mixture) -> list[Leg]:
-    """Raises `StoreError` for a source that does not fill a row, `ConfigError` for a mixture that cannot be."""
-    if config.schedule.steps is None:  # then no phase has rows of its own
+    """Raises `StoreError` for a source of less than one row, `ConfigError` for an impossible mixture."""
+    if config.schedule.steps is None:  # then there are no phases
         return [_only(config, store)]
     groups = [list(group) for _, group in groupby(config.stages, key=lambda stage: _kind(stage.config.data))]
     if len(groups) == 1:
         return [_only(groups[0][0].config, store)]
     legs: list[Leg] = []
     sources = store.stores if isinstance(store, Mixture) else (store,)
-    streams = [Stream(one, config.seed, config.data.packing, config.data.window_shards) for one in sources]
+    streams = [Stream(source, config.seed, config.data.packing, config.data.window_shards) for source in sources]
     places = [Place()] * len(streams)
     first_row = earlier = 0
     for group in groups:
@@ -70,7 +70,7 @@ def _only(config: RunConfig, store: OpenedStore | Mixture) -> Leg:
 def _mixed(
     seed: int, store: Mixture, streams: list[Stream], places: list[Place], data: Data, count: int | None
 ) -> tuple[MixedRows, MixedOrder, list[Place]]:
-    """A leg of a mixture, and where the sources are after it."""
+    """(rows, order, places of the sources after them) of a leg of a mixture."""
     read = [place.epoch + place.token / stream.tokens for place, stream in zip(places, streams, strict=True)]
     in_epoch = [stream.rows_in_epoch(data.seq_len) for stream in streams]
     supply = [
@@ -78,8 +78,8 @@ def _mixed(
         for most, done, rows in zip(store.most_epochs, read, in_epoch, strict=True)
     ]
     weights = store.weights(data.mixture or {}, [stream.tokens for stream in streams])
-    left = [0.0 if most == 0 else weight for weight, most in zip(weights, supply, strict=True)]
-    shares = Shares(seed, left, supply)
+    weights = [0.0 if most == 0 else weight for weight, most in zip(weights, supply, strict=True)]
+    shares = Shares(seed, weights, supply)
     if shares.end is not None and (count or 1) > shares.end:
         what = "every source has given its max_epochs before the last phase ends"
         raise ConfigError(what, where="data.mixture", fix="raise or leave out one of them, or lower schedule.steps")

@@ -1,7 +1,7 @@
-"""A store's `manifest.json`, trusted only as far as it agrees with itself: shapes, names, counts, sizes, totals.
+"""Checks a store's `manifest.json` against itself: shapes, names, counts, sizes, totals.
 
-This module reads nothing but the manifest. A file name has one fixed form, so none can lead out of the folder.
-`TokenStore` checks whether the files are what the manifest says.
+Nothing but the manifest is read here; `TokenStore` checks the files against it. File names have one fixed form, so none
+leads out of the folder.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class _Manifest(_Record):
     shards: Annotated[list[_Shard], Field(min_length=1)]
     splits: dict[Literal["train", "valid"], _Totals]
     passes: Count = 1
-    """How often the store holds its text."""
+    """Passes over the same text that the store holds."""
     findings: list[str] = []
-    """What was wrong in the files that it was made of, in sentences."""
+    """Sentences on what was wrong in the converted files."""
 
 
 def is_shard_name(name: str) -> bool:
@@ -74,7 +74,7 @@ def is_shard_name(name: str) -> bool:
 
 
 def fingerprint(dtype: str, tokenizer_fingerprint: str, shards: list[dict[str, Any]]) -> str:
-    """Digest of what decides the ids and their order. The place of the store and its sources does not count."""
+    """Digest of all that decides the ids and their order. The store's place and its sources do not count."""
     files = [
         [shard["split"], [file["sha256"] for role, file in shard["files"].items() if role != "origins"]]
         for shard in shards
@@ -83,7 +83,7 @@ def fingerprint(dtype: str, tokenizer_fingerprint: str, shards: list[dict[str, A
 
 
 def read_manifest(folder: str) -> dict[str, Any]:
-    """Raises `StoreError` if the folder is no finished store, has another format, or its manifest was edited."""
+    """Raises `StoreError` for no finished store, another format, or an edited manifest."""
     path = os.path.join(folder, "manifest.json")
     if storage.is_url(folder):
         raise StoreError(
@@ -132,7 +132,7 @@ OTHER_TOOLS = (".idx", ".parquet", ".ds", ".mds", ".mds.zstd", ".npy", ".bin", "
 
 
 def _other_tools(folder: str) -> str:
-    """What can be done with a folder of ids that another tool wrote; empty for any other."""
+    """The rest of a fix for a folder of another tool's ids; empty for any other folder."""
     names = [name for depth in ("*", "*/*") for name in glob.iglob(os.path.join(glob.escape(folder), depth))]
     if any(name.endswith(".arrow") for name in names):
         return "; for training on Arrow files of ids, set data.format=arrow"
@@ -178,5 +178,5 @@ def _require_totals(manifest: dict[str, Any], where: str) -> None:
             total = totals[name]
             found = sum(shard.get(name) or 0 for shard in manifest["shards"] if shard["split"] == split)
             if found != total:
-                fix = COPY_AGAIN
-                raise StoreError(f"splits.{split}.{name} is {total:,}, its shards have {found:,}", where=where, fix=fix)
+                what = f"splits.{split}.{name} is {total:,}, its shards have {found:,}"
+                raise StoreError(what, where=where, fix=COPY_AGAIN)

@@ -1,9 +1,8 @@
 """Masked-LM masking, dynamic and yet exactly repeatable: a pure function of (seed, epoch, row, position).
 
-Every kind is one algorithm. Tokens form groups that are masked together. A group is named by where it begins, and its
-key is random bits above that place, so no two groups share a key. Groups are taken in order of key until the row's
-budget (rate x its text tokens) is met. The group that crosses the budget is taken with the probability that makes the
-expected count exact.
+Every kind is one algorithm. Tokens form groups that are masked together. A group's key is its start position below
+random high bits, so no two groups share a key. Groups are taken in order of key until the row's budget (rate x its text
+tokens) is met. The group that crosses the budget is taken with the probability that makes the expected count exact.
   token       every token its own group (RoBERTa)
   whole_word  the tokens of a word: one that begins it (Ġ, ▁, not ##: by the tokenizer's kind) and those after it
   span        runs of words, length geometric(0.2) cut at 10 (SpanBERT, Joshi et al. 2020)
@@ -44,11 +43,11 @@ LONGER_SPANS = np.array(
     ],
     np.uint64,
 )
-"""From which draw of 53 bits on a span has a second word, a third and so on: 2^53 (1 - 0.8^n), as `np.log` rounded it.
-Processors round a logarithm in several ways, and whole numbers in one."""
+"""Thresholds of a 53-bit draw for a second word of a span, a third and so on: 2^53 (1 - 0.8^n), as `np.log` rounded it.
+They are constants because processors differ in how they round a logarithm."""
 LONGEST_GROUP_TOKENS = {"token": 1, "whole_word": 8, "span": 16}
 MASK_PURPOSE = 2
-# Random numbers of a row, group or token must not meet those of its positions, so these purposes lie above them all.
+# Purposes lie above all positions, or the draws of a row, group or token would meet those of positions.
 EDGE_PURPOSE, ACTION_PURPOSE, REPLACEMENT_PURPOSE, LENGTH_PURPOSE = 2**32, 2**33, 2**34, 2**35
 NEVER = np.uint32(0xFFFFFFFF)
 """Key of a token that is never taken; every real key is below 2^31."""
@@ -81,7 +80,7 @@ class Masker:
         return [index for index in np.flatnonzero(self.special).tolist() if index > self._first_ordinary]
 
     def may_be_predicted(self, input_ids: Int32) -> NDArray[np.bool_]:
-        """True where no special token stands. Comparing with a few ids costs a fifth of looking each token up."""
+        """[M, T]: whether each token is ordinary. Comparing with a few ids costs a fifth of a table look-up."""
         if len(self._other_special) > FEW:
             return ~self.special[input_ids]
         result = input_ids >= self._first_ordinary
@@ -91,7 +90,7 @@ class Masker:
 
 
 def slots_per_row(kind: Kind, rate: float, seq_len: int) -> int:
-    """Static number of predictions in a row: the budget of a full row, and the longest group that may cross it."""
+    """Static number of predictions in a row: a full row's budget plus the longest group that may cross it."""
     return min(seq_len, math.ceil(rate * (seq_len - 1)) + LONGEST_GROUP_TOKENS[kind])
 
 
@@ -153,7 +152,7 @@ def _number(value: int) -> bits.Bits:
 
 
 def _position_keys(row_keys: bits.Bits, T: int) -> NDArray[np.uint32]:
-    """[M, T] random bits above the position, all below 2^31. One 64-bit draw serves two positions."""
+    """[M, T]: the position, with random bits above it, below 2^31. One 64-bit draw serves two positions."""
     place = (1 << (T - 1).bit_length()) - 1
     pairs = np.arange((T + 1) // 2, dtype=np.uint64)[None, :]
     draws = bits.extend(row_keys[:, None], pairs).astype("<u8", copy=False).view("<u4")[:, :T]
@@ -171,7 +170,7 @@ def _group_begins(
     row_keys: bits.Bits,
     kind: Kind,
 ) -> NDArray[np.intp]:
-    """[M, T] where the group of each token begins."""
+    """[M, T]: start position of each token's group."""
     T = input_ids.shape[1]
     position = np.arange(T)
     start = masker.word_start[input_ids] | special
@@ -191,19 +190,19 @@ def _span_begins(
     draws: NDArray[np.uint32],
     row_keys: bits.Bits,
 ) -> NDArray[np.intp]:
-    """[M, T] where the span of each token's word begins. Each word starts a span of random length, whose priority is
-    its key; a word joins the best span that covers it."""
+    """[M, T]: start position of the span of each token's word. Each word starts a span of random length, whose key is
+    its priority; a word joins the span of least key among those that cover it."""
     M = len(start)
     row, column = np.nonzero(start)
     words = np.bincount(row, minlength=M)
-    number = np.arange(len(row)) - np.repeat(np.cumsum(words) - words, words)  # of a word in its row
+    word_idx = np.arange(len(row)) - np.repeat(np.cumsum(words) - words, words)  # in its row
     W = int(words.max(initial=1))
     priority, origin = np.full((M, W), NEVER), np.zeros((M, W), np.intp)
     segment, length = np.full((M, W), -1, np.int32), np.zeros((M, W), np.int8)
-    priority[row, number], origin[row, number] = draws[row, column], column
-    segment[row, number] = segment_ids[row, column]
+    priority[row, word_idx], origin[row, word_idx] = draws[row, column], column
+    segment[row, word_idx] = segment_ids[row, column]
     draw = bits.extend(row_keys[row], column.astype(np.uint64) + np.uint64(LENGTH_PURPOSE)) >> np.uint64(11)
-    length[row, number] = 1 + np.searchsorted(LONGER_SPANS, draw, side="right")
+    length[row, word_idx] = 1 + np.searchsorted(LONGER_SPANS, draw, side="right")
     best, first = priority.copy(), origin.copy()
     for distance in range(1, min(LONGEST_SPAN_WORDS, W)):
         better = (length[:, :-distance] > distance) & (segment[:, :-distance] == segment[:, distance:])
@@ -217,12 +216,10 @@ def _span_begins(
 def _choose(
     keys: NDArray[np.uint32], budget: NDArray[Any], edge: NDArray[np.float64], slots: int, *, alone: bool
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Places of the taken tokens in the flattened rows, ascending, and how many each row has. `alone`: every token is
-    a group.
-
-    All taken tokens lie among a row's `slots` smallest keys, so only those are sorted: a group that starts within the
-    budget is no longer than the slots beyond it, and a group that starts later is never taken.
-    """
+    """(ascending indices of the taken tokens in the flattened rows, [M] taken tokens of each row). `alone`: every token
+    is a group."""
+    # All taken tokens lie among a row's `slots` smallest keys, so only those are sorted: a group that starts within the
+    # budget is no longer than the slots beyond it, and a group that starts later is never taken.
     M = len(keys)
     smallest = np.partition(keys, slots - 1, axis=1)[:, :slots]
     smallest.sort(axis=1)

@@ -1,8 +1,8 @@
-"""Which source of a mixture each row of a run is from: a function of the row's number, so that resuming is a seek.
+"""The source of each row of a mixture: a function of the row's number, so that resuming is a seek.
 
-Rows go in blocks. Each block has a fixed number of rows of every source, by the weights, in a keyed order of its own.
-A source gives its rows epoch by epoch, each epoch in a keyed order, as a single store does. Once a source has given
-its last allowed epoch, the others share its weight: a new stretch of blocks begins at that very row.
+Rows come in blocks. Each block has a fixed number of rows of every source, by the weights, in a keyed order of its own.
+A source gives its rows epoch by epoch, each epoch in a keyed order, as a single store does. After a source's last
+allowed epoch, the others share its weight: a new stretch of blocks begins at that very row.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ SEED_OF_BLOCKS = 0x6D69786564
 
 @dataclass(frozen=True)
 class Stretch:
-    """Rows of the run that are mixed with the same counts."""
+    """Consecutive blocks with the same counts."""
 
     start: int
-    """The run's row with which it begins."""
+    """Its first row in the run."""
     counts: Int64
     """[sources]: rows of each in a block."""
     used: Int64
-    """[sources]: rows that each has given before."""
+    """[sources]: rows of each before this stretch."""
 
 
 class Shares:
-    """From which source each row is."""
+    """Assigns rows to sources."""
 
     def __init__(self, seed: int, weights: Sequence[float], supply: Sequence[int | None]) -> None:
-        """`supply`: rows that each source gives at most; None for no limit. Raises `ConfigError` for a weight that is
-        too small to be kept."""
+        """`supply`: most rows of each source; None for no limit. Raises `ConfigError` for a weight below one row in a
+        block."""
         self.seed = seed
         self._assigned: tuple[Stretch, int, Int64, Int64] | None = None
         self.stretches, self.end = self._plan(np.array(weights, np.float64), supply)
 
     def _plan(self, weights: NDArray[np.float64], supply: Sequence[int | None]) -> tuple[list[Stretch], int | None]:
-        """The stretches, and how many rows there are in all if every source has a limit."""
+        """(stretches, total rows or None). There is a total if every source has a limit."""
         stretches: list[Stretch] = []
         start, used = 0, np.zeros(len(weights), np.int64)
         while weights.any():
             stretch = Stretch(start, counts_in_block(weights), used)
             stretches.append(stretch)
-            limited = [number for number, most in enumerate(supply) if most is not None and weights[number]]
-            if not limited:
+            limits = [(source, most) for source, most in enumerate(supply) if most is not None and weights[source]]
+            if not limits:
                 return stretches, None
-            rows, source = min((self._rows_until(stretch, number, supply[number] or 0), number) for number in limited)
+            rows, source = min((self._rows_until(stretch, source, most), source) for source, most in limits)
             used = used + self._given(stretch, rows)
             start, weights = start + rows, np.where(np.arange(len(weights)) == source, 0.0, weights)
         return stretches, start
 
     def _rows_until(self, stretch: Stretch, source: int, supply: int) -> int:
-        """Rows of the stretch up to the last one that the source may give."""
+        """Rows of the stretch up to the source's last one."""
         blocks, rest = divmod(supply - int(stretch.used[source]), int(stretch.counts[source]))
         if not rest:
             blocks, rest = blocks - 1, int(stretch.counts[source])
@@ -68,15 +68,14 @@ class Shares:
         return blocks * BLOCK + int(np.flatnonzero((of_row == source) & (number == rest - 1))[0]) + 1
 
     def _given(self, stretch: Stretch, rows: int) -> Int64:
-        """[sources]: what each gives in the first `rows` of the stretch."""
+        """[sources]: rows of each among the first `rows` of the stretch."""
         blocks, rest = divmod(rows, BLOCK)
         of_row, _ = self._assignment(stretch, blocks)
         return blocks * stretch.counts + np.bincount(of_row[:rest], minlength=len(stretch.counts))
 
     def _assignment(self, stretch: Stretch, block: int) -> tuple[Int64, Int64]:
-        """([BLOCK] sources, [BLOCK] numbers of the rows among those of their source in the block). Only the last one
-        is kept: a cache of a pure function, not a state."""
-        kept = self._assigned
+        """([BLOCK] sources, [BLOCK] index of each row among its source's rows in the block)."""
+        kept = self._assigned  # the last answer: a cache of a pure function, not a state
         # Not by the block's first row: two stretches may have a block that begins there, with other counts.
         if kept is not None and kept[0] is stretch and kept[1] == block:
             return kept[2:]
@@ -91,7 +90,7 @@ class Shares:
         return of_row, number
 
     def sources_at(self, seen: Int64) -> tuple[Int64, Int64]:
-        """(sources, number of each row among those that its source gives in the run)."""
+        """(source of each row, its index among the rows of that source in the run)."""
         if self.end is not None and len(seen) and int(seen.max()) >= self.end:
             what = f"every source has given its max_epochs after {self.end:,} rows"
             raise ConfigError(what, where="data.mixture", fix="raise or leave out one, or lower schedule.steps")
@@ -99,24 +98,24 @@ class Shares:
         of_stretch = np.searchsorted(starts, seen, side="right") - 1
         sources, index = np.empty(len(seen), np.int64), np.empty(len(seen), np.int64)
         block, place = np.divmod(seen - np.array(starts)[of_stretch], BLOCK)
-        for one, two in np.unique(np.stack((of_stretch, block)), axis=1).T.tolist():
-            here = (of_stretch == one) & (block == two)
-            stretch = self.stretches[one]
-            of_row, number = self._assignment(stretch, two)
-            sources[here] = of_row[place[here]]
-            index[here] = number[place[here]] + stretch.used[sources[here]] + two * stretch.counts[sources[here]]
+        for stretch_idx, block_idx in np.unique(np.stack((of_stretch, block)), axis=1).T.tolist():
+            is_here = (of_stretch == stretch_idx) & (block == block_idx)
+            stretch = self.stretches[stretch_idx]
+            of_row, number = self._assignment(stretch, block_idx)
+            own = sources[is_here] = of_row[place[is_here]]
+            index[is_here] = number[place[is_here]] + stretch.used[own] + block_idx * stretch.counts[own]
         return sources, index
 
     def given(self, rows: int) -> Int64:
-        """[sources]: rows that each gives in the first `rows` rows."""
+        """[sources]: rows of each among the first `rows` rows."""
         rows = rows if self.end is None else min(rows, self.end)
-        stretch = next(one for one in reversed(self.stretches) if one.start <= rows)
+        stretch = next(stretch for stretch in reversed(self.stretches) if stretch.start <= rows)
         found: Int64 = stretch.used + self._given(stretch, rows - stretch.start)
         return found
 
 
 class MixedOrder:
-    """Like `RowOrder`, for several sources. Rows are numbered through all sources, one after the other."""
+    """`RowOrder` for several sources. Rows are numbered through all sources, one after the other."""
 
     def __init__(self, shares: Shares, orders: Sequence[Order], sizes: Sequence[int]) -> None:
         """`sizes`: rows in the plan of each source."""
@@ -125,25 +124,25 @@ class MixedOrder:
         """[sources]: number of each one's first row."""
 
     def at(self, seen: Int64) -> tuple[Int64, Int64]:
-        """(epochs of their source, rows) of the run's rows with numbers `seen`. Raises `ConfigError` past the end."""
+        """(epochs of their sources, rows) of the run's rows with numbers `seen`. Raises `ConfigError` past the end."""
         sources, index = self.shares.sources_at(seen)
         epochs, rows = np.empty(len(seen), np.int64), np.empty(len(seen), np.int64)
         for source in np.unique(sources).tolist():
-            here = sources == source
-            epochs[here], rows[here] = self.orders[source].at(index[here])
+            is_here = sources == source
+            epochs[is_here], rows[is_here] = self.orders[source].at(index[is_here])
         return epochs, rows + self.first[sources]
 
     def epochs(self, rows: int) -> NDArray[np.float64]:
-        """[sources]: how often the first `rows` rows of the run read each source."""
+        """[sources]: epochs of each in the first `rows` rows of the run."""
         given = self.shares.given(rows).tolist()
-        return np.array([one.epochs(count) for one, count in zip(self.orders, given, strict=True)])
+        return np.array([order.epochs(count) for order, count in zip(self.orders, given, strict=True)])
 
 
 def mixed_order(
     seed: int, orders: Sequence[Order], sizes: Sequence[int], weights: Sequence[float], most: Sequence[float | None]
 ) -> MixedOrder:
-    """`orders`, `sizes`: of the rows of each source. `most`: the epochs after which a source gives no more rows; None
-    for no limit. Raises `ConfigError` for a weight that is too small to be kept, and for a limit below one row."""
+    """`orders`, `sizes`: of the rows of each source. `most`: most epochs of each source; None for no limit. Raises
+    `ConfigError` for a weight below one row in a block, and for a limit below one row."""
     supply = [None if epochs is None else int(epochs * size) for epochs, size in zip(most, sizes, strict=True)]
     if 0 in supply:
         what = f"max_epochs {most[supply.index(0)]:g} is less than one of {sizes[supply.index(0)]:,} rows"
@@ -152,7 +151,7 @@ def mixed_order(
 
 
 def counts_in_block(weights: NDArray[np.float64]) -> Int64:
-    """[sources] whole numbers in proportion to the weights, with BLOCK as their sum (largest remainders)."""
+    """[sources]: rows of each in a block, in proportion to the weights (largest remainders)."""
     share = weights / weights.sum() * BLOCK
     counts = np.floor(share).astype(np.int64)
     left = BLOCK - int(counts.sum())

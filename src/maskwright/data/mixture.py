@@ -1,4 +1,4 @@
-"""Several token stores that one run reads. They share a tokenizer."""
+"""A mixture of token stores with one tokenizer, read by one run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Mixture:
     passes = 1
 
     def __init__(self, sources: dict[str, Source], alpha: float | None) -> None:
-        """Raises `StoreError` for a store that cannot be opened, and if two have different tokenizers."""
+        """Raises `StoreError` for a store that cannot be opened, and for different tokenizers."""
         self.names = tuple(sources)
         self.stores = tuple(open_judged(one.store, one.format, one.arrow) for one in sources.values())
         self.most_epochs = [source.max_epochs for source in sources.values()]
@@ -41,13 +41,13 @@ class Mixture:
 
     @property
     def held_out(self) -> dict[str, Judged]:
-        """The sources that hold documents out, by name."""
+        """The sources with a validation split, by name."""
         named = zip(self.names, self.stores, strict=True)
         return {name: store for name, store in named if store.manifest["splits"]["valid"]["documents"]}
 
     @property
     def fingerprint(self) -> str:
-        """Digest of all that decides which rows a run reads: the stores, their weights and limits."""
+        """Digest of all that decides a run's rows: the stores, their weights and limits."""
         stores = [store.fingerprint for store in self.stores]
         return storage.sha256_of([stores, self._weights, self._alpha, self.most_epochs])
 
@@ -77,7 +77,7 @@ class Mixture:
         raise IndexError(document)
 
     def rows(self, seq_len: int, packing: Packing) -> MixedRows:
-        """Raises `StoreError` for a source that does not fill one row."""
+        """Raises `StoreError` for a source of less than one row."""
         sources = tuple(open_rows(store, "train", seq_len, packing) for store in self.stores)
         for store, rows in zip(self.stores, sources, strict=True):
             if rows.plan.text_tokens < seq_len - 2:
@@ -93,7 +93,7 @@ class Mixture:
         return mixed_order(seed, orders, [source.plan.rows for source in rows.sources], weights, self.most_epochs)
 
     def weights(self, sources: Mapping[str, Source], tokens: Sequence[int]) -> list[float]:
-        """Those of `sources`, which a phase may have of its own; without any, they follow from the sizes."""
+        """The weights of `sources`, which may be a phase's own; by the sources' sizes if none are given."""
         given = [source.weight for source in sources.values() if source.weight is not None]
         return given or weights_by_size(tokens, self._alpha)
 
@@ -123,11 +123,11 @@ class MixedRows:
 
     def documents(self, row: int) -> list[int]:
         source = int(np.searchsorted(self.first, row, side="right")) - 1
-        before = sum(one.split.documents for one in self.sources[:source])
+        before = sum(rows.split.documents for rows in self.sources[:source])
         return [before + number for number in self.sources[source].documents(row - int(self.first[source]))]
 
     def _by_source(self, rows: Int64) -> Iterator[tuple[int, Int64, Int64]]:
-        """Of each source that `rows` are from: its number, their places in `rows`, and their numbers in the source."""
+        """(source, indices into `rows` of its rows, their numbers in the source)"""
         sources = np.searchsorted(self.first, rows, side="right") - 1
         for source in np.unique(sources).tolist():
             here = np.flatnonzero(sources == source)

@@ -30,8 +30,8 @@ def open_held_out(data: Data) -> dict[str, Judged]:
 
 
 def open_judging_store(location: str, run: dict[str, Any] | None, tokenizer: str) -> Judged:
-    """A store to judge a model on. A folder of Arrow files is held out in full; it is read as the run of that record
-    reads its own, if those are Arrow files too, and else with `tokenizer`."""
+    """A store to judge a model on. A folder of Arrow files is held out in full. It is read as the run of that record
+    reads its own Arrow files, or with `tokenizer` if the run has none."""
     data = recorded_data(run)
     arrow = data.arrow if data is not None and data.format == "arrow" else Arrow(tokenizer=tokenizer)
     return _judging(location, arrow if os.path.isdir(location) and is_arrow(location) else None)
@@ -44,7 +44,7 @@ def _judging(location: str, arrow: Arrow | None) -> Judged:
 
 
 def recorded_data(run: dict[str, Any] | None) -> Data | None:
-    """`data` of a pretraining run's record, with the store where it lay; None where there is no record of one."""
+    """`data` of a pretraining run's record, with the store's place at that time; None without such a record."""
     values = nested(run["config"]).get("data") if run and run.get("store") else None
     if run is None or values is None:
         return None
@@ -52,8 +52,8 @@ def recorded_data(run: dict[str, Any] | None) -> Data | None:
 
 
 def recorded_stores(run: dict[str, Any]) -> dict[str, Judged]:
-    """What a run is judged by, from its record: the stores of its `data.validation`; or else its store under an empty
-    name, or those sources of its mixture that hold something out. Raises `InputError` if nothing is."""
+    """The stores by which a run is judged, from its record: those of its `data.validation`; else its own store under an
+    empty name, or the sources of its mixture with a validation split. Raises `InputError` if there are none."""
     data = recorded_data(run)
     fix = "`maskwright evaluate --store` takes a store of held-out text"
     if data is None:

@@ -28,35 +28,35 @@ END = 1 << 15
 
 
 class Pieces(NamedTuple):
-    """Runs of tokens that make up some rows, one row after the other."""
+    """Pieces of rows: token spans, each framed by `<s>` and `</s>` where the packing says so."""
 
     counts: Int64
     """[rows]: pieces of each."""
     start: Int64
-    """[pieces]: the first token in the shard."""
+    """[pieces]: index of each one's first token in the shard."""
     length: Int64
     """[pieces]: tokens, without the frame."""
     bos: Int64
-    """[pieces]: 1 where `<s>` comes before."""
+    """[pieces]: 1 where `<s>` precedes."""
     eos: Int64
-    """[pieces]: 1 where `</s>` comes after."""
+    """[pieces]: 1 where `</s>` follows."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Rows of one shard, or of part of one. Arrays are small, since they are kept for a whole store."""
+    """Rows of one shard, or of a part of it. Arrays have small dtypes, since a whole store's plans are kept."""
 
     seq_len: int
     segments: bool
-    """Whether each piece is a segment, framed by itself; otherwise the row is one."""
+    """Whether each piece is a segment with a frame of its own; otherwise the row is one segment."""
     first: NDArray[Any]
-    """[rows + 1]: row r has the pieces from `first[r]` to `first[r + 1]`."""
+    """[rows + 1]: row r has the pieces `first[r]` to `first[r + 1]`."""
     start: NDArray[Any]
-    """[pieces], the first token of each in the shard; or with `in_order` [rows], that of each row."""
+    """[pieces]: index of each one's first token in the shard; with `in_order` [rows], that of each row."""
     length: NDArray[Any]
     """[pieces]: tokens of each, with the bit `END`."""
     in_order: bool = False
-    """Whether the pieces of a row follow each other in the shard."""
+    """Whether the pieces of a row are consecutive in the shard."""
 
     @property
     def rows(self) -> int:
@@ -77,7 +77,7 @@ class Plan:
 
 
 def pieces_of(chosen: Sequence[tuple[Plan, Int64]]) -> Pieces:
-    """The pieces of some rows of each plan, one plan after the other."""
+    """The pieces of the chosen rows of each plan, one plan after the other."""
     rows = [0, *accumulate(len(own) for _, own in chosen)]
     begin, end = np.empty(rows[-1], np.int64), np.empty(rows[-1], np.int64)
     for (layout, own), low, high in zip(chosen, rows, rows[1:], strict=False):
@@ -111,8 +111,8 @@ def plan(
     packing: Packing,
     document_starts: Int64 | None = None,
 ) -> Plan:
-    """Starts and ends [documents or sentences]: ascending token offsets; without starts, each document begins where the
-    last one ends. Raises `StoreError` if sentences are needed and absent."""
+    """Starts and ends [documents or sentences] are ascending token offsets. Without starts, each document begins where
+    the last one ends. Raises `StoreError` if sentence ends are needed and absent."""
     if packing == "documents":
         return plan_documents(document_ends, seq_len, document_starts)
     return plan_full_sentences(document_ends, required(sentence_ends), seq_len)
@@ -128,7 +128,7 @@ def required(sentence_ends: Int64 | None) -> Int64:
 
 
 def plan_spans(starts: Int64, ends: Int64, sentence_ends: Int64 | None, seq_len: int, packing: Packing) -> Plan:
-    """`plan` for some documents, or parts of documents, in any order, as if there were no others."""
+    """`plan` for selected documents, or parts of documents, in any order."""
     if packing == "documents":
         return plan_documents(ends, seq_len, starts)
     inner = required(sentence_ends)
@@ -145,7 +145,7 @@ def plan_spans(starts: Int64, ends: Int64, sentence_ends: Int64 | None, seq_len:
 
 
 def first_rows(layout: Plan, rows: int) -> Plan:
-    """The plan of its first `rows` rows alone."""
+    """The plan's first `rows` rows."""
     pieces = int(layout.first[rows])
     start = layout.start[: rows if layout.in_order else pieces]
     return replace(layout, first=layout.first[: rows + 1], start=start, length=layout.length[:pieces])
@@ -167,12 +167,10 @@ def plan_documents(document_ends: Int64, seq_len: int, document_starts: Int64 | 
 
 
 def best_fit(sizes: Int64, capacity: int) -> tuple[Int64, Int64]:
-    """Best-fit decreasing: (items in row order, first item of each row).
-
-    Items are placed by falling size, each into the fullest row that has room. Items of one size are interchangeable,
-    and so are rows with equal room. They are moved in bulk: the work grows with the number of different sizes, not of
-    items.
-    """
+    """Best-fit decreasing: (items in row order, first item of each row). Items are placed by falling size, each into
+    the fullest row that has room."""
+    # Items of one size are interchangeable, and so are rows with equal room. They are moved in bulk: the work grows
+    # with the number of different sizes, not of items.
     by_size = np.argsort(-sizes, kind="stable")
     counts = np.bincount(sizes, minlength=capacity + 1)
     row_of = np.empty(len(sizes), np.int64)
@@ -220,8 +218,8 @@ def plan_full_sentences(document_ends: Int64, sentence_ends: Int64, seq_len: int
 
 
 def _sentence_units(document_ends: Int64, sentence_ends: Int64, block: int) -> tuple[Int64, Int64, Int64]:
-    """(start, length, number of `</s>` after) of all sentences, of the pieces of over-long ones, and of an empty unit
-    with one `</s>` after each document but the last."""
+    """(start, length, 1 if `</s>` follows) of each unit: a sentence, a piece of an over-long one, or an empty unit with
+    `</s>` after each document but the last."""
     starts = np.concatenate([[0], sentence_ends[:-1]]).astype(np.int64)[: len(sentence_ends)]
     sizes = sentence_ends - starts
     room = block - 1

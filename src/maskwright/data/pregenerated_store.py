@@ -1,8 +1,7 @@
-"""A folder of pregenerated epochs, opened for training: a token store is made of it, once, and training masks anew.
+"""Pregenerated epochs, opened for training: a token store is made of the folder once, and training masks anew.
 
-The store lies in the cache, under a name that follows from the tokenizer and from the names, sizes and times of all
-files that are read. So a folder that has changed gets a store of its own again. All of them may be deleted while nobody
-trains.
+The store lies in the cache. Its name is a digest of the tokenizer and of the names, sizes and times of all files that
+are read, so a changed folder gets a new store. All of them may be deleted while nobody trains.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ FORMAT = 1
 
 
 def open_epochs(location: str, tokenizer: str | None = None) -> TokenStore:
-    """`tokenizer`: of the model that is continued, for a folder without one of its own. Of several processes one makes
-    the store, and the others wait. Raises `StoreError` for a folder that is none, with the line where an example is
-    broken."""
+    """`tokenizer`: for a folder without one of its own; the continued model's. Of several processes one makes the
+    store, and the others wait. Raises `StoreError` for another folder, and for a broken example with its line."""
     epochs_of(storage.require_local(location))
     own = os.path.join(location, TOKENIZER)
     tokenizer = own if os.path.isdir(own) else tokenizer
@@ -43,7 +41,7 @@ def open_epochs(location: str, tokenizer: str | None = None) -> TokenStore:
 
 
 def _states(location: str) -> list[list[Any]]:
-    """Location, bytes and time of change of each file that is read."""
+    """[location, bytes, time of change] of each file that is read."""
     paths = (os.path.join(folder, name) for folder, names in storage.walk(location) for name in names)
     read = sorted(path for path in paths if os.path.relpath(path, location).startswith(("epoch_", RECORD)))
     status = [(path, os.stat(path)) for path in read]

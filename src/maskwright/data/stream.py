@@ -1,10 +1,9 @@
-"""The text of one source as phases with rows of different lengths read it: no token twice in an epoch.
+"""One source's text, shared out to phases of different row lengths so that no token is read twice in an epoch.
 
-Rows of one length are packed once and for all, and their order is a permutation. Rows of two lengths share no packing,
-so here the text itself has an order: epoch after epoch, all shards in a keyed order of that epoch. A span of rows of
-one length takes the shards from where the span before it stopped, as many as its rows hold. Of the last one it takes
-the first of its documents, in a keyed order too, and cuts the last document; the next span takes the rest. All of this
-follows from the configuration and the store, so resuming is a seek here too.
+Rows of one length have one packing, and their order is a permutation. Rows of two lengths share no packing, so here the
+text itself has an order: epoch after epoch, all shards in a keyed order of that epoch. Each span of rows of one length
+resumes where the last one stopped. In its last shard it takes documents in a keyed order too, and cuts the final
+document; the next span takes the rest. All of this follows from the configuration and the store, so resuming is a seek.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from maskwright.data.store import OpenedStore, Split
 Int64 = NDArray[np.int64]
 SEED_OF_DOCUMENTS = 0x646F6373
 SPARE_ROWS, MOST_TRIES = 200, 8
-"""A span that does not end with its epoch packs at most one row in 200 more than the run reads of its last shard, as
-far as so many attempts get there."""
+"""Inside an epoch, a span packs at most one row in 200 more of its last shard than the run reads, if `MOST_TRIES` tries
+get there."""
 
 
 class Place(NamedTuple):
@@ -34,9 +33,9 @@ class Place(NamedTuple):
 
     epoch: int = 0
     shards: int = 0
-    """Shards of the epoch that are read in full before it, in the epoch's order."""
+    """Whole shards before it, in the epoch's order."""
     token: int = 0
-    """Tokens of the next shard that are read before it, in the order of its documents."""
+    """Tokens of the next shard before it, in the order of its documents."""
 
 
 class Part(NamedTuple):
@@ -44,20 +43,20 @@ class Part(NamedTuple):
 
     epoch: int
     epochs: int | None
-    """How many whole epochs; None for all that follow."""
+    """Number of whole epochs; None for all that follow."""
     first: int
-    """Number of its first row in the span's plan."""
+    """Index of its first row in the span's plan."""
     size: int
     """Rows in its plan."""
     used: int | None
-    """Rows that the run reads, over all its epochs; None without an end."""
+    """Rows that the run reads, over all these epochs; None without an end."""
     share: float
-    """What these are of an epoch's tokens, for each of its epochs."""
+    """Share of an epoch's tokens in them, for each epoch."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """Rows of one length. Rows are numbered through all parts, one after the other."""
+    """Rows of one length, numbered through all parts, one after the other."""
 
     rows: Rows
     order: PartOrder
@@ -66,7 +65,7 @@ class Span:
 
 
 class PartOrder:
-    """Like `RowOrder`, over parts."""
+    """`RowOrder` over parts."""
 
     end: int | None = None
 
@@ -78,24 +77,24 @@ class PartOrder:
         self.starts = np.cumsum(used) - used
 
     def at(self, seen: Int64) -> tuple[Int64, Int64]:
-        """(epochs, rows) of the span's rows with numbers `seen`."""
+        """(epochs, rows in the plan) of the span's rows with numbers `seen`."""
         epochs, rows = np.empty(len(seen), np.int64), np.empty(len(seen), np.int64)
         of_part = np.searchsorted(self.starts, seen, side="right") - 1
-        for number in np.unique(of_part).tolist():
-            part, here = self.parts[number], of_part == number
-            # The permutation of an epoch is that epoch's own.
-            index = seen[here] - self.starts[number] + part.epoch * part.size
-            epochs[here], own = self._orders[number].at(index)
-            rows[here] = part.first + own
+        for part_idx in np.unique(of_part).tolist():
+            part, is_here = self.parts[part_idx], of_part == part_idx
+            # Each epoch has a permutation of its own.
+            index = seen[is_here] - self.starts[part_idx] + part.epoch * part.size
+            epochs[is_here], own = self._orders[part_idx].at(index)
+            rows[is_here] = part.first + own
         return epochs, rows
 
     def epochs(self, rows: int) -> float:
         """Epochs of the source that are read before row `rows` of the span."""
         found = self.before
         for part, start in zip(self.parts, self.starts.tolist(), strict=True):
-            here = max(rows - start, 0) if part.used is None else min(max(rows - start, 0), part.used)
-            each = part.used if part.epochs == 1 and part.used else part.size
-            found += part.share * here / max(each, 1)
+            read = max(rows - start, 0) if part.used is None else min(max(rows - start, 0), part.used)
+            per_epoch = part.used if part.epochs == 1 and part.used else part.size
+            found += part.share * read / max(per_epoch, 1)
         return found
 
 
@@ -145,11 +144,11 @@ class Stream:
         return Span(made, PartOrder(parts, orders, before), place)
 
     def rows_of(self, seq_len: int) -> int:
-        """Rows of an epoch that is read from its beginning to its end."""
+        """Rows of a whole epoch."""
         return sum(self.plans(seq_len).counted.rows)
 
     def rows_in_epoch(self, seq_len: int) -> int:
-        """At least so many rows are made of an epoch."""
+        """A lower bound of the rows of an epoch: those that its tokens fill."""
         counted = self.plans(seq_len).counted
         return (sum(counted.text_tokens) + sum(counted.frame_tokens)) // seq_len
 
@@ -160,8 +159,8 @@ class Stream:
         return place.epoch + tokens / self.tokens
 
     def _blocks(self, place: Place, seq_len: int, left: int | None) -> tuple[list[Block], Place]:
-        """The rows from `place` on up to the end of its epoch, or the first `left` of them, or a few more; and where
-        the text goes on."""
+        """(rows from `place` to the end of its epoch, or the first `left` of them and perhaps a few more; the place
+        after them)."""
         found: list[Block] = []
         epoch, shards, token = place
         in_order, rows = shard_order(self.seed, epoch, len(self.split.shards)).tolist(), 0
@@ -178,15 +177,15 @@ class Stream:
         return found, (Place(epoch, shards, token) if shards < len(in_order) else Place(epoch + 1))
 
     def _part_of(self, epoch: int, shard_idx: int, token: int, seq_len: int, rows: int | None) -> Block:
-        """The documents of a shard from `token` of its order on, or the first of them that fill so many rows."""
+        """Rows of a shard's documents from `token` of their order on; `rows` of them, or perhaps a few more."""
         starts, ends = self._documents(epoch, shard_idx, token)
         sentences = self.split.shards[shard_idx].sentence_ends() if self.packing == "full_sentences" else None
-        some = None if rows is None else _first_rows(starts, ends, sentences, seq_len, rows, self.packing)
-        layout = some or _plan(starts, ends, sentences, seq_len, self.packing)
+        cut = None if rows is None else _first_rows(starts, ends, sentences, seq_len, rows, self.packing)
+        layout = cut or _plan(starts, ends, sentences, seq_len, self.packing)
         return Block(shard_idx, layout.rows, *layout.totals(), layout)
 
     def _documents(self, epoch: int, shard_idx: int, token: int) -> tuple[Int64, Int64]:
-        """(starts, ends) in the shard of its documents from `token` of their order on, in that order."""
+        """(starts, ends) of a shard's documents, in the epoch's order, from `token` of that order on."""
         starts, ends = self.split.shards[shard_idx].documents_at()
         count, number = len(ends), epoch * len(self.split.shards) + shard_idx
         in_order = order(self.seed ^ SEED_OF_DOCUMENTS, number, np.arange(count, dtype=np.int64), count)
@@ -196,14 +195,14 @@ class Stream:
         starts, ends = starts[first:].copy(), ends[first:]
         if len(starts):
             starts[0] = ends[0] - (total[first] - token)
-        some = ends > starts
-        return starts[some], ends[some]
+        keep = ends > starts
+        return starts[keep], ends[keep]
 
 
 def _first_rows(
     starts: Int64, ends: Int64, sentence_ends: Int64 | None, seq_len: int, rows: int, packing: Packing
 ) -> Plan | None:
-    """The first of these documents as `rows` rows, or a few more, the last one cut; None if they are too few."""
+    """`rows` rows, or a few more, of the first documents, the last document cut; None if they fill no more rows."""
     total = np.cumsum(_sizes(starts, ends, sentence_ends, seq_len, packing))
     if not len(total):
         return None
@@ -239,15 +238,15 @@ def _first_rows(
 
 
 def _plan(starts: Int64, ends: Int64, sentence_ends: Int64 | None, seq_len: int, packing: Packing) -> Plan:
-    """Rows of these documents. Where it does not matter, they are packed in the order of the shard."""
-    if packing == "documents":
+    """Rows of these documents."""
+    if packing == "documents":  # best fit sorts chunks by size: documents keep the shard's order
         by_place = np.argsort(starts)
         starts, ends = starts[by_place], ends[by_place]
     return plan_spans(starts, ends, sentence_ends, seq_len, packing)
 
 
 def _sizes(starts: Int64, ends: Int64, sentence_ends: Int64 | None, seq_len: int, packing: Packing) -> Int64:
-    """[documents]: positions that each one takes, its frame included."""
+    """[documents]: positions of each, frame included."""
     sizes = ends - starts
     if packing == "documents":
         return sizes + 2 * -(-sizes // (seq_len - 2))

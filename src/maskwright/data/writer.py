@@ -1,5 +1,4 @@
-"""A token store's files: shards, each of which appears whole, and the manifest, which is written last. Without a
-manifest the folder is no store."""
+"""Writes a token store: shards, each atomically, and the manifest last. A folder without a manifest is no store."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from maskwright.text.vocabulary import read_vocabulary, tokenizer_file
 
 
 class StoreWriter:
-    """A store that is being written. `plan`: digest of all that decides its bytes."""
+    """`plan`: digest of all that decides the store's bytes."""
 
     def __init__(self, folder: str, tokenizer: str, plan: str, *, with_sentences: bool) -> None:
         self.folder, self.tokenizer, self.plan = storage.require_local(folder), tokenizer, plan
@@ -35,7 +34,7 @@ class StoreWriter:
         """Records of `write_shard`, in order."""
 
     def finished(self) -> store.TokenStore | None:
-        """The store that is there already, every byte of it checked. Raises `InputError` if it is of another plan."""
+        """The store if it is there already, every byte checked. Raises `InputError` for a store of another plan."""
         if not os.path.exists(os.path.join(self.folder, "manifest.json")):
             return None
         if manifests.read_manifest(self.folder).get("plan") != self.plan:
@@ -64,8 +63,8 @@ class StoreWriter:
         packages: set[str],
         more: Mapping[str, Any] = {},
     ) -> None:
-        """Writes the manifest. `packages`: those whose versions it names beside ours. `more`: keys that few stores
-        have."""
+        """Writes the manifest. `packages`: those whose versions are recorded beside maskwright's. `more`: optional
+        keys."""
         copy_tokenizer(self.tokenizer, os.path.join(self.folder, "tokenizer"))
         manifest = {
             "format": manifests.FORMAT,
@@ -96,7 +95,7 @@ def write_shard(
     origins: Sequence[NDArray[np.uint64]],
 ) -> dict[str, Any]:
     """Writes the files of one shard, and returns its record for the manifest. `place`: folder, split, number of the
-    block, dtype. `sentence_sizes` None: it has no file of them."""
+    block, dtype. `sentence_sizes`: None for a shard without sentences."""
     folder, split, number, dtype = place
     little = np.dtype(dtype).newbyteorder("<")
     ends = {"documents": np.cumsum(np.concatenate(document_sizes), dtype="<u8")}
@@ -120,7 +119,7 @@ def write_shard(
 
 
 def _write(path: str, parts: Iterable[NDArray[Any]]) -> storage.Digest:
-    """Writes arrays one after the other. Returns the checksums of what was given, whatever a bad disk makes of it."""
+    """Writes arrays one after the other. Returns checksums of the arrays, not of what the disk made of them."""
     sha, crc, size = hashlib.sha256(), 0, 0
     with storage.atomic_writer(path) as file:
         for part in parts:
