@@ -1,8 +1,8 @@
 """`maskwright data pregenerate`: text to epochs of examples with static masks, the same for any number of workers.
 
-The text is encoded once, into a token store below the folder, and each epoch is one pass over all of it. A block of
-documents is a function of (seed, epoch, documents), so workers only change the speed. The same command goes on after a
-stop: an epoch whose metrics are there is whole, and of another one the blocks that are finished stay.
+The text is encoded once, into a token store below the folder, and each epoch is one pass over it. A block's examples
+are a function of (seed, epoch, documents), so workers only change the speed. After a stop, the same command continues:
+an epoch with its metrics file is complete, and finished blocks of another one stay.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from maskwright.text.tokenizer import copy_tokenizer
 LOCK, TEXT, PARTS = "pregenerate.lock", "text", "parts"
 BLOCK_TOKENS = 1 << 18
 Block = tuple[int, int, int, int]
-"""Epoch, shard, and the first and the last (exclusive) of the shard's documents."""
+"""(epoch, shard, first document, last document (exclusive))"""
 
 
 def pregenerate(
     sources: Sources, tokenizer: str, folder: str, options: PregenerateOptions, *, workers: int = 1
 ) -> list[int]:
-    """Writes the epochs and returns the number of examples in each. Raises `InputError` for bad text or options, and
-    for a folder that holds something else."""
+    """Writes the epochs and returns the examples of each. Raises `InputError` for bad text or options, and for a folder
+    with other content."""
     folder = storage.require_local(folder)
     text = os.path.join(folder, TEXT)
     with storage.new_folder(folder), storage.locked(os.path.join(folder, LOCK), remove=True), Here(workers) as runner:
@@ -70,7 +70,7 @@ def pregenerate(
 
 
 def _unfinished(folder: str) -> dict[str, Any] | None:
-    """The record of a generation that was stopped; None for an empty folder. Raises `InputError` for any other."""
+    """The record of a stopped generation; None for an empty folder. Raises `InputError` for any other folder."""
     path = os.path.join(folder, RECORD)
     if os.path.exists(path):
         record = storage.read_json(path)
@@ -83,7 +83,7 @@ def _unfinished(folder: str) -> dict[str, Any] | None:
 
 
 def _epoch(store: TokenStore, epoch: int, folder: str, options: PregenerateOptions, runner: Runner) -> int:
-    """Writes an epoch unless it is there. Returns its number of examples."""
+    """Writes an epoch unless it is complete. Returns its number of examples."""
     if os.path.exists(os.path.join(folder, f"epoch_{epoch}_metrics.json")):
         say(f"epoch {epoch} is there already")
         return read_metrics(folder, epoch)[0]
@@ -111,7 +111,7 @@ def _text(store: str, options: PregenerateOptions, shard_idx: int) -> Text:
 
 @dataclass(frozen=True)
 class MakeBlock:
-    """Writes the examples of a block of documents; its note has their number."""
+    """Writes the examples of a block. The note has their number."""
 
     store: str
     options: PregenerateOptions

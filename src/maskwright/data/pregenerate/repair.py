@@ -1,8 +1,8 @@
-"""`maskwright data pregenerate --repair`: another script's examples with masks that are right.
+"""`maskwright data pregenerate --repair`: corrects the masks of another script's examples.
 
-The text is known, since labels say what was masked. All masks of an example are drawn anew, about as many as it had:
-the tokenizer's own mask, ordinary tokens as replacements, no prediction of a special token, and whole words if they are
-asked for. Text of another document that was appended stays: nothing says where it begins.
+Labels give the text back. All masks of an example are drawn anew, about as many as it had: with the tokenizer's own
+mask, ordinary tokens as replacements, no special tokens as labels, and whole words if asked for. Appended text of
+another document stays, since nothing marks its begin.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from maskwright.text.vocabulary import token_ids
 
 @dataclass(frozen=True)
 class RepairEpoch:
-    """Writes the repaired examples of an epoch, by its number. Its note has their number, and what was and is wrong."""
+    """Writes the repaired examples of an epoch. The note has their number, and the findings before and after."""
 
     source: str
     tokenizer: str
@@ -65,9 +65,8 @@ class RepairEpoch:
 def repair(
     source: str, tokenizer: str, folder: str, options: PregenerateOptions, *, workers: int = 1
 ) -> tuple[Counter[str], Counter[str]]:
-    """Writes the repaired epochs; `options` give the seed, the format and whether words are masked whole. Returns the
-    findings before and after. Raises `InputError` for a folder that is not empty, `StoreError` for a source that holds
-    something else."""
+    """Writes the repaired epochs. Returns the findings before and after. `options`: of which the seed, the format and
+    whole words count. Raises `InputError` for a folder that is not empty, `StoreError` for another kind of source."""
     paths, parts = epochs_of(source), os.path.join(folder, PARTS)
     if binary := [path for path in paths if not path.endswith(".json")]:
         raise StoreError("is maskwright's own, which needs no repair", where=binary[0], fix="train from it as it is")

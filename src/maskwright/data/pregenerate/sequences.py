@@ -1,8 +1,8 @@
-"""Documents of sentences to sequences, as BERT's scripts make them: sentence after sentence up to a length, or now and
-then up to a shorter one; with next-sentence prediction, a second segment follows or is of another document.
+"""Documents of sentences to sequences, as BERT's scripts make them: sentences up to a target length, which is sometimes
+shorter. With next-sentence prediction, the second segment follows the first or is of another document.
 
-No text is lost and none is added: a sentence that does not fit begins the next sequence, one that is longer than a
-sequence is cut, and without next-sentence prediction a sequence never has text of another document.
+No text is lost and none is added: a sentence that does not fit begins the next sequence, one longer than a sequence is
+cut, and without next-sentence prediction a sequence never has text of another document.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Int64 = NDArray[np.int64]
 PURPOSE = 0x5E9
 LONGEST_TOKENS = 1 << 20
 LENGTH, SHORTER, SPLIT, NEXT, OTHER, SENTENCE = range(6)
-"""What a draw is for."""
+"""Purposes of draws."""
 
 
 @dataclass(frozen=True)
 class PregenerateOptions:
-    """Named as the original script's options, whose defaults they have."""
+    """The original script's options, with its names and defaults."""
 
     epochs_to_generate: int = 3
     max_seq_len: int = 128
@@ -53,19 +53,19 @@ class PregenerateOptions:
 
 
 class Text(NamedTuple):
-    """A shard of a store, read for its documents."""
+    """A shard of a store, opened."""
 
     first_row: int
-    """Below it are the rows of the shards before: see `Unmasked.row`."""
+    """The shard's first row number: see `Unmasked.row`."""
     ids: Ids
     """[tokens], memory-mapped."""
     document_ends: Int64
     sentence_ends: Int64
-    """As tokens of the shard; those of the documents where sentences are not marked."""
+    """[sentences], token offsets; the documents' ends if sentences are not marked."""
 
 
 class Document(NamedTuple):
-    """A document of a shard, or a run of its sentences if it is long."""
+    """A document of a shard, or a run of a long one's sentences."""
 
     number: int
     begin: int
@@ -84,21 +84,20 @@ class Unmasked(NamedTuple):
     first_segment: int
     random_next: bool
     row: int
-    """Number that no other sequence of the epoch has."""
+    """Unique number in the epoch."""
     wanted: int
-    """Predictions."""
+    """Number of predictions."""
 
 
 def read_text(split: Split, shard_idx: int) -> Text:
-    """Nothing else here knows how a store is read."""
+    """A shard of the split."""
     shard = split.shards[shard_idx]
     ends, sentences = shard.document_ends(), shard.sentence_ends()
     return Text(shard_idx << 40, split.ids(shard_idx), ends, ends if sentences is None else sentences)
 
 
 def documents(text: Text, first: int, last: int) -> Iterator[Document]:
-    """Documents `first` to `last` (exclusive). One of more than `LONGEST_TOKENS` or so counts as several, which bounds
-    memory however text is parted."""
+    """Documents `first` to `last` (exclusive). To bound memory, one of over about `LONGEST_TOKENS` comes as several."""
     begin = int(text.document_ends[first - 1]) if first else 0
     for number, end in enumerate(text.document_ends[first:last].tolist(), first):
         low, high = np.searchsorted(text.sentence_ends, [begin, end], side="right")
@@ -112,8 +111,8 @@ def documents(text: Text, first: int, last: int) -> Iterator[Document]:
 def sequences(
     text: Text, document: Document, other: Text, options: PregenerateOptions, words: Vocabulary, epoch: int
 ) -> Iterator[Unmasked]:
-    """Those of a document in an epoch: a pure function of both and the seed. `other`: where another document is, if
-    `text` has none."""
+    """The document's sequences in an epoch, a pure function of both and the seed. `other`: the shard of another
+    document if `text` has only one."""
     pairs, first_row = options.do_next_sent_prediction, text.first_row + document.begin
     room = options.max_seq_len - (3 if pairs else 2)
     bounds = _bounds(document.ends, room // 2 if pairs else room)
@@ -141,7 +140,7 @@ def sequences(
 
 
 def _of_another(text: Text, document: int, other: Text, key: np.uint64) -> Ids:
-    """From a sentence on, which is drawn among those of a document that is drawn among the others of the shard."""
+    """The tokens of another document, drawn among the others of the shard, from a drawn sentence on."""
     alone = len(text.document_ends) == 1
     number = int(_draw(key, OTHER) * (len(other.document_ends) if alone else len(text.document_ends) - 1))
     number += not alone and number >= document
@@ -155,7 +154,7 @@ def _draw(key: np.uint64, purpose: int) -> float:
 
 
 def _bounds(ends: Int64, longest: int) -> list[int]:
-    """Token offsets of sentences and the end of the last one; long sentences are cut."""
+    """Token offsets of sentences, long ones cut, and the end of the last one."""
     found = [0]
     for end in ends.tolist():
         found += [*range(found[-1] + longest, end, longest), end]

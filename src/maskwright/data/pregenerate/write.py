@@ -1,4 +1,4 @@
-"""Sequences to masked examples, and epochs of them on disk: see `data.foreign.pregenerated` for the files."""
+"""Sequences to masked examples and to epochs on disk, whose files `data.foreign.pregenerated` describes."""
 
 from __future__ import annotations
 
@@ -36,16 +36,15 @@ class EpochWriter:
         self.dtypes = dict.fromkeys(ARRAYS, "<u4") | small
 
     def masked(self, sequences: Sequence[Unmasked], longest: int, most: int, epoch: int) -> Examples:
-        """Each sequence gets the predictions that are wanted: exactly so many tokens, or whole words of so many tokens
-        on average. None has more than `most`, and one that would have none gets a word if one fits. `longest`: tokens
-        of the longest sequence that there may be."""
+        """Masks each sequence with `wanted` predictions, on average for whole words. No sequence has more than `most`,
+        and one that would have none gets a word if one fits. `longest`: an upper bound of the sequences' tokens."""
         lengths, first_segment, random_next, rows, wanted = (
-            np.array(column) for column in zip(*((len(one.ids), *one[1:]) for one in sequences), strict=True)
+            np.array(column) for column in zip(*((len(ids), *rest) for ids, *rest in sequences), strict=True)
         )
         M, T = len(sequences), longest
         is_text = np.arange(T) < lengths[:, None]
         ids = np.full((M, T), self.words.pad, np.int32)
-        ids[is_text] = np.concatenate([one.ids for one in sequences])
+        ids[is_text] = np.concatenate([sequence.ids for sequence in sequences])
         segments = np.where(is_text, 1 + (np.arange(T) >= first_segment[:, None]), 0).astype(np.int32)
         masking = Masking(kind="whole_word" if self.options.do_whole_word_mask else "token")
         slots = min(T, most + LONGEST_GROUP_TOKENS[masking.kind])
@@ -94,8 +93,8 @@ class EpochWriter:
         return "\n".join([*lines, ""]).encode()
 
     def write_epoch(self, folder: str, epoch: int, parts: Sequence[str], notes: Sequence[Note], longest: int) -> int:
-        """Joins the files of its parts into `epoch_N.json` or `epoch_N/`, and deletes them. Its metrics, which are
-        written last, tell that it is whole. Returns the number of examples, which the notes have."""
+        """Joins the parts into `epoch_N.json` or `epoch_N/`, deletes them, and returns the number of examples, by the
+        notes. The metrics file comes last: with it, the epoch is complete."""
         path, columns = os.path.join(folder, f"epoch_{epoch}"), [*map(Columns, parts)]
         if self.options.format == "json":
             _join(columns, "lines", f"{path}.json", b"")
@@ -124,7 +123,7 @@ def _join(parts: Sequence[Columns], column: str, path: str, header: bytes) -> No
 
 
 def finish(folder: str, record: dict[str, Any]) -> None:
-    """Writes the record of a folder whose epochs are all there."""
+    """Writes the record of a complete folder."""
     sums = {os.path.basename(path).removesuffix(".json"): sha256_of_epoch(path) for path in epochs_of(folder)}
     versions = {"maskwright": importlib.metadata.version("maskwright"), "numpy": np.__version__}
     storage.write_json(os.path.join(folder, RECORD), {**record, "versions": versions, "sha256": sums, "finished": True})

@@ -1,4 +1,4 @@
-"""Shards from parts: which documents go into which block, and the writing of a block's shards."""
+"""Shards from parts: the documents of each block, and the writing of its shards."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from maskwright.text.parts.phase import compute, paths_of
 
 SPLITS = ("train", "valid")
 EMPTY = 2
-"""In the column `valid`, in the place of a split's number: no id is left of the document."""
+"""Value in the column `valid` for a document without ids, which is in no split."""
 Piece = tuple[int, int, int]
-"""Number of a part, and the first and the last (exclusive) of the documents in its file."""
+"""(part, first document, last document (exclusive) in the part's file)"""
 
 
 @dataclass(frozen=True)
 class EncodedParts:
     """The files of all parts, in the order of reading.
 
-    Columns, of each document: `tokens`, `sentences` (how many), `valid` (1 where it is held out, `EMPTY` where it has
-    no id) and, with `resolved`, `documents` (its number in the part). Of each split, one document after the other:
-    `SPLIT.ids`, `SPLIT.sentences` (ids in each), `SPLIT.origins` (number of the file, line)."""
+    Columns of documents: `tokens` and `sentences` (counts), `valid` (1 if held out, `EMPTY` without ids) and, with
+    `resolved`, `documents` (number in the part). Columns of each split, one document after the other: `SPLIT.ids`,
+    `SPLIT.sentences` (ids in each), `SPLIT.origins` (number of the file, line)."""
 
     files: tuple[str, ...]
     resolved: Resolved | None = None
-    """What has become of each document; None where all are kept."""
+    """Drop codes of the documents; None if all are kept."""
 
     def kept(self, part: int) -> NDArray[np.bool_]:
         """[documents in the part's file]: whether each is kept."""
@@ -48,19 +48,19 @@ class EncodedParts:
         return self.resolved.codes(part)[file.column("documents")] == KEEP
 
     def empty(self) -> int:
-        """Kept documents of which no id is left."""
+        """The number of kept documents without ids."""
         files = enumerate(map(Columns, self.files))
         return sum(int((self.kept(part) & (file.column("valid") == EMPTY)).sum()) for part, file in files)
 
     def sizes(self) -> Iterator[NDArray[np.int64]]:
-        """Of each part, [documents in its file]: tokens, 0 for what is dropped."""
+        """Of each part, [documents in its file]: tokens, 0 for dropped ones."""
         for part, path in enumerate(self.files):
             yield np.where(self.kept(part), Columns(path).column("tokens"), 0).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class Block:
-    """Documents in a row whose shards are written at once."""
+    """Consecutive documents whose shards are written together."""
 
     number: int
     pieces: tuple[Piece, ...]
@@ -68,16 +68,16 @@ class Block:
 
 
 def blocks_of(sizes: Iterable[NDArray[np.int64]], shard_tokens: int) -> Iterator[Block]:
-    """Yields the blocks of parts whose documents have `sizes` tokens: a block ends with the first document after which
-    it has `shard_tokens`."""
+    """The blocks of all parts. `sizes`: of each part, tokens of its documents. A block ends with the document that
+    fills `shard_tokens`."""
     number = tokens = 0
     pieces: list[Piece] = []
-    for part, own in enumerate(sizes):
-        ends, first = np.cumsum(own), 0
-        while first < len(own):
+    for part, document_sizes in enumerate(sizes):
+        ends, first = np.cumsum(document_sizes), 0
+        while first < len(ends):
             before = int(ends[first - 1]) if first else 0
             end = int(np.searchsorted(ends, before + shard_tokens - tokens)) + 1
-            full, end = end <= len(own), min(end, len(own))
+            full, end = end <= len(ends), min(end, len(ends))
             tokens += int(ends[end - 1]) - before
             pieces.append((part, first, end))
             first = end
@@ -89,7 +89,7 @@ def blocks_of(sizes: Iterable[NDArray[np.int64]], shard_tokens: int) -> Iterator
 
 
 def write_blocks(runner: Runner, writer: StoreWriter, work: str, parts: EncodedParts, shard_tokens: int) -> None:
-    """The last phase: the shards of all blocks. Those that are there are not written again."""
+    """The last phase: writes the shards of all unfinished blocks."""
     blocks = [*blocks_of(parts.sizes(), shard_tokens)]
     place, names = os.path.abspath(writer.folder), digest_of([os.path.basename(path) for path in parts.files])
     paths = paths_of(work, "write", [digest_of(names, block.number, block.pieces) for block in blocks])
@@ -106,7 +106,7 @@ def write_blocks(runner: Runner, writer: StoreWriter, work: str, parts: EncodedP
 
 @dataclass(frozen=True)
 class WriteBlock:
-    """Joins a block's shards. Memory holds the ends of documents, never all ids."""
+    """Writes a block's shards from the parts. Memory holds sizes of documents, never all ids."""
 
     folder: str
     parts: EncodedParts
@@ -129,7 +129,7 @@ class WriteBlock:
             keep = self.parts.kept(part)[own]
 
             def of_documents(name: str, counts: NDArray[Any]) -> Iterator[NDArray[Any]]:
-                """The numbers of the kept documents, of which each has `counts` in the column."""
+                """The column's values of the kept documents, `counts` of each document."""
                 first = int(counts[:begin][of_split[:begin]].sum())  # noqa: B023 - read before the next piece
                 pieces = file.pieces(f"{split}.{name}", first, first + int(counts[own].sum()))  # noqa: B023
                 return _kept(pieces, counts[own], keep)  # noqa: B023
@@ -140,7 +140,7 @@ class WriteBlock:
             origins += of_documents("origins", np.full(end, 2))
             if self.with_sentences:
                 sentences += of_documents("sentences", file.column("sentences", 0, end))
-        if not sum(int(some.sum()) for some in sizes):
+        if not sum(int(part_sizes.sum()) for part_sizes in sizes):
             return None
         place = (self.folder, split, block.number, self.dtype)
         lines = sentences if self.with_sentences else None
@@ -148,7 +148,7 @@ class WriteBlock:
 
 
 def _kept(pieces: Sequence[NDArray[Any]], counts: NDArray[Any], keep: NDArray[np.bool_]) -> Iterator[NDArray[Any]]:
-    """`pieces` of numbers, of which each document has `counts`, without those of dropped documents."""
+    """`pieces`, joined the values of documents, `counts` of each, without those of dropped documents."""
     if keep.all():
         yield from pieces
         return

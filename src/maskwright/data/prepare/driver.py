@@ -41,15 +41,15 @@ from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
 
 Computed = Sequence[tuple[str, Note]]
-"""The file of each part, and its note."""
+"""(file, note) of each part."""
 
 
 def prepare(request: Request, runner: Runner | None = None) -> store.TokenStore:
-    """Writes the store and returns it opened; a store that is finished is checked. `runner`: None for this process. The
-    text, the store's folder and the tokenizer's have to be seen by all machines that compute.
+    """Writes the store and returns it opened; a finished store is checked. `runner`: None for this process. All
+    machines that compute have to see the text, the store's folder and the tokenizer's.
 
-    Raises `InputError` (exit 2) on bad text, the first fault in the order of reading, and on a folder that holds
-    anything else. Finished parts stay in it, and the same call continues from there."""
+    Raises `InputError` (exit 2) for bad text, with the first error in the order of reading, and for a folder with other
+    content. Finished parts stay, and the same call continues from there."""
     return _Preparation(request, runner or Here()).run()
 
 
@@ -60,15 +60,15 @@ class _Preparation:
         self.work = os.path.join(self.folder, PARTS)
         self.parts = cut(request.all_sources, request.held_out)
         self.cleaning = request.cleaning or CleaningOptions()
-        _ = request.file_number  # refuses a file on both sides
+        _ = request.file_number  # raises for a file on both sides
 
     def run(self) -> store.TokenStore:
         if os.path.exists(os.path.join(self.folder, "manifest.json")):
             return self._finished()
-        files = [name for one in self.request.all_sources for name in one.files]
+        files = [name for sources in self.request.all_sources for name in sources.files]
         with held(self.request.folder, self.runner, files):
             self.parts = split(self.runner, self.work, self.parts)
-            self._tell_room()
+            self._warn_of_disk()
             if self.request.cleaning:
                 judged = self._judge()
                 self.encoder = self._proven(self._kept(self._resolve(judged)))
@@ -81,7 +81,7 @@ class _Preparation:
         return store.TokenStore(self.request.folder)
 
     def _finished(self) -> store.TokenStore:
-        """The store that is there. Raises `InputError` if it is of other text or options."""
+        """The finished store. Raises `InputError` if it is of other text or options."""
         self.runner.require_seen(self.folder, [name for part in self.parts for name in part.files])
         found: dict[int, list[dict[str, Any]]] = dict(self.runner.run(Part.records, self.parts, "hash", self._sizes()))
         origin = self._origin([found[number] for number in range(len(self.parts))])
@@ -91,16 +91,17 @@ class _Preparation:
         return ready
 
     def _origin(self, records: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-        """The files' fingerprints in the manifest's order: held-out files last."""
+        """The files' records in the manifest's order: held-out files last."""
         ordered = sorted(zip(self.parts, records, strict=True), key=lambda pair: pair[0].held_out)
-        return [record for _, own in ordered for record in own]
+        return [record for _, of_part in ordered for record in of_part]
 
     def _sizes(self) -> list[int]:
         return [part.bytes for part in self.parts]
 
-    def _tell_room(self) -> None:
-        """A token of about 4 bytes of text takes 2 or 4: in its part, and in the store before the parts go. Ends of
-        sentences and documents take up to a fifth of the text."""
+    def _warn_of_disk(self) -> None:
+        """Warns if the disk has less room than parts and store may take."""
+        # A token stands for about 4 bytes of text and takes 2 or 4, in its part and in the store. Ends of sentences and
+        # documents take up to a fifth of the text.
         width = np.dtype(store.token_dtype(read_vocabulary(self.request.tokenizer).size)).itemsize
         needed, free = sum(self._sizes()) * (width / 2 + 0.2), shutil.disk_usage(self.folder).free
         if needed > free:
@@ -144,11 +145,11 @@ class _Preparation:
         return [*zip(paths, notes, strict=True)]
 
     def _numbered(self) -> list[tuple[Part, int]]:
-        """The parts, each with the number of its first file."""
+        """(part, number of its first file)"""
         return [(part, self.request.file_number[part.files[0]]) for part in self.parts]
 
     def _decided(self) -> list[Any]:
-        """What decides the ids and splits of kept documents."""
+        """JSON values that decide the ids and splits of kept documents."""
         request = self.request
         fingerprint = read_vocabulary(request.tokenizer).fingerprint
         return [fingerprint, request.options.valid_fraction, asdict(request.kept), self.encoder]
@@ -160,7 +161,7 @@ class _Preparation:
         return Target(*names, dtype, request.with_sentences, share, request.kept)
 
     def _tokenizer(self) -> str:
-        """A folder that all machines see."""
+        """The tokenizer's folder, in a place that all machines see."""
         if self.runner.processes:
             return os.path.abspath(self.request.tokenizer)
         copy = os.path.join(self.work, f".tokenizer-{read_vocabulary(self.request.tokenizer).fingerprint[:20]}")
@@ -168,12 +169,11 @@ class _Preparation:
         return copy
 
     def _proven(self, texts: Iterator[str]) -> str:
-        """The name of the encoder that all parts take: the fast one if it gives the slow one's ids on the text's
-        beginning."""
+        """The name of the encoder for all parts: the fast one if its ids of the sample are the reference encoder's."""
         request = self.request
         encoders, _, _ = tools(os.path.abspath(request.tokenizer), request.encoder)
         referee = encoders["tokenizers"]
-        fast = next((one for one in encoders.values() if one is not referee), None)
+        fast = next((encoder for encoder in encoders.values() if encoder is not referee), None)
         if fast is None:
             return referee.name
         samples = [text[:SAMPLE_CHARACTERS] for text in islice(texts, SAMPLE_DOCUMENTS)]

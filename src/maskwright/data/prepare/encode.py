@@ -30,34 +30,34 @@ from maskwright.text.parts.phase import fault_note
 from maskwright.text.vocabulary import read_vocabulary
 
 BATCH_CHARACTERS = 4_000_000
-"""Text handed to the tokenizer's threads at once: large enough that they never wait, small enough for a laptop."""
+"""Text per call to the tokenizer: enough for its threads never to wait, little enough for a laptop."""
 SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 32, 500
-"""The sample from the text's beginning on which a fast encoder is compared with the reference one: 5 milliseconds. Of
-each batch, its first document's beginning is."""
+"""Beginnings of the first documents on which a fast encoder is compared with the reference one: 5 milliseconds. In each
+batch, they are compared on the beginning of its first document."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What decides the ids, and which split a document goes to."""
+    """All that decides the ids and the split of a document."""
 
     tokenizer: str
     """A folder that all machines see."""
     named: str
-    """The tokenizer as the user named it."""
+    """The tokenizer as the user named it, for errors."""
     wanted: EncoderName
     encoder: str
-    """The name of the one that was chosen for all parts."""
+    """Name of the encoder that was chosen for all parts."""
     dtype: str
     with_sentences: bool
     valid_fraction: float
     compared: Kept
-    """What of a document decides about its split."""
+    """The form of a text that decides its split."""
 
 
 @dataclass(frozen=True)
 class JudgeAndEncode:
-    """Without cleaning, a part is read once: all its documents within the limits are encoded, but for those that it
-    repeats itself. Which of them other parts have is found out afterwards."""
+    """Judges and encodes a part that is not cleaned, in one reading. Documents within the limits are encoded, but for
+    repeats within the part. Repeats of other parts are found afterwards."""
 
     judge: Judge
     target: Target
@@ -90,7 +90,7 @@ class JudgeAndEncode:
 
 @dataclass(frozen=True)
 class Encode:
-    """With cleaning, a part is read again, and only the documents that are kept are encoded."""
+    """Encodes the kept documents of a cleaned part, which is read again."""
 
     resolved: Resolved
     cleaning: CleaningOptions
@@ -122,7 +122,7 @@ class Encode:
 
 
 class _Encoding:
-    """Writes the columns that `EncodedParts` names."""
+    """Writes the columns of `EncodedParts`."""
 
     def __init__(self, target: Target, part: Part, first_file: int, writer: ColumnWriter) -> None:
         self.target, self.part, self.writer = target, part, writer
@@ -130,20 +130,20 @@ class _Encoding:
         self.tools = tools(target.tokenizer, target.wanted)
 
     def run(self, documents: Iterator[tuple[int, Document, int]]) -> None:
-        """`documents`: of each, its number in the part, the document, and the first half of its dedup key."""
+        """`documents`: (number in the part, document, first half of its dedup key)."""
         self._begin()
         batch: list[tuple[int, Document, int]] = []
         characters = 0
-        for one in documents:
-            batch.append(one)
-            characters += one[1].characters
+        for entry in documents:
+            batch.append(entry)
+            characters += entry[1].characters
             if characters >= BATCH_CHARACTERS:
                 self._encode(batch)
                 batch, characters = [], 0
         self._encode(batch)
 
     def _begin(self) -> None:
-        """Every column is there, also where nothing is kept."""
+        """Makes every column, also where nothing is kept."""
         kinds = {"documents": "<u4", "tokens": "<u8", "sentences": "<u8", "valid": "u1"}
         for split in SPLITS:
             kinds |= {f"{split}.ids": self.target.dtype, f"{split}.sentences": "<u4", f"{split}.origins": "<u8"}
@@ -169,10 +169,10 @@ class _Encoding:
             encoded = encode_documents(encoder, documents, byte_length)
             _require_text(encoded, special, self.target.named)
             tokens[places] = encoded.document_sizes
-            encoded, some = without_empty(encoded, documents)
-            valid[places[~some]] = EMPTY
-            documents = [batch[place][1] for place in places[some]]
-            sentences[places[some]] = [len(document.parts) for document in documents]
+            encoded, keep = without_empty(encoded, documents)
+            valid[places[~keep]] = EMPTY
+            documents = [batch[place][1] for place in places[keep]]
+            sentences[places[keep]] = [len(document.parts) for document in documents]
             origins = [(self.file_number[document.source], document.line) for document in documents]
             self.writer.append(f"{split}.ids", encoded.ids.astype(self.target.dtype, copy=False))
             self.writer.append(f"{split}.origins", np.array(origins, "<u8").reshape(-1))
@@ -185,7 +185,7 @@ class _Encoding:
 
 
 def _require_text(encoded: Encoded, special: NDArray[np.bool_], tokenizer: str) -> None:
-    """Raises `TokenizerError` if a text has ids that are `special` [vocabulary]."""
+    """Raises `TokenizerError` for special ids in a text. `special` [vocabulary]: whether an id is special."""
     if store.special_in(encoded.ids, special) is not None:
         fix = "mark its special tokens as special"
         raise TokenizerError("turned text into special ids", where=tokenizer, fix=fix)
@@ -193,8 +193,8 @@ def _require_text(encoded: Encoded, special: NDArray[np.bool_], tokenizer: str) 
 
 @lru_cache(maxsize=1)
 def tools(tokenizer: str, wanted: EncoderName) -> tuple[dict[str, Encoder], NDArray[np.int32], NDArray[np.bool_]]:
-    """(the encoder that is wanted and the one to compare it with, by name; bytes of each id; special ids), kept by a
-    process for its next part."""
+    """(encoder and reference encoder by name; [vocabulary] bytes of each id; [vocabulary] whether it is special),
+    cached for the process's next part."""
     vocabulary = read_vocabulary(tokenizer)
-    encoders = {one.name: one for one in open_encoder(tokenizer, wanted)}
+    encoders = {encoder.name: encoder for encoder in open_encoder(tokenizer, wanted)}
     return encoders, np.array(vocabulary.byte_length, np.int32), store.special_table(vocabulary)

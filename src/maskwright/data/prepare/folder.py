@@ -1,6 +1,6 @@
-"""The folder of a store that is being made, and the folder of its parts in it.
+"""The folder of an unfinished store, and the folder of its parts.
 
-What a phase finds lies in `PARTS`, in files whose names say what decided them. So a part that is finished is never
+Results of the phases lie in `PARTS`, in files named by a digest of what decided them. So a finished part is never
 computed again: not after a worker or the driver was killed, and not after another part's file was repaired.
 """
 
@@ -19,13 +19,13 @@ from maskwright.data.manifest import is_shard_name
 LOCK = "prepare.lock"
 PARTS = "parts"
 VERSION = 3
-"""Of what the phases write: the files of another version are not read."""
+"""Format of the phases' files. Those of another version are not read."""
 
 
 @contextmanager
 def held(folder: str, runner: Runner, files: Sequence[str]) -> Iterator[str]:
-    """Locks the folder of a store that is made of `files`, and yields the folder of its parts. Where no part was
-    finished, it is left as it was. Raises `InputError` for a folder that holds anything else."""
+    """Locks the store's folder and yields the folder of its parts, which is deleted if no part was finished. `files`:
+    of the text. Raises `InputError` for a folder with other content."""
     place, work = os.path.abspath(folder), os.path.join(os.path.abspath(folder), PARTS)
     if os.path.exists(place) and not os.path.isdir(place):
         raise InputError("is a file, but a folder is needed", where=folder, fix="choose another folder")
@@ -44,7 +44,7 @@ def held(folder: str, runner: Runner, files: Sequence[str]) -> Iterator[str]:
 
 @contextmanager
 def discarded(folder: str) -> Iterator[None]:
-    """Deletes parts and shards where the whole is refused: the same text and options would be refused again."""
+    """Deletes parts and shards after an `InputError`: the same text and options would end in it again."""
     try:
         yield
     except InputError:

@@ -16,25 +16,21 @@ LEFT_OUT = {
     "special_tokens": "special tokens left out",
     "unknown_tokens": "unknown tokens",
 }
-"""What became of other documents than those kept, and of ids, in stores of text and in converted ones."""
-
-
+"""Names of the counts of dropped documents, and of changed ids in converted stores."""
 CHANGES = {
     "email": ("masked", "email address", "email addresses"),
     "ip": ("masked", "IP address", "IP addresses"),
     "phone": ("masked", "phone number", "phone numbers"),
     C4_LINES: ("left out", "line by C4's rules", "lines by C4's rules"),
 }
-"""What cleaning did to documents that it kept."""
-
-
+"""(verb, one, several) of what cleaning changed in kept documents."""
 MOST_FILES = 10
-"""Of a store's text, named to a person; `--json` names all."""
+"""Files of the text that are named; `--json` names all."""
 
 
 def came_from(manifest: dict[str, Any]) -> str:
-    """Names the files of a store's text, which only who did not just prepare it has to be told."""
-    files = [str(one["location"]) for one in manifest["sources"]]
+    """A line on the files of a store's text, for users who did not just prepare it."""
+    files = [str(source["location"]) for source in manifest["sources"]]
     more = f" and {len(files) - MOST_FILES:,} more" if len(files) > MOST_FILES else ""
     return f"text: {several(len(files), 'file')}, {', '.join(files[:MOST_FILES])}{more}"
 

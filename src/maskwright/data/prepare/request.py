@@ -1,4 +1,4 @@
-"""What a token store is to be made of, and how: the request, its plan, and the checks at its end."""
+"""The request for a token store: its text and options, the digest of its plan, and the final checks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PrepareOptions:
 
 @dataclass
 class Counts:
-    """Documents by what became of them."""
+    """Documents by outcome."""
 
     read: int = 0
     kept: int = 0
@@ -51,18 +51,18 @@ class Counts:
     empty: int = 0
     """Without an id: the tokenizer keeps nothing of them."""
     left_out: dict[str, int] = field(default_factory=dict)
-    """By cleaning, for each of its rules."""
+    """Dropped by cleaning, by rule."""
     changed: dict[str, int] = field(default_factory=dict)
-    """Personal data that was masked in what is kept, by kind, and lines that C4's rules left out of it."""
+    """Personal data masked in kept documents, by kind, and lines that C4's rules dropped from them."""
 
     def record(self) -> dict[str, Any]:
-        """Without what cleaning alone counts, where nothing was cleaned, and without a count of none that are empty."""
+        """The counts, without cleaning's if nothing was cleaned, and without `empty` if it is 0."""
         return {name: value for name, value in asdict(self).items() if value != {} and (name != "empty" or value)}
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a store is to be made of, and how. `encoder` changes the speed, never an id."""
+    """`encoder` changes the speed, never an id."""
 
     sources: Sources
     tokenizer: str
@@ -70,8 +70,7 @@ class Request:
     options: PrepareOptions = field(default_factory=PrepareOptions)
     encoder: EncoderName = "auto"
     held_out: Sources | None = None
-    """Text that is held out in full, instead of a share of `sources`; where both have a document, training does not
-    get it."""
+    """Text that is held out in full, instead of a share of `sources`. A document of both is held out."""
     cleaning: CleaningOptions | None = None
 
     def __post_init__(self) -> None:
@@ -81,7 +80,7 @@ class Request:
 
     @property
     def all_sources(self) -> list[Sources]:
-        """Held-out text first, so that what training has of it is known when it comes."""
+        """All text, held-out text first, so that its repeats in the training text are the later ones."""
         return [*([self.held_out] if self.held_out else []), self.sources]
 
     @property
@@ -91,12 +90,12 @@ class Request:
 
     @cached_property
     def kept(self) -> Kept:
-        """What of a document decides about its side, and whether it is another's duplicate."""
+        """The form of a text that decides its split and its duplicates."""
         return kept_by(self.tokenizer)
 
     @property
     def with_sentences(self) -> bool:
-        return all(one.layout == "sentences" and one.only_plain_text for one in self.all_sources)
+        return all(sources.layout == "sentences" and sources.only_plain_text for sources in self.all_sources)
 
     @cached_property
     def cleaning_record(self) -> dict[str, Any]:
@@ -104,7 +103,7 @@ class Request:
 
     @cached_property
     def file_number(self) -> dict[str, int]:
-        """Each file's number in the manifest's sources. Raises `InputError` for one that is trained on and held out."""
+        """Each file's index in the manifest's sources. Raises `InputError` for a file that is on both sides."""
         files = [*self.sources.files, *(self.held_out.files if self.held_out else [])]
         both = set(self.sources.files) & set(self.held_out.files if self.held_out else [])
         if both:
@@ -113,8 +112,8 @@ class Request:
         return {name: number for number, name in enumerate(files)}
 
     def plan(self, origin: Sequence[dict[str, Any]]) -> str:
-        """Digest of all that decides the store's bytes. `origin`: the fingerprints of its files. The same files in
-        another place are the same input."""
+        """Digest of all that decides the store's bytes. `origin`: records of its files, of which the folders do not
+        count."""
         sources, held_out = self.sources, self.held_out
         placeless = [{**record, "location": os.path.basename(record["location"])} for record in origin]
         return storage.sha256_of(
@@ -137,7 +136,7 @@ class Request:
         return StoreWriter(self.folder, self.tokenizer, self.plan(origin), with_sentences=self.with_sentences)
 
     def finish(self, writer: StoreWriter, counts: Counts, origin: Sequence[dict[str, Any]], encoder: str) -> None:
-        """Writes the manifest. Raises `InputError` where nothing is left, or nothing is held out."""
+        """Writes the manifest. Raises `InputError` if no document is left, or none is held out."""
         if not writer.shards:
             raise StoreError(
                 f"no document is left of {counts.read:,} read ({counts.too_short:,} too short, "
@@ -158,7 +157,7 @@ class Request:
             **({"letters": self.sources.letters} if self.sources.letters != "upper" else {}),
         }
         packages = {"tokenizers", encoder, *(self.cleaning.packages if self.cleaning else [])}
-        packages |= {name for one in self.all_sources for name in one.packages}
+        packages |= {name for sources in self.all_sources for name in sources.packages}
         writer.finish(counts.record(), options, origin, packages)
 
     def _nothing_held_out(self, counts: Counts) -> InputError:
