@@ -1,4 +1,4 @@
-"""A model's scores for windows to answers of questions, and how good answers are by SQuAD's rules."""
+"""Scores of windows to answers, and SQuAD's metrics of answers."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def best_answers(
 ) -> list[str]:
     """The answer to each question: the span of its context, in any window, with the highest start + end score.
 
-    `start_scores`, `end_scores`: float32 (ids,), one for each of `encoded.ids`. `max_answer_length`: tokens.
-    `may_be_none` (SQuAD 2): the answer is "" when the score of position 0, the lowest of all windows, is above the best
-    span's by more than the threshold. run_qa.py of Hugging Face decides so too, among its 20 best starts and ends;
-    here all are looked at.
+    `start_scores`, `end_scores`: float32 (ids,), one for each of `encoded.ids`. `max_answer_length`: in tokens.
+    `may_be_none` (SQuAD 2): the answer is "" if the score of position 0, the lowest of all windows, exceeds the best
+    span's by more than the threshold. Hugging Face's run_qa.py has the same rule for its 20 best starts and ends; here
+    all count.
     """
     targets = encoded.targets
     assert isinstance(targets, SpanTargets)
@@ -41,10 +41,10 @@ def best_answers(
     none = np.full(len(examples), np.inf)
     answers = [""] * len(examples)
     for row, example in enumerate(encoded.example.tolist()):
-        here = slice(encoded.offsets[row], encoded.offsets[row + 1])
-        starts, ends = start_scores[here].astype(np.float64), end_scores[here].astype(np.float64)
+        of_row = slice(encoded.offsets[row], encoded.offsets[row + 1])
+        starts, ends = start_scores[of_row].astype(np.float64), end_scores[of_row].astype(np.float64)
         none[example] = min(none[example], starts[0] + ends[0])
-        characters = targets.characters[here]
+        characters = targets.characters[of_row]
         inside = np.flatnonzero(characters[:, 0] >= 0)
         if not inside.size:
             continue
@@ -65,22 +65,22 @@ def best_answers(
 
 
 def normalized(answer: str) -> str:
-    """Small letters without ASCII punctuation and articles, with single spaces."""
+    """The answer in small letters, without ASCII punctuation and articles, with single spaces."""
     return " ".join(ARTICLES.sub(" ", answer.lower().translate(WITHOUT_PUNCTUATION)).split())
 
 
 def accepted(example: Example) -> list[str]:
-    """Normalized texts that are right; the empty one alone for a question without answer."""
+    """Normalized right answers; the empty text alone for a question without answer."""
     return [text for answer in example.answers if (text := normalized(answer.text))] or [""]
 
 
 def exact_match(example: Example, answer: str) -> float:
-    """1 when the answer is an accepted one but for what `normalized` takes away, else 0."""
+    """1 if the normalized answer is accepted, else 0."""
     return float(normalized(answer) in accepted(example))
 
 
 def overlap_f1(example: Example, answer: str) -> float:
-    """F1 of the answer's words and the best accepted answer's, from 0 to 1, as version 2.0 of SQuAD's script has it."""
+    """F1 of the answer's words against the best accepted answer, from 0 to 1, as in version 2.0 of SQuAD's script."""
     words = normalized(answer).split()
     return max(_f1(words, right.split()) for right in accepted(example))
 

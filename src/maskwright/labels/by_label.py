@@ -29,7 +29,7 @@ CLASSES = ("single_label_classification", "multi_label_classification", "token_c
 @dataclass(frozen=True)
 class Row:
     label: str
-    """A label, a kind of span, or `micro avg`, `macro avg`, `weighted avg`."""
+    """A label, a kind of span, `micro avg`, `macro avg` or `weighted avg`."""
     precision: float
     recall: float
     f1: float
@@ -52,21 +52,19 @@ class Bin:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Of classes, the confidence is the highest probability; of several labels, that of each yes or no; of words, that
-    of each tag whose word `max_seq_len` left in."""
+    """Confidence is the highest probability of classes, that of each yes or no of several labels, and that of the tag
+    of each word that `max_seq_len` left in."""
 
     expected_calibration_error: float
-    """The mean over predictions of |accuracy - confidence| of their bin (Guo et al. 2017, arXiv 1706.04599)."""
+    """Mean over predictions of their bin's |accuracy - confidence| (Guo et al. 2017, arXiv 1706.04599)."""
     bins: tuple[Bin, ...]
 
 
 def classification_report(
     task: Task, labels: Sequence[str], examples: Sequence[Example], predictions: Predictions
 ) -> list[Row]:
-    """Rows of labels (of spans' kinds where tags mark spans), then averages, as scikit-learn's and seqeval's reports.
-
-    `macro avg` leaves out what is neither predicted nor there. Empty for numbers and answers.
-    """
+    """Rows of labels (or of kinds of spans), then averages, as in scikit-learn's and seqeval's reports. `macro avg` is
+    over labels that are predicted or there. Empty for numbers and answers."""
     if task.kind not in CLASSES:
         return []
     gold, found = truth(task, labels, examples), predictions.outcomes
@@ -92,7 +90,7 @@ def _mean(name: str, rows: Sequence[Row], weights: NDArray[np.float64], support:
 def confusion_matrix(
     task: Task, labels: Sequence[str], examples: Sequence[Example], predictions: Predictions
 ) -> NDArray[np.int64] | None:
-    """[gold, predicted] counts of examples or of words. None for tasks without one label for each."""
+    """[gold, predicted] counts of examples or words; None for tasks without exactly one label for each."""
     if task.kind not in ("single_label_classification", "token_classification"):
         return None
     gold, found = truth(task, labels, examples), predictions.outcomes

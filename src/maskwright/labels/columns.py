@@ -1,4 +1,4 @@
-"""Records of a table to examples: which column is what, and what a cell may hold for each kind of task."""
+"""Records of a table to examples: the roles of columns, and checks of cells by kind of task."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAIRS: tuple[tuple[str, str | None], ...] = (
     ("sentence", None),
     ("text", None),
 )
-"""Names of the texts in GLUE and in its relatives, in the order in which they are looked for."""
+"""Usual names of text columns, as in GLUE, tried in this order."""
 LABELS = ("label", "labels", "gold_label", "is_duplicate", "score")
 KNOWN: dict[TaskKind, tuple[tuple[tuple[str, str | None], ...], tuple[str, ...]]] = {
     "token_classification": ((("words", None), ("tokens", None)), ("tags", "ner_tags", "labels", "label")),
@@ -37,7 +37,7 @@ class Roles:
     label: list[Column]
     """Empty when no label is read."""
     key: list[Column]
-    """The column `id` of questions, where there is one."""
+    """The column `id` of questions, if there is one."""
 
     @property
     def all(self) -> list[Column]:
@@ -59,23 +59,23 @@ def examples_of(table: Table, reading: Reading) -> Iterator[Example]:
 
 
 def _roles(table: Table, reading: Reading) -> Roles:
-    """Columns as the configuration names them, or as GLUE and Hugging Face's data sets do, which is then noted."""
+    """Columns that the configuration names, or those with usual names, which is then noted."""
     data, kind = reading.data, reading.task.kind
     texts, labels = KNOWN.get(kind, (PAIRS, LABELS))
     text, pair, label = data.text_columns, data.text_pair, data.label_columns if reading.labelled else []
     if not text:
         free = {*table.columns} - {*label}
-        found = next(((a, b) for a, b in texts if a in free and (b is None or b in free)), None)
+        found = next((names for names in texts if free.issuperset({*names} - {None})), None)
         if found is None:
             raise _no_column("text", reading.spelt.text, table)
         text, pair = [found[0]], found[1]
         reading.note(f"the text is column '{text[0]}'" + (f", its pair '{pair}'" if pair else ""))
     if reading.labelled and not label:
-        one = next((column for column in labels if column in table.columns and column not in [*text, pair]), None)
-        if one is None:
+        name = next((column for column in labels if column in table.columns and column not in [*text, pair]), None)
+        if name is None:
             raise _no_column("labels", reading.spelt.label, table)
-        label = [one]
-        reading.note(f"the label is column '{one}'")
+        label = [name]
+        reading.note(f"the label is column '{name}'")
     if kind == "question_answering" and pair is None:
         raise _no_column("context", reading.spelt.text_pair, table)
     key: list[Column] = ["id"] if kind == "question_answering" and "id" in table.columns else []
@@ -84,7 +84,7 @@ def _roles(table: Table, reading: Reading) -> Roles:
     for by, columns in ((reading.spelt.text, text), (reading.spelt.text_pair, pairs), (reading.spelt.label, label)):
         for column in columns:
             table.require(column, _name_it("another", by, table))
-    if not data.has_header and not reading.labelled:  # a header line in a file that was to have none is no fault
+    if not data.has_header and not reading.labelled:  # then a header line raises no error
         given = " and ".join(map(str, [*text, *pairs]))
         reading.note(f"the text is column {given}, and the first line is a text as well: no header line is expected")
     return roles
@@ -121,7 +121,7 @@ def _text(example: Example, record: Record, roles: Roles, reading: Reading) -> E
 
 
 def _string(cell: Any, column: Column) -> str:
-    """A null is an empty text."""
+    """The cell as text; empty for a null. Raises `Unusable`."""
     if cell is None:
         return ""
     if not isinstance(cell, str):
@@ -150,7 +150,7 @@ def _number(cell: Any, column: Column, reading: Reading) -> float:
 
 
 def _name(cell: Any) -> str:
-    """A label's name: the number 1 and the 1.0 that pandas makes of it are both `1`; a null or NaN is no name."""
+    """A label's name: `1` for the number 1 and for the 1.0 that pandas makes of it; empty for a null or NaN."""
     if cell is None or cell != cell:
         return ""
     if isinstance(cell, bool):
@@ -171,7 +171,7 @@ def _class(cell: Any, column: Column, reading: Reading) -> str:
 
 
 def _several(record: Record, columns: list[Column], reading: Reading) -> tuple[str, ...]:
-    """Any number of labels: a list, one cell with a separator, or a column of 0 and 1 for each."""
+    """Any number of labels: from a list, from a cell with a separator, or from a column of 0 and 1 for each label."""
     translation = reading.task.translation
     if len(columns) > 1:
         found = []
@@ -187,28 +187,24 @@ def _several(record: Record, columns: list[Column], reading: Reading) -> tuple[s
         if isinstance(cell, str) and cell.strip()[:1] + cell.strip()[-1:] == "[]":
             what = f"column {columns[0]!r} holds a list as Python writes it: {cell:.40}"
             raise Unusable(what, f"write its labels with '{reading.task.separator}' between them, or lists in .jsonl")
-        found = [_name(one) for one in cell] if isinstance(cell, list) else _name(cell).split(reading.task.separator)
+        found = [*map(_name, cell)] if isinstance(cell, list) else _name(cell).split(reading.task.separator)
         found = [name.strip() for name in found if name.strip()]
     return tuple(dict.fromkeys(translation.get(name, name) for name in found))
 
 
 def _words(example: Example, record: Record, roles: Roles, reading: Reading) -> Example:
-    words, tags = record[roles.text[0]], record[roles.label[0]] if roles.label else None
-    for column, cell in ((roles.text[0], words), *(((roles.label[0], tags),) if roles.label else ())):
+    for column in (roles.text[0], *roles.label[:1]):
+        cell = record[column]
         if not isinstance(cell, list):
             raise Unusable(f"column {column!r} is {type(cell).__name__}, not a list", 'write ["One", "word", "each"]')
-    translation = reading.task.translation
-    named = tuple(_name(tag) for tag in tags or ())
-    return tagged(
-        example,
-        tuple(_string(word, roles.text[0]) for word in words),
-        tuple(translation.get(tag, tag) for tag in named),
-        labelled=bool(roles.label),
-    )
+    words = tuple(_string(word, roles.text[0]) for word in record[roles.text[0]])
+    named = [_name(tag) for tag in record[roles.label[0]]] if roles.label else []
+    tags = tuple(reading.task.translation.get(tag, tag) for tag in named)
+    return tagged(example, words, tags, labelled=bool(roles.label))
 
 
 def tagged(example: Example, words: tuple[str, ...], tags: tuple[str, ...], *, labelled: bool) -> Example:
-    """A sentence. Raises `Unusable`."""
+    """The example with words and tags. Raises `Unusable`."""
     if not words:
         raise Unusable("has no words", "take the record out")
     if labelled and len(words) != len(tags):
@@ -223,7 +219,7 @@ def tagged(example: Example, words: tuple[str, ...], tags: tuple[str, ...], *, l
 
 
 def _question(example: Example, record: Record, roles: Roles, reading: Reading) -> Example:
-    """The layout of Hugging Face's data sets: answers are {"text": [...], "answer_start": [...]}."""
+    """A question as in Hugging Face's data sets: answers are {"text": [...], "answer_start": [...]}."""
     answers: list[Answer] = []
     if roles.label:
         cell = record[roles.label[0]]

@@ -21,10 +21,8 @@ Row = tuple[int, list[str]]
 
 
 def read_conll(name: str, reading: Reading) -> Iterator[Example]:
-    """The word is the first column and the tag the last, unless the configuration gives numbers.
-
-    Columns are parted by tabs if the first line with words has one, else by spaces and tabs. Raises `SourceError`.
-    """
+    """The word is in the first column and the tag in the last, unless the configuration numbers them. Columns are
+    separated by tabs if the first line with words has one, else by spaces and tabs. Raises `SourceError`."""
     sentences = _sentences(name, [*numbered_lines(name)], reading)
     first = next((row for sentence in sentences for row in sentence), None)
     if first is None:
@@ -49,15 +47,15 @@ def read_conll(name: str, reading: Reading) -> Iterator[Example]:
                     raise Unusable("has no word" if not cells[word].strip() else "has no tag", "repair the line")
             words = tuple(cells[word].removeprefix(f"{prefix}:") if prefix else cells[word] for _, cells in sentence)
             tags = tuple(cells[tag].strip() for _, cells in sentence) if reading.labelled else ()
-            translated = tuple(translation.get(one, one) for one in tags)
+            translated = tuple(translation.get(tag, tag) for tag in tags)
             yield tagged(Example(name, start), words, translated, labelled=reading.labelled)
         except Unusable as error:
             reading.fault(f"{name}:{line}", error.what, error.fix)
 
 
 def _sentences(name: str, lines: list[tuple[int, str]], reading: Reading) -> list[list[Row]]:
-    """Numbered rows of cells. Left out: `-DOCSTART-`, comments, and words that CoNLL-U counts as `1-2` or `1.1`, which
-    are there a second time or not at all."""
+    """Numbered rows of cells, without `-DOCSTART-`, comments, and CoNLL-U's words `1-2` and `1.1`, which repeat others
+    or are not in the text."""
     rows = [(number, line) for number, line in lines if not line.startswith(DOCUMENT)]
     first = next((line for _, line in rows if line.strip(" \t") and not line.startswith("#")), None)
     tabs = "\t" in (first or "".join(line for _, line in lines))
@@ -82,55 +80,43 @@ def _cells(line: str, tabs: bool) -> list[str]:
 
 
 def _is_comment(line: str, cells: list[str], width: int, tabs: bool) -> bool:
-    """A word may be `#` or begin with it; a comment has other columns than words have, or is CoNLL-U's `# key = …`."""
+    """Whether the line is a comment. A word may begin with `#` too, so a comment has another number of columns, or is
+    CoNLL-U's `# key = …`."""
     if not COMMENT.match(line):
         return False
     return len(cells) != width or (not tabs and ("\t" in line or cells[2:3] == ["="]))
 
 
 def _columns(name: str, first: Row, reading: Reading) -> tuple[int, int]:
-    """Where the word and its tag stand in a row."""
-    width = len(first[1])
+    """(column of the word, column of its tag)"""
+    width, where = len(first[1]), f"{name}:{first[0]}"
     word = (reading.data.text_columns or [0])[0]
     tag = (reading.data.label_columns or [width - 1])[0]
     for column in (word, tag) if reading.labelled else (word,):
         if not isinstance(column, int):
-            raise SourceError(
-                f"has columns without names, so none is {column!r}",
-                where=f"{name}:{first[0]}",
-                fix=f"name it {reading.spelt.text if column is word else reading.spelt.label} by its number from 0, or "
-                "leave it out",
-            )
+            spelt = reading.spelt.text if column is word else reading.spelt.label
+            fix = f"name it {spelt} by its number from 0, or leave it out"
+            raise SourceError(f"has columns without names, so none is {column!r}", where=where, fix=fix)
         if column >= width:
-            raise SourceError(
-                f"has {width} columns, no column {column}", where=f"{name}:{first[0]}", fix="columns count from 0"
-            )
+            raise SourceError(f"has {width} columns, no column {column}", where=where, fix="columns count from 0")
     if reading.labelled and word == tag:
-        raise SourceError(
-            "has one column, no tags",
-            where=f"{name}:{first[0]}",
-            fix="write a word and its tag on each line, with a tab between them",
-        )
+        fix = "write a word and its tag on each line, with a tab between them"
+        raise SourceError("has one column, no tags", where=where, fix=fix)
     return int(word), int(tag)
 
 
 def _require_words(name: str, sentences: list[list[Row]], reading: Reading) -> None:
     """Raises `SourceError` where the first column counts the words, as in CoNLL-U and GermEval's files."""
-    counts = [[cells[0] for _, cells in sentence] for sentence in sentences]
-    if any(len(found) > 1 for found in counts) and all(
-        found == [str(number) for number in range(1, len(found) + 1)] for found in counts
-    ):
-        raise SourceError(
-            "has a first column that counts the words of each sentence",
-            where=f"{name}:{sentences[0][0][0]}",
-            fix="name the words' column"
-            + (" and the tags': data.text: 1 and data.label: 3" if reading.labelled else ": --text 1")
-            + ", by numbers from 0",
-        )
+    firsts = [[cells[0] for _, cells in sentence] for sentence in sentences]
+    is_counted = all(cells == [str(number) for number in range(1, len(cells) + 1)] for cells in firsts)
+    if is_counted and max(map(len, firsts)) > 1:
+        names = " and the tags': data.text: 1 and data.label: 3" if reading.labelled else ": --text 1"
+        what, fix = "has a first column that counts the words of each sentence", f"name the words' column{names}"
+        raise SourceError(what, where=f"{name}:{sentences[0][0][0]}", fix=f"{fix}, by numbers from 0")
 
 
 def _language(sentences: list[list[Row]], word: int) -> str:
-    """The prefix that every word of the file has; empty when there is none."""
+    """The language before every word of the file; empty if some word has none or another."""
     prefix = ""
     for sentence in sentences:
         for _, cells in sentence:

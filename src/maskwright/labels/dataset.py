@@ -27,15 +27,12 @@ class Dataset:
     """In the order of their ids; none for regression and questions."""
     report: Report
     fingerprint: str
-    """sha256 of all examples that are used, in order, and of the labels. It does not depend on where the files lie."""
+    """sha256 of all used examples, in order, and of the labels. The files' places do not count."""
 
 
 def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
-    """Reads all splits. Labels are those of the whole training split, whatever `data.fraction`.
-
-    Raises `InputError` (exit 2) with file and line for what cannot be used; the report holds what only deserves a
-    warning, and nothing is printed.
-    """
+    """Reads all splits. Labels are those of the whole training split, whatever `data.fraction`. Warnings go into the
+    report; nothing is printed. Raises `InputError` (exit 2) with file and line."""
     locations = {"train": data.train, "validation": data.validation, "test": data.test}
     given = {split: location for split, location in locations.items() if location is not None}
     _refuse_shared_files(given)
@@ -81,14 +78,14 @@ def _fingerprint(splits: dict[str, list[Example]], labels: tuple[str, ...]) -> s
     for split, examples in splits.items():
         digest.update(f"{split} {len(examples)}".encode())
         for one in examples:
-            said = (one.text, one.text_pair, one.words, one.labels, one.value, [*map(tuple, one.answers)])
-            digest.update(repr(said).encode("utf-8", "surrogatepass"))
+            content = (one.text, one.text_pair, one.words, one.labels, one.value, [*map(tuple, one.answers)])
+            digest.update(repr(content).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
 
 def _note_header(reading: Reading, train: list[Example], labels: tuple[str, ...]) -> None:
-    """Numbered columns, and CoNLL's, mean that there is no header line; where there is one, it looks like a class or
-    a tag of its own."""
+    """Notes a likely header line in files that should have none, with CoNLL's or numbered columns: its label or tag
+    occurs only there."""
     first = train[0]
     if first.words and first.labels[0] != "O" and "-" not in first.labels[0]:
         if sum(one.labels.count(first.labels[0]) for one in train) == 1:
@@ -105,31 +102,26 @@ def _note_header(reading: Reading, train: list[Example], labels: tuple[str, ...]
 
 
 def _refuse_shared_files(given: dict[str, str]) -> None:
-    """One file, or one found by two globs, in two splits."""
+    """Raises `ConfigError` for a file in two splits."""
     owner: dict[str, str] = {}
     for split, location in given.items():
         for name in storage.expand([location]):
             path = name if storage.is_url(name) else os.path.realpath(name)
             if owner.get(path, split) != split:
-                raise ConfigError(
-                    f"is in the {owner[path]} and in the {split} split",
-                    where=name,
-                    fix=f"name another file under data.{split}" + _or_leave_out(split),
-                )
+                raise ConfigError(f"is in the {owner[path]} and in the {split} split", where=name, fix=_other(split))
             owner[path] = split
 
 
 def _refuse_copies(findings: Sequence[Finding], splits: dict[str, list[Example]], given: dict[str, str]) -> None:
-    """The same content under another name or in another format."""
+    """Raises `InputError` for a split whose texts are all in an earlier one, under another name or in another
+    format."""
     for finding in findings:
         if finding.kind == "leak" and finding.count == len(splits[finding.splits[1]]):
             earlier, later = finding.splits
-            raise InputError(
-                f"holds no text that is not in the {earlier} split as well ({finding.places[0]})",
-                where=given[later],
-                fix=f"name another file under data.{later}" + _or_leave_out(later),
-            )
+            what = f"holds no text that is not in the {earlier} split as well ({finding.places[0]})"
+            raise InputError(what, where=given[later], fix=_other(later))
 
 
-def _or_leave_out(split: str) -> str:
-    return ", or leave it out: a share of data.train is then held out" if split == "validation" else ", or leave it out"
+def _other(split: str) -> str:
+    instead = ": a share of data.train is then held out" if split == "validation" else ""
+    return f"name another file under data.{split}, or leave it out{instead}"

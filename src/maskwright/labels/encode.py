@@ -1,11 +1,11 @@
-"""Examples to arrays: ids by the tokenizer's own template, and what is to be predicted for each row."""
+"""Examples to arrays: ids by the tokenizer's own template, and each row's targets."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,14 @@ from maskwright.text.vocabulary import read_tokenizer, read_vocabulary, tokenize
 
 Ints = NDArray[np.int32]
 Offsets = NDArray[np.int64]
+Item = TypeVar("Item")
 AT_ONCE = 1024
-"""Examples that are handed to `tokenizers` together; it spreads them over its threads."""
+"""Examples per call to `tokenizers`, which spreads them over its threads."""
 
 
 @dataclass(frozen=True)
 class WordTargets:
-    """Words of all rows, one after the other; those that `max_seq_len` cut off are not among them."""
+    """Words of all rows, one after the other, without those that `max_seq_len` cut off."""
 
     position: Ints
     """(words,): index in its row of each word's first piece."""
@@ -39,17 +40,17 @@ class WordTargets:
 
 @dataclass(frozen=True)
 class SpanTargets:
-    """Answers as official SQuAD has them: from the first piece to the last, both included; 0 for both means none."""
+    """Answers as in SQuAD: the first and the last piece, both included; 0 and 0 for no answer."""
 
     start: Ints
     """(rows,): index in its row."""
     end: Ints
     """(rows,)."""
     characters: Ints
-    """(ids, 2): the characters [begin, end) of the context that each id stands for; -1 for ids outside the context."""
+    """(ids, 2): each id's characters [begin, end) in the context; -1 for ids outside the context."""
 
     def answer(self, encoded: Encoded, row: int, start: int, end: int, context: str) -> str:
-        """A span's text without outer white space; empty for position 0 and for what is no span of the context."""
+        """A span's text without outer white space; empty for position 0 and for a span beyond the context."""
         first = encoded.offsets[row]
         begin, stop = int(self.characters[first + start, 0]), int(self.characters[first + end, 1])
         return context[begin:stop].strip() if 0 <= begin < stop else ""
@@ -57,19 +58,19 @@ class SpanTargets:
 
 @dataclass(frozen=True)
 class Encoded:
-    """Rows without padding. There is a row for each example, and for a question one for each window of its context."""
+    """Rows without padding: one for each example, or for each window of a question's context."""
 
     ids: Ints
     """(ids,): the rows one after the other, special tokens included."""
     offsets: Offsets
     """(rows + 1,): row r is ids[offsets[r]:offsets[r + 1]]."""
     example: Ints
-    """(rows,): which example each row comes from."""
+    """(rows,): index of each row's example."""
     targets: NDArray[Any] | WordTargets | SpanTargets | None
-    """int32 (rows,) class ids; uint8 (rows, labels) one or zero; float32 (rows,) numbers; words; spans. None for
-    texts without labels, except words and windows, which are needed to read off what a model says."""
+    """int32 (rows,) class ids; uint8 (rows, labels) one or zero; float32 (rows,) numbers; words; spans. None for texts
+    without labels, but word and span targets are always present: decoding needs them."""
     shift: Ints | None
-    """(ids,): what a model with token types adds to position ids; above 0 in the second text of a pair."""
+    """(ids,): added to position ids by a model with token types; above 0 in the second text of a pair."""
     cut: int
     """Examples that `max_seq_len` cut; words for token classification; 0 for questions, which have windows."""
 
@@ -93,8 +94,8 @@ def encode(
     spelt: Spelt = IN_CONFIGURATION,
 ) -> Encoded:
     """`tokenizer_folder`: a folder with tokenizer.json, or the file. `labels`: in the order of their ids.
-    `token_type_stride`: the model's (`ModelConfig`), and `longest` its `max_seq_len`, from which the fix of a question
-    that is too long follows.
+    `token_type_stride`: the model's (`ModelConfig`). `longest`: the model's `max_seq_len`, for the fix of a question
+    that is too long.
 
     Ids equal those of `transformers`: its template, longest-first truncation of pairs, special tokens in a text
     recognised; words as with `is_split_into_words` and `add_prefix_space`. Raises `TokenizerError`, `InputError`.
@@ -103,7 +104,8 @@ def encode(
     if task.kind == "token_classification":
         return _words(tokenizer, examples, {name: id for id, name in enumerate(labels)}, max_seq_len)
     if task.kind == "question_answering":
-        questions = [one.text.lstrip() for one in examples]  # SQuAD has some that would fill a window with white space
+        # Some of SQuAD's questions would fill a window with white space.
+        questions = [example.text.lstrip() for example in examples]
         _refuse_long(tokenizer, examples, questions, task.doc_stride, max_seq_len, longest, spelt)
         return _windows(tokenizer, examples, questions, task.doc_stride, max_seq_len, token_type_stride)
     tokenizer.enable_truncation(max_seq_len, strategy="longest_first")
@@ -111,7 +113,7 @@ def encode(
     types: list[NDArray[np.int32]] = []
     cut = 0
     for batch in _batches(examples):
-        texts = [one.text if one.text_pair is None else (one.text, one.text_pair) for one in batch]
+        texts = [each.text if each.text_pair is None else (each.text, each.text_pair) for each in batch]
         for encoding in tokenizer.encode_batch_fast(texts):
             rows.append(np.array(encoding.ids, np.int32))
             if token_type_stride:
@@ -123,12 +125,11 @@ def encode(
 
 
 def open_tokenizer(location: str, *, words: bool = False) -> Any:
-    """A `tokenizers.Tokenizer` that adds its model's special tokens. `words`: each word begins as after a space, also
-    the first; a tokenizer that is exported with a model of words has to be saved from here (`.save(path)`).
-
-    Unlike pretraining, a special token that is spelt out in a text counts as one: so does `transformers`, with which
-    the model will be used. Raises `TokenizerError`.
-    """
+    """A `tokenizers.Tokenizer` that adds its model's special tokens. `words`: every word begins as after a space, even
+    the first; the tokenizer exported with a model of words has to be this one (`.save(path)`). Raises
+    `TokenizerError`."""
+    # Unlike in pretraining, a special token that is spelt out in a text counts as one, as in `transformers`, with which
+    # the model will be used.
     content = read_tokenizer(location)[0]
     if words:
         # The post-processor has to know of the space as well, or it takes the first letter for it in the offsets.
@@ -141,8 +142,7 @@ def open_tokenizer(location: str, *, words: bool = False) -> Any:
 
 
 def _with_prefix_space(step: Any) -> Any:
-    """A step of the tokenizer with `add_prefix_space` in its byte-level part: words are then split as in running
-    text."""
+    """A step of the tokenizer with `add_prefix_space` in its byte-level part: words are then split as inside a text."""
     if isinstance(step, list):
         return [_with_prefix_space(part) for part in step]
     if not isinstance(step, dict):
@@ -152,7 +152,7 @@ def _with_prefix_space(step: Any) -> Any:
 
 
 def _add_template(tokenizer: Any, location: str, *, prefix_space: bool) -> None:
-    """`<s> a </s></s> b </s>` where a row ends in `</s>`, as RoBERTa, XLM-R and CamemBERT have it; else BERT's
+    """Adds the template `<s> a </s></s> b </s>` if rows end in `</s>`, as in RoBERTa, XLM-R and CamemBERT; else BERT's
     `[CLS] a [SEP] b [SEP]`."""
     from tokenizers import processors
 
@@ -171,9 +171,9 @@ def _add_template(tokenizer: Any, location: str, *, prefix_space: bool) -> None:
     note(f"{location}: has no template for special tokens: texts are put between {begin} and {end}")
 
 
-def _batches(examples: Sequence[Example]) -> Iterator[Sequence[Example]]:
-    for first in range(0, len(examples), AT_ONCE):
-        yield examples[first : first + AT_ONCE]
+def _batches(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    for first in range(0, len(items), AT_ONCE):
+        yield items[first : first + AT_ONCE]
 
 
 def _flat(rows: Sequence[NDArray[np.int32]]) -> Ints:
@@ -200,11 +200,11 @@ def _class_targets(examples: Sequence[Example], task: Task, labels: Sequence[str
 
 
 def _words(tokenizer: Any, examples: Sequence[Example], id_of: dict[str, int], max_seq_len: int) -> Encoded:
-    """A word that the tokenizer makes nothing of counts as cut too."""
+    """Rows of words. A word without ids counts as cut."""
     tokenizer.enable_truncation(max_seq_len)
     rows, positions, numbers, tags = [], [], [], []
     for batch in _batches(examples):
-        # The fast variant leaves out which word a piece comes from.
+        # The fast variant does not give the word of each piece.
         encodings = tokenizer.encode_batch([list(one.words) for one in batch], is_pretokenized=True)
         for one, encoding in zip(batch, encodings, strict=True):
             words = np.array([-1 if word is None else word for word in encoding.word_ids], np.int32)
@@ -231,25 +231,23 @@ def _windows(
     max_seq_len: int,
     token_type_stride: int,
 ) -> Encoded:
-    """The question stands first in each window. An answer that is not wholly inside a window is no answer there."""
+    """Each window begins with the question. An answer that is not wholly inside a window is no answer there."""
     tokenizer.enable_truncation(max_seq_len, stride=doc_stride, strategy="only_second")
     rows, types, of_example, starts, ends, characters = [], [], [], [], [], []
-    for first in range(0, len(examples), AT_ONCE):
-        pairs = [
-            (questions[at], examples[at].text_pair or "") for at in range(first, min(first + AT_ONCE, len(examples)))
-        ]
-        for number, encoding in enumerate(tokenizer.encode_batch(pairs), first):
-            for window in chain([encoding], encoding.overflowing):
-                spans = np.array(window.offsets, np.int32).reshape(-1, 2)
-                spans[np.array([part != 1 for part in window.sequence_ids], np.bool_)] = -1
-                start, end = _span(spans, examples[number])
-                rows.append(np.array(window.ids, np.int32))
-                if token_type_stride:
-                    types.append(np.array(window.type_ids, np.int32))
-                of_example.append(number)
-                starts.append(start)
-                ends.append(end)
-                characters.append(spans)
+    pairs = [(question, example.text_pair or "") for question, example in zip(questions, examples, strict=True)]
+    encodings = chain.from_iterable(map(tokenizer.encode_batch, _batches(pairs)))
+    for example_idx, encoding in enumerate(encodings):
+        for window in chain([encoding], encoding.overflowing):
+            spans = np.array(window.offsets, np.int32).reshape(-1, 2)
+            spans[np.array([part != 1 for part in window.sequence_ids], np.bool_)] = -1
+            start, end = _span(spans, examples[example_idx])
+            rows.append(np.array(window.ids, np.int32))
+            if token_type_stride:
+                types.append(np.array(window.type_ids, np.int32))
+            of_example.append(example_idx)
+            starts.append(start)
+            ends.append(end)
+            characters.append(spans)
     flat = np.concatenate([np.empty((0, 2), np.int32), *characters])
     targets = SpanTargets(np.array(starts, np.int32), np.array(ends, np.int32), flat)
     shift = _flat(types) * token_type_stride if token_type_stride else None
@@ -257,7 +255,7 @@ def _windows(
 
 
 def _span(spans: Ints, one: Example) -> tuple[int, int]:
-    """Index of the first and of the last id of the first answer; (0, 0) when the window does not hold all of it."""
+    """Indices of the first answer's first and last id; (0, 0) if the window does not hold all of it."""
     inside = np.flatnonzero(spans[:, 0] >= 0)
     if not one.answers or not inside.size:
         return 0, 0
@@ -278,23 +276,20 @@ def _refuse_long(
     longest: int,
     spelt: Spelt,
 ) -> None:
-    """Each window needs room for more of the context than it shares with the next one."""
+    """Raises `InputError` for a question that leaves a window no more of the context than it shares with the next."""
     specials = tokenizer.num_special_tokens_to_add(True)
-    for first in range(0, len(examples), AT_ONCE):
-        batch = tokenizer.encode_batch_fast(questions[first : first + AT_ONCE], add_special_tokens=False)
-        for one, encoding in zip(examples[first:], batch, strict=False):
-            room = max_seq_len - specials - len(encoding.ids)
-            if room <= doc_stride:
-                size, fixes = specials + len(encoding.ids), []
-                # Where nobody can name the windows' overlap, it is at most a third of a row.
-                enough = size + 1 + (doc_stride if spelt.doc_stride else size // 2)
-                if spelt.max_seq_len and enough <= longest:
-                    fixes.append(f"set {spelt.max_seq_len} to {enough} or more")
-                if spelt.doc_stride and room > 0:
-                    fixes.append(f"set {spelt.doc_stride} below {room}")
-                raise InputError(
-                    f"the question's {len(encoding.ids)} tokens leave {max(room, 0)} of a row's {max_seq_len} for the "
-                    f"context, and windows share {doc_stride}",
-                    where=one.where,
-                    fix=", or ".join(fixes) or "shorten the question, or take a model of longer rows",
-                )
+    batches = (tokenizer.encode_batch_fast(batch, add_special_tokens=False) for batch in _batches(questions))
+    for example, encoding in zip(examples, chain.from_iterable(batches), strict=True):
+        room = max_seq_len - specials - len(encoding.ids)
+        if room <= doc_stride:
+            size, fixes = specials + len(encoding.ids), []
+            # If nobody can name the windows' overlap, it is at most a third of a row.
+            enough = size + 1 + (doc_stride if spelt.doc_stride else size // 2)
+            if spelt.max_seq_len and enough <= longest:
+                fixes.append(f"set {spelt.max_seq_len} to {enough} or more")
+            if spelt.doc_stride and room > 0:
+                fixes.append(f"set {spelt.doc_stride} below {room}")
+            what = f"the question's {len(encoding.ids)} tokens leave {max(room, 0)} of a row's {max_seq_len} for the "
+            what += f"context, and windows share {doc_stride}"
+            fix = ", or ".join(fixes) or "shorten the question, or take a model of longer rows"
+            raise InputError(what, where=example.where, fix=fix)

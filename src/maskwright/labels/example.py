@@ -1,4 +1,4 @@
-"""What is read from a user's files, before any tokenizer: an example, and where it stands."""
+"""Labelled examples as they stand in a user's files, before any tokenizer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from maskwright.text.document import Counted, Fault, place, strict
 class Answer(NamedTuple):
     text: str
     start: int
-    """Character of the context at which it begins."""
+    """Index of its first character in the context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Example:
     value: float = 0.0
     """Only for regression."""
     answers: tuple[Answer, ...] = ()
-    """Only for questions. None of them means that the context has no answer."""
+    """Only for questions; empty if the context has no answer."""
     key: str = ""
     """A question's id in SQuAD."""
     counted: Counted = "line"
@@ -44,13 +44,13 @@ class Example:
 
     @property
     def content(self) -> str:
-        """What a model sees, with white space made equal: two examples with the same content are duplicates."""
+        """The text with single spaces. Examples with equal content are duplicates."""
         parts = [*self.words] if self.words else [self.text, self.text_pair or ""]
         return "\0".join(" ".join(part.split()) for part in parts)
 
 
 class Unusable(Exception):
-    """Raised while one record is read: what is wrong with it, and the fix; `Reading.fault` decides what follows."""
+    """A record that cannot be used, and the fix. `Reading.fault` decides whether it is an error."""
 
     def __init__(self, what: str, fix: str) -> None:
         self.what, self.fix = what, fix
@@ -64,8 +64,8 @@ class Skipped(NamedTuple):
 
 @dataclass(frozen=True)
 class Spelt:
-    """How whoever asks says where a column is and how long a row is, so that a fix can be typed: in a run's
-    configuration, if nothing else is given. None for what there is no way to say."""
+    """Spellings for fixes that can be typed: how the caller names a column or the length of a row. By default, as in a
+    run's configuration; None for what the caller cannot set."""
 
     text: str = "under data.text"
     text_pair: str = "under data.text_pair"
@@ -80,28 +80,28 @@ IN_CONFIGURATION = Spelt()
 
 @dataclass
 class Reading:
-    """How files are read, and what is noticed on the way."""
+    """Options of a reading, with its notes and skipped records."""
 
     data: LabelledData
     task: Task
     labelled: bool = True
-    """False for texts that are to be predicted: no label is looked for."""
+    """False for texts to predict: no label is read."""
     spelt: Spelt = IN_CONFIGURATION
     notes: dict[str, None] = field(default_factory=dict)
-    """What was decided for the user, in sentences; each is said once."""
+    """Sentences on what was decided for the user, each once."""
     skipped: list[Skipped] = field(default_factory=list)
 
     def note(self, sentence: str) -> None:
         self.notes.setdefault(sentence)
 
     def fault(self, where: str, what: str, fix: str) -> None:
-        """A record that cannot be used: raises `SourceError`, or remembers it (`data.on_bad_input: skip`)."""
+        """Raises `SourceError` for a record that cannot be used, or skips it (`data.on_bad_input: skip`)."""
         if self.data.on_bad_input == "error":
             raise SourceError(what, where=where, fix=fix + (f", or {self.spelt.skip}" if self.spelt.skip else ""))
         self.skipped.append(Skipped(where, what))
 
     def handle(self, fault: Fault) -> bool:
-        """The `FaultHandler` of a file: what is not UTF-8 is an error, whatever becomes of records."""
+        """The `FaultHandler` of a file. Bytes that are not UTF-8 are always an error."""
         if fault.kind != "record":
             return strict(fault)
         self.fault(fault.where, fault.what, fault.fix)

@@ -1,4 +1,4 @@
-"""A model's logits to predictions, and predictions to scores, under the field's names.
+"""Logits to predictions, and predictions to scores, under the field's names.
 
 Scores are shares from 0 to 1 (correlations: -1 to 1). The sums behind them are those of `labels.scoring`, which a
 comparison resamples: a run's own score and the verdict's cannot differ. The values are scikit-learn's, seqeval's in its
@@ -22,8 +22,8 @@ from maskwright.labels.scoring import METRICS, ClassCounts, Floats, Kind, Scorin
 from maskwright.labels.spans import OUTSIDE, mark_spans, spans
 
 Outcomes = tuple[Any, ...]
-"""One entry for each example, by the kind of task: a label's id; ids of labels in order; a number; the id of each
-word's tag; the text of the answer."""
+"""[examples], by the kind of task: a label's id; ids of labels in order; a number; ids of the words' tags; the text of
+the answer."""
 LOWER_IS_BETTER = ("mse",)
 NO_LABEL = -1
 """The prediction for a word that `max_seq_len` cut off, when the tags have no O."""
@@ -40,7 +40,7 @@ class Predictions:
 
 
 def default_metric(task: Task, labels: Sequence[str] = ()) -> str:
-    """What a run is judged by when its user names no metric. `labels` tell spans from tags that mark none."""
+    """A run's metric if its user names none. `labels` tell whether tags mark spans."""
     if task.kind == "token_classification" and labels and not mark_spans(labels):
         return "accuracy"
     return {
@@ -53,8 +53,7 @@ def default_metric(task: Task, labels: Sequence[str] = ()) -> str:
 
 
 def metric_names(task: Task, labels: Sequence[str]) -> tuple[str, ...]:
-    """What `measure` gives, but for the parts of `exact_match` and `f1` that it adds when some questions have no
-    answer."""
+    """The metrics of `measure`, without the parts that it adds for questions without answer."""
     if task.kind == "single_label_classification":
         return ("accuracy", "f1_macro", "matthews_corrcoef", *(("f1",) if len(labels) == 2 else ()))
     if task.kind == "token_classification":
@@ -78,10 +77,9 @@ def decode(
     *,
     may_be_none: bool | None = None,
 ) -> Predictions:
-    """`logits`: [rows, C] (numbers: C = 1); [words, C] in the order of `encoded.targets.position` for words; [ids, 2]
-    in the order of `encoded.ids` for questions. `may_be_none`: whether a question may have no answer; when None, that
-    is so if one of `examples` has none.
-    """
+    """`logits`: [rows, C] (numbers: C = 1); for words [words, C], in the order of `encoded.targets.position`; for
+    questions [ids, 2], in the order of `encoded.ids`. `may_be_none`: whether a question may have no answer; None to see
+    whether one of `examples` has none."""
     if task.kind == "question_answering":
         none = any(not one.answers for one in examples) if may_be_none is None else may_be_none
         starts, ends = logits[:, 0], logits[:, 1]
@@ -110,7 +108,7 @@ def decode(
 
 
 def truth(task: Task, labels: Sequence[str], examples: Sequence[Example]) -> Outcomes:
-    """What `Predictions.outcomes` would be if all were right; for questions, the tuple of accepted answers of each."""
+    """The right outcomes; for questions, all accepted answers of each."""
     id_of = {name: number for number, name in enumerate(labels)}
     of: dict[str, Callable[[Example], Any]] = {
         "single_label_classification": lambda one: id_of[one.labels[0]],
@@ -183,15 +181,9 @@ def span_kinds(labels: Sequence[str]) -> tuple[str, ...]:
 
 
 def spans_of(labels: Sequence[str], kinds: Sequence[str], outcomes: Outcomes) -> Outcomes:
-    """Tags of words as `labels.scoring` has spans: (start, end, index of the kind) of each."""
-    number = {kind: place for place, kind in enumerate(kinds)}
-    return tuple(
-        tuple(
-            (begin, end, number[kind])
-            for begin, end, kind in spans([OUTSIDE if tag == NO_LABEL else labels[tag] for tag in tags])
-        )
-        for tags in outcomes
-    )
+    """Tags of words as spans of `labels.scoring`: (start, end, index of the kind)."""
+    named = [[OUTSIDE if tag == NO_LABEL else labels[tag] for tag in tags] for tags in outcomes]
+    return tuple(tuple((begin, end, kinds.index(kind)) for begin, end, kind in spans(tags)) for tags in named)
 
 
 def rates(hits: float, predicted: float, there: float) -> dict[str, float]:
@@ -204,7 +196,7 @@ def rates(hits: float, predicted: float, there: float) -> dict[str, float]:
 
 
 def _answers(examples: Sequence[Example], answers: Outcomes) -> dict[str, float]:
-    """With the official script's parts when some questions have no answer."""
+    """Scores of answers, with the official script's parts if some questions have no answer."""
     pairs = list(zip(examples, answers, strict=True))
     exact = np.array([exact_match(one, answer) for one, answer in pairs])
     f1 = np.array([overlap_f1(one, answer) for one, answer in pairs])

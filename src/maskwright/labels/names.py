@@ -1,4 +1,4 @@
-"""Labels: found in the training split, put in a stable order, and checked in every split."""
+"""The labels of the training split, in a stable order, and their checks in every split."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ CLASSES = ("single_label_classification", "token_classification")
 INTEGER = re.compile(r"-?[0-9]+")
 WHOLE = re.compile(r"-?[0-9]+\.0")
 MISSING = ("nan", "null", "<na>", "n/a")
-"""What programs write for a value that is not there, in small letters."""
+"""Spellings of a missing value, in small letters."""
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Numeric order when all are integers, else by code point: other examples or another order of them change
-    nothing."""
+    """Numeric order if all are integers, else by code point. The order of the examples does not count."""
     names = set(names)
     if all(INTEGER.fullmatch(name) for name in names):
         return tuple(sorted(names, key=lambda name: (int(name), name)))
@@ -30,7 +29,7 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
 def find_labels(train: Sequence[Example], data: LabelledData, task: Task) -> tuple[str, ...]:
     """The labels in the order of their ids; none for regression and questions.
 
-    Raises `InputError` (exit 2) where there is nothing to learn: one class only, as many classes as examples.
+    Raises `InputError` (exit 2) if nothing can be learned: for a single class, or as many classes as examples.
     """
     if task.kind == "regression":
         _refuse_constant(train)
@@ -59,7 +58,7 @@ def find_labels(train: Sequence[Example], data: LabelledData, task: Task) -> tup
 
 
 def _columns(data: LabelledData, task: Task) -> tuple[str, ...]:
-    """One column for each label: their order is the configuration's."""
+    """The label columns, in the configuration's order, if each label has a column; else none."""
     several = task.kind == "multi_label_classification" and len(data.label_columns) > 1
     return tuple(map(str, data.label_columns)) if several else ()
 
@@ -75,7 +74,7 @@ def _refuse_constant(train: Sequence[Example]) -> None:
 
 
 def check_labels(split: str, examples: Sequence[Example], labels: Sequence[str], task: Task) -> None:
-    """Raises `InputError` naming the first example with a label that is not among `labels`."""
+    """Raises `InputError` for the first example with a label that is not in `labels`."""
     known = set(labels)
     for one in examples:
         for number, name in enumerate(one.labels, 1):
@@ -83,11 +82,8 @@ def check_labels(split: str, examples: Sequence[Example], labels: Sequence[str],
                 continue
             what = f"label '{name}'" + (f" of word {number}, '{one.words[number - 1]}'," if one.words else "")
             if task.fixed_labels:
-                raise ConfigError(
-                    f"{what} is not in task.labels ({shortened(labels)})",
-                    where=one.where,
-                    fix="add it there, or repair the file",
-                )
+                what = f"{what} is not in task.labels ({shortened(labels)})"
+                raise ConfigError(what, where=one.where, fix="add it there, or repair the file")
             raise InputError(
                 f"{what} is in the {split} split, but no training example has it ({shortened(labels)})",
                 where=one.where,
@@ -96,27 +92,26 @@ def check_labels(split: str, examples: Sequence[Example], labels: Sequence[str],
 
 
 def odd(labels: Sequence[str], task: Task) -> list[str]:
-    """Sentences on labels that are most likely one, or none at all; nothing is changed."""
+    """Sentences on labels that are most likely one label, or a missing one. Nothing is changed."""
     alike: dict[str, list[str]] = {}
     for name in labels:
         words = " ".join(name.casefold().split())
         alike.setdefault(words.removesuffix(".0") if WHOLE.fullmatch(words) else words, []).append(name)
-    said = [
-        f"the labels {shortened(some)} count as {len(some)} different ones: if they are one, write them alike"
-        for some in alike.values()
-        if some[1:]
+    notes = [
+        f"the labels {shortened(spellings)} count as {len(spellings)} different ones: if they are one, write them alike"
+        for spellings in alike.values()
+        if len(spellings) > 1
     ]
     if missing := [name for name in labels if name.casefold() in MISSING]:
-        said.append(
+        notes.append(
             f"the label {missing[0]} counts as a class like others: if it says that a label is missing, leave its "
             "records out"
         )
     if task.kind == "multi_label_classification":
         other = [name for name in labels if any(mark in name for mark in ",;|" if mark != task.separator)]
-        said += (
-            [f"the label '{shortened(other[:1])}' is one label: task.separator is '{task.separator}'"] if other else []
-        )
-    return said
+        if other:
+            notes.append(f"the label '{shortened(other[:1])}' is one label: task.separator is '{task.separator}'")
+    return notes
 
 
 def shortened(names: Sequence[str], most: int = 6) -> str:
@@ -128,7 +123,7 @@ def tag_scheme(examples: Sequence[Example]) -> str:
     """A sentence on how the tags mark spans, since metrics over spans depend on it: IOB2, IOB1, IOBES, BILOU, IO."""
     prefixes: set[str] = set()
     loose: list[str] = []
-    """Where a span begins with I-, which IOB2 does not have."""
+    """Places of spans that begin with I-, which IOB2 does not have."""
     for one in examples:
         before = "O"
         for number, tag in enumerate(one.labels):

@@ -1,4 +1,4 @@
-"""Files to examples: which reader a file needs."""
+"""Files to examples, each with the reader for its kind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from maskwright.text.compression import ending, refuse_empty, unreadable
 from maskwright.text.tables import JSON_LINES, TABLES, open_table
 
 LISTS = (*JSON_LINES, ".json", ".parquet")
-"""Files whose records can hold lists: one of words, one of tags."""
+"""Files whose records can hold lists of words and tags."""
 
 
 def read_examples(location: str, reading: Reading) -> list[Example]:

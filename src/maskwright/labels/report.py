@@ -1,4 +1,4 @@
-"""What a person should know of labelled files before training on them: sizes, duplicates, conflicts, leaks."""
+"""Report on labelled files before training: sizes, duplicates, conflicts, leaks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from maskwright.labels.names import shortened
 from maskwright.text.dedup import text_key
 
 PLACES = 3
-"""Places that are named of each finding."""
+"""Places named for each finding."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Finding:
     count: int
     """Examples of the last of `splits` that repeat an earlier one."""
     relabelled: int
-    """How many of them have another label than their first."""
+    """Those among them with another label than the earlier example."""
     places: tuple[str, ...]
     """The first few, as `a.csv:9 'yes' as line 3 'no'`."""
 
@@ -49,15 +49,15 @@ class Finding:
 @dataclass(frozen=True)
 class Report:
     sizes: dict[str, int]
-    """Examples in each split that is used."""
+    """Used examples of each split."""
     counts: dict[str, dict[str, int]]
-    """Per split, examples (for tags, words) of each label."""
+    """By split, examples of each label; for tags, words."""
     findings: tuple[Finding, ...]
     """About the files, before a share was held out or taken."""
     skipped: tuple[Skipped, ...]
     """Records left out (`data.on_bad_input: skip`)."""
     notes: tuple[str, ...]
-    """What was decided for the user."""
+    """Sentences on what was decided for the user."""
     unused: tuple[str, ...]
     """Labels of `task.labels` without a training example."""
     odd: tuple[str, ...] = ()
@@ -75,8 +75,8 @@ class Report:
 
 
 def examine(splits: Mapping[str, Sequence[Example]], task: Task) -> list[Finding]:
-    """Duplicates and conflicts inside each split, and texts of each split in those after it. Texts are compared with
-    white space made equal; memory is about 300 bytes an example."""
+    """Duplicates and conflicts inside each split, and leaks into later splits, by `Example.content`. Memory: about 300
+    bytes an example."""
     keys = {split: [text_key(one.content.encode()) for one in examples] for split, examples in splits.items()}
     findings: list[Finding] = []
     for split, examples in splits.items():
@@ -124,7 +124,7 @@ def _finding(
 
 
 def label_text(one: Example, task: Task) -> str:
-    """A label of any kind in words, equal for equal labels."""
+    """The label of any kind of task as text, equal for equal labels."""
     if task.kind == "regression":
         return f"{one.value:g}"
     if task.kind == "question_answering":

@@ -1,9 +1,9 @@
-"""Batches of a fine-tuning run as a function of the step: which examples, packed into which rows.
+"""Batches of a fine-tuning run as a function of the step: the examples, and their packing into rows.
 
-A micro-batch has a fixed number of examples. Short ones share a row, and attention stays inside each, so a model says
-of every example what it would say of it alone. Rows are as long as the longest example of the batch, in steps of 16,
-and there are as many as the examples need. On JAX they are as long as the longest of the whole split, in steps of 64,
-and their number is the next in a short list, so that few programs are compiled.
+A micro-batch has a fixed number of examples. Short ones share a row, and attention stays inside each, so predictions
+are those for single examples. Rows are as long as the longest example of the batch, rounded up to 16, and there are as
+many as needed. On JAX, for few compiled programs, they are as long as the longest example of the split, rounded up to
+64, and their number is the next in a short list.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from maskwright.labels.encode import Encoded, SpanTargets, WordTargets
 
 Ints = NDArray[np.int64]
 Places = tuple[Ints, Ints, int]
-"""Row and first position of each example, and the number of rows."""
+"""([examples] row of each, [examples] its first position, number of rows)"""
 Shape = tuple[int, int, int]
 """Rows of a batch, slots for predictions in each, tokens of each."""
 
 
 def _runs(begins: Ints, lengths: Ints) -> Ints:
-    """begins[0], begins[0] + 1, … for lengths[0] places, then the same from begins[1], and so on."""
+    """Concatenation of the ranges from `begins[i]` of `lengths[i]` numbers."""
     return np.repeat(begins - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
 
 
@@ -38,7 +38,7 @@ def _up(number: int, multiple: int) -> int:
 
 
 def _number_in_row(row: Ints) -> Ints:
-    """For each entry, how many before it have the same row."""
+    """[entries]: the number of earlier entries in the same row."""
     ranked = np.argsort(row, kind="stable")
     counts = np.bincount(row)
     number = np.empty(len(row), np.int64)
@@ -52,14 +52,14 @@ class Packed:
 
     batch: Batch
     slots: Ints
-    """(slots,): places of the weighted predictions among the batch's K."""
+    """(slots,): indices of the weighted predictions among the batch's K."""
     rows: Ints
-    """(examples,): rows of `Encoded`, in the order of `slots`. Words come in the order of their row's."""
+    """(examples,): rows of `Encoded`, in the order of `slots`; words in the order of their rows."""
 
 
 def largest_shape(packed: Sequence[Packed]) -> Shape:
-    """The least one that holds each of them."""
-    batches = [one.batch for one in packed]
+    """The least shape that holds all batches."""
+    batches = [each.batch for each in packed]
     rows, tokens = np.max([batch.input_ids.shape for batch in batches], 0).tolist()
     return rows, max(len(batch.weights) // len(batch.input_ids) for batch in batches), tokens
 
@@ -91,8 +91,7 @@ class Packer:
         return cls(encoded, kind, pad, _up(longest, 64 if few_shapes else 16), few_shapes, class_weights)
 
     def pack(self, rows: Ints, *, at_least: Shape = (1, 1, 1), places: Places | None = None) -> Packed:
-        """`rows`: numbers of rows of `encoded`. `at_least`: the batch's shape is no smaller. `places`: of `rows`, where
-        they are chosen already."""
+        """`rows`: of `encoded`. `at_least`: the batch's least shape. `places`: of `rows`; None to choose them here."""
         lengths = np.diff(self.encoded.offsets)[rows]
         T = self.T if self.few_shapes else max(_up(int(lengths.max(initial=1)), 16), at_least[2])
         row, start, M = places or self._places(lengths, T)
@@ -120,8 +119,9 @@ class Packer:
         return Packed(Batch(ids, positions, segments, index, given, weights), slots, rows)
 
     def _places(self, lengths: Ints, T: int) -> Places:
-        """First fit, the longest first: what runs were trained with. Its work grows with the square of the examples, of
-        which a micro-batch has few."""
+        """First fit, the longest first."""
+        # Not `best_fit`, which would give recorded runs other rows. The work grows with the square of the examples, of
+        # which a micro-batch has few.
         row, start = np.zeros(len(lengths), np.int64), np.zeros(len(lengths), np.int64)
         if self.kind == "question_answering":  # the loss is over a whole row
             return np.arange(len(lengths)), start, len(lengths)
@@ -143,8 +143,8 @@ class Packer:
         return power * 3 // 4 if power >= 4 and number <= power * 3 // 4 else power
 
     def _predicted(self, rows: Ints, first: Ints) -> tuple[Ints, Ints, NDArray[Any]]:
-        """Of every prediction: which of `rows` it belongs to, its place among the M x T, its label as the loss takes
-        it. `first`: place of each row's first token."""
+        """[predictions]: (index into `rows`, index among the M x T, label for the loss). `first` [rows]: index of each
+        one's first token."""
         targets = self.encoded.targets
         if isinstance(targets, WordTargets):
             counts = np.diff(targets.offsets)[rows]
@@ -184,7 +184,7 @@ class Examples:
     virtual_workers: int
 
     def rows_at(self, data_step: int, virtual_worker: int | None = None) -> Ints:
-        """Rows of `encoded` that an update takes, or one virtual worker's part of them."""
+        """Rows of `encoded` for an update, or for one virtual worker in it."""
         size, each = len(self.packer.encoded), self.per_step // self.virtual_workers
         first, count = data_step * self.per_step, self.per_step
         if virtual_worker is not None:
@@ -193,12 +193,13 @@ class Examples:
         epochs, index = np.divmod(seen, size)
         rows = np.empty(count, np.int64)
         for epoch in np.unique(epochs).tolist():
-            here = epochs == epoch
-            rows[here] = order(self.seed, epoch, index[here], size)
+            is_here = epochs == epoch
+            rows[is_here] = order(self.seed, epoch, index[is_here], size)
         return rows
 
     def batches(self, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
-        """On JAX all of one shape, since devices compute them side by side: that of the update's largest."""
+        """Batches of an update. On JAX all have the shape of the largest one, since devices compute them side by
+        side."""
         if self.virtual_workers == 1 or not self.packer.few_shapes:
             return [self.packer.pack(self.rows_at(data_step, worker)).batch for worker in virtual_workers]
         packed = [self.packer.pack(self.rows_at(data_step, worker)) for worker in range(self.virtual_workers)]
@@ -212,7 +213,7 @@ class Examples:
 
 
 def prediction_batches(packer: Packer, rows_at_once: int) -> list[Packed]:
-    """Batches of every row of `packer.encoded`, sorted by length, all of one shape: rows of padding fill them up."""
+    """Batches of all rows of `packer.encoded`, sorted by length, padded to one shape."""
     lengths = np.diff(packer.encoded.offsets)
     if packer.kind == "question_answering":  # the loss is over a whole row
         ranked, first = np.argsort(-lengths, kind="stable"), np.arange(len(lengths) + 1)
@@ -224,15 +225,15 @@ def prediction_batches(packer: Packer, rows_at_once: int) -> list[Packed]:
     groups = []
     for begin in range(0, len(first) - 1, rows_at_once):
         end = min(begin + rows_at_once, len(first) - 1)
-        some = slice(first[begin], first[end])
-        groups.append((ranked[some], (row[some] - begin, start[some], end - begin)))
-    largest = largest_shape([packer.pack(some, at_least=(1, 1, packer.T), places=places) for some, places in groups])
-    return [packer.pack(some, at_least=largest, places=places) for some, places in groups]
+        of_batch = slice(first[begin], first[end])
+        groups.append((ranked[of_batch], (row[of_batch] - begin, start[of_batch], end - begin)))
+    largest = largest_shape([packer.pack(rows, at_least=(1, 1, packer.T), places=places) for rows, places in groups])
+    return [packer.pack(rows, at_least=largest, places=places) for rows, places in groups]
 
 
 def in_order(packer: Packer, packed: Sequence[Packed], logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Logits of `Engine.predict` for those batches -> in the order of `encoded`: [rows, C], [words, C], or for
-    questions [ids, 2]."""
+    """Logits of `Engine.predict` for these batches, in the order of `encoded`: [rows, C], [words, C], or for questions
+    [ids, 2]."""
     encoded, parts = packer.encoded, np.split(logits, len(packed))
     targets = encoded.targets
     if isinstance(targets, WordTargets):
@@ -243,6 +244,6 @@ def in_order(packer: Packer, packed: Sequence[Packed], logits: NDArray[np.float3
         offsets = np.arange(len(encoded) + 1, dtype=np.int64)
     found = np.zeros((int(offsets[-1]), logits.shape[-1]), np.float32)
     counts = np.diff(offsets)
-    for one, part in zip(packed, parts, strict=True):
-        found[_runs(offsets[one.rows], counts[one.rows])] = part[one.slots]
+    for each, part in zip(packed, parts, strict=True):
+        found[_runs(offsets[each.rows], counts[each.rows])] = part[each.slots]
     return found

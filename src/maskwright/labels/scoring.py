@@ -1,4 +1,4 @@
-"""Metrics of predictions, computed from sums over examples, so that resampled examples need no second look at them.
+"""Metrics of predictions, computed from sums over examples, so that resamples need only new weights.
 
 The form of gold and predictions follows the kind of task:
 
@@ -42,15 +42,15 @@ Metric = Literal["accuracy", "matthews_corrcoef", "f1", "f1_macro", "f1_micro", 
 Outcomes = (
     tuple[int, ...] | tuple[float, ...] | tuple[tuple[int, ...], ...] | tuple[tuple[tuple[int, int, int], ...], ...]
 )
-"""One entry for each example; the module's text has the forms."""
+"""[examples], in the forms of the table above."""
 Floats = NDArray[np.float64]
 Scorer = Callable[[NDArray[np.float32]], Floats]
-"""From weights, resamples × examples, to scores, resamples × runs."""
+"""Weights (resamples × examples) to scores (resamples × runs)."""
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """A metric, and the gold that it compares predictions with."""
+    """A metric and its gold outcomes."""
 
     kind: Kind
     metric: Metric
@@ -122,12 +122,12 @@ class ClassCounts:
 
 
 def f1(hits: Floats, predicted: Floats, gold: Floats) -> Floats:
-    """By class; 0 where a class is neither predicted nor there."""
+    """F1 by class; 0 for a class that is neither predicted nor there."""
     return _ratio(2 * hits, predicted + gold)
 
 
 def _f1_macro(hits: Floats, predicted: Floats, gold: Floats) -> Floats:
-    """The mean over the classes that are predicted or there, as `f1_score(average="macro")` has it."""
+    """Mean F1 over the classes that are predicted or there, as of `f1_score(average="macro")`."""
     return _ratio(f1(hits, predicted, gold).sum(-1), (predicted + gold > 0).sum(-1))
 
 
@@ -157,7 +157,7 @@ def _pearson(gold: Floats, runs: Floats) -> Scorer:
 
 
 def _correlation(n: Floats, x: Floats, y: Floats, xy: Floats, xx: Floats, yy: Floats) -> Floats:
-    """From sums. What is constant but for rounding counts as constant."""
+    """Pearson's correlation from sums; 0 for values that are constant but for rounding."""
     across, along = n * xx - x * x, n * yy - y * y
     flat = (across <= 1e-12 * n * xx) | (along <= 1e-12 * n * yy)
     return _ratio(n * xy - x * y, np.sqrt(np.where(flat, 0, across * along)))
@@ -182,7 +182,7 @@ class _Spearman:
 
 
 def _in_order(values: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
-    """The order of the examples, where each group of equal values begins in it, and each example's group."""
+    """(order of the examples by value, begins of groups of equal values, [examples] group of each)"""
     _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
     return np.argsort(values, kind="stable"), counts.cumsum() - counts, group
 
@@ -190,7 +190,7 @@ def _in_order(values: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArr
 def _ranks(
     weights: NDArray[np.float32], order: NDArray[np.intp], starts: NDArray[np.intp], group: NDArray[np.intp]
 ) -> Floats:
-    """Mean ranks, from 0, less half of the number of examples: small numbers lose less in products."""
+    """Mean ranks from 0, centred: small numbers lose less in products."""
     size = np.add.reduceat(weights[:, order], starts, axis=1, dtype=np.float64)
     middle = size.cumsum(1) - (size + weights.sum(1, dtype=np.float64)[:, None]) / 2
     return cast(Floats, middle[:, group])
@@ -208,8 +208,8 @@ def _ratio(above: Floats, below: NDArray[Any]) -> Floats:
 
 
 def _items(scoring: Scoring, outcomes: Any, classes: range) -> NDArray[np.int64]:
-    """Rows (example, where in it, …, class) of the labels among `classes`, whose first becomes 0. Two outcomes agree on
-    an item when the rows are equal."""
+    """Rows (example, place in it …, class less the first of `classes`) of the labels in `classes`. Two outcomes agree
+    on an item if their rows are equal."""
     if scoring.kind == "single_label":
         rows = np.stack([np.arange(len(outcomes)), np.asarray(outcomes, np.int64)], 1)
     else:
@@ -228,6 +228,6 @@ def _items(scoring: Scoring, outcomes: Any, classes: range) -> NDArray[np.int64]
 
 
 def _among(rows: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """For each row whether it is one of the others."""
+    """[rows]: whether each is among the others."""
     size = tuple(np.concatenate([rows, others]).max(0, initial=0) + 1)
     return np.isin(np.ravel_multi_index(tuple(rows.T), size), np.ravel_multi_index(tuple(others.T), size))

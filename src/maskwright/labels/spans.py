@@ -13,14 +13,14 @@ Span = tuple[int, int, str]
 
 
 def mark_spans(labels: Sequence[str]) -> bool:
-    """Whether these tags say where spans begin, as B-PER and I-PER do; tags of parts of speech do not."""
+    """Whether the tags mark spans, as B-PER and I-PER do; tags of parts of speech do not."""
     tags = [label for label in labels if label != OUTSIDE]
     return bool(tags) and all(tag[:1] in PREFIXES and tag[1:2] == "-" for tag in tags)
 
 
 def spans(tags: Sequence[str]) -> list[Span]:
-    """The spans of one sentence in IOB2, IOB1, IOBES or BILOU, with the leniency of conlleval and of seqeval's default
-    mode: a span may begin with any prefix, and another kind begins another span."""
+    """The spans of one sentence in IOB2, IOB1, IOBES or BILOU. As in conlleval and seqeval's default mode, a span may
+    begin with any prefix, and another kind begins another span."""
     found: list[Span] = []
     begin, before, kind_before = 0, OUTSIDE, ""
     for place, tag in enumerate([*tags, OUTSIDE]):

@@ -1,14 +1,16 @@
-"""Shares of the training split: one held out for validation, and a smaller one to train on. Both are stratified.
+"""Stratified shares of the training split: one held out for validation, and a smaller one to train on.
 
-Which examples are taken depends on the seed and on the texts alone, by keyed random numbers over their hash: neither
-the order of lines nor the number of files matters, equal texts stay on one side (so no validation text is trained on),
-and a smaller share lies inside every larger one. Numbers over the index would promise none of these.
+The choice depends on the seed and the texts alone, by keyed random numbers over their hash: the order of lines and the
+number of files do not matter, equal texts stay on one side (so no validation text is trained on), and a smaller share
+lies inside every larger one. A shuffle by index would guarantee none of this.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +29,7 @@ QUANTILES = 10
 def hold_out(examples: Sequence[Example], task: Task, seed: int, share: float) -> tuple[list[Example], list[Example]]:
     """(train, validation), both in the order of `examples`. Each label keeps a training example.
 
-    Raises `InputError` when the share is too small to hold any example.
+    Raises `InputError` for a share of no example.
     """
     units = _units(examples, task, seed, HOLD_OUT_PURPOSE)
     taken = _chosen(units, share, from_the_end=True) & ~units.first_of_a_label
@@ -53,7 +55,7 @@ def take_fraction(examples: Sequence[Example], task: Task, seed: int, fraction: 
 
 @dataclass(frozen=True)
 class _Units:
-    """What is taken or left as a whole: all examples with one text, or with one context of questions."""
+    """Groups that are taken or left as a whole: examples with one text, or questions about one context."""
 
     of_example: NDArray[np.int64]
     sizes: NDArray[np.int64]
@@ -62,22 +64,19 @@ class _Units:
     order: NDArray[np.int64]
     """The units in their random order."""
     thresholds: dict[int, float]
-    """Per stratum a number in [0, 1) that rounds its share up or down: right on average, and growing with the share."""
+    """By stratum, a number in [0, 1) that rounds its share up or down: unbiased, and monotonic in the share."""
     first_of_a_label: NDArray[np.bool_]
-    """Whether the unit is the first in that order with some label."""
+    """Whether a unit is the first in that order with one of its labels."""
 
 
 def _units(examples: Sequence[Example], task: Task, seed: int, purpose: int) -> _Units:
     hashes = np.array([_hash(one, task) for one in examples], np.uint64)
     keys, of_example = np.unique(hashes, return_inverse=True)
     marks: list[set[int]] = [set() for _ in keys]
-    for unit, own in zip(of_example, _marks(examples, task), strict=True):
-        marks[unit] |= own
-    frequency: dict[int, int] = {}
-    for own in marks:
-        for mark in own:
-            frequency[mark] = frequency.get(mark, 0) + 1
-    strata = np.array([min(own, key=lambda mark: (frequency[mark], mark), default=-1) for own in marks], np.int64)
+    for unit, of_one in zip(of_example, _marks(examples, task), strict=True):
+        marks[unit] |= of_one
+    frequency = Counter(chain.from_iterable(marks))
+    strata = np.array([min(unit, key=lambda mark: (frequency[mark], mark), default=-1) for unit in marks], np.int64)
     order = np.argsort(bits.extend(bits.key(seed, purpose, 0), keys), kind="stable")
     first, seen = np.zeros(len(keys), np.bool_), set[int]()
     for unit in order:
@@ -90,7 +89,8 @@ def _units(examples: Sequence[Example], task: Task, seed: int, purpose: int) -> 
 
 
 def _chosen(units: _Units, share: float, *, from_the_end: bool = False) -> NDArray[np.bool_]:
-    """Units of each stratum in the random order, or in its reverse, until they hold its share of examples."""
+    """[units]: whether each is chosen. Of each stratum, units are taken in the random order, or in its reverse, until
+    they hold its share of examples."""
     chosen = np.zeros(len(units.sizes), np.bool_)
     order = units.order[::-1] if from_the_end else units.order
     for stratum, threshold in units.thresholds.items():
@@ -102,13 +102,14 @@ def _chosen(units: _Units, share: float, *, from_the_end: bool = False) -> NDArr
 
 
 def _hash(one: Example, task: Task) -> int:
-    """Questions about one context stay together: else the answer to one would be trained on for the other."""
+    """Hash by which examples stay together: of the text, or of a question's context, or the answer to one question
+    would be trained on for another."""
     content = " ".join((one.text_pair or "").split()) if task.kind == "question_answering" else one.content
     return int.from_bytes(text_key(content.encode())[:8], "little")
 
 
 def _marks(examples: Sequence[Example], task: Task) -> list[set[int]]:
-    """What has to stay in proportion: labels, tenths of the values, whether there is an answer."""
+    """[examples]: properties to stratify by: labels, tenths of the values, or whether there is an answer."""
     if task.kind == "regression":
         values = np.array([one.value for one in examples])
         edges = np.quantile(values, np.arange(1, QUANTILES) / QUANTILES)

@@ -12,7 +12,7 @@ from maskwright.text.tables import Table
 
 
 def squad_examples(table: Table, reading: Reading) -> Iterator[Example]:
-    """Of a table whose records are articles. Examples are numbered as questions come. Raises `SourceError`."""
+    """The questions of a table of articles, numbered in order. Raises `SourceError`."""
     number = 0
     for _, article in table.rows(["paragraphs"]):
         for paragraph in _part(article, "paragraphs", table.name):
@@ -28,17 +28,13 @@ def squad_examples(table: Table, reading: Reading) -> Iterator[Example]:
 def _part(holder: Any, key: str, name: str) -> list[Any]:
     part = holder.get(key) if isinstance(holder, dict) else None
     if not isinstance(part, list):
-        raise _not_squad(f"a part without the list '{key}'", name)
+        fix = 'write {"data": [{"paragraphs": [{"context": …, "qas": […]}]}]}, or JSON lines'
+        raise SourceError(f"is not SQuAD's JSON: a part without the list '{key}'", where=name, fix=fix)
     return part
 
 
-def _not_squad(what: str, name: str) -> SourceError:
-    fix = 'write {"data": [{"paragraphs": [{"context": …, "qas": […]}]}]}, or JSON lines'
-    return SourceError(f"is not SQuAD's JSON: {what}", where=name, fix=fix)
-
-
 def _question(example: Example, question: Any, paragraph: dict[str, Any], reading: Reading) -> Example:
-    """`is_impossible` decides over answers, as version 2.0 has it; `plausible_answers` are no answers."""
+    """A question. As in version 2.0, `is_impossible` overrides answers, and `plausible_answers` are none."""
     if not isinstance(question, dict):
         raise Unusable("is not an object with 'question' and 'answers'", "repair the record")
     given = question.get("answers") if reading.labelled and not question.get("is_impossible") else []

@@ -19,11 +19,11 @@ from maskwright.text.parquet import write_parquet
 
 WRITTEN = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
 COLUMNS = (".conll", ".txt", ".tsv")
-"""Words and tags are written to these as one word a line."""
+"""Endings of files with one word a line."""
 
 
 def require_writable(location: str, endings: Sequence[str]) -> None:
-    """Before the work whose result goes there. Raises `InputError`."""
+    """Raises `InputError` if the file cannot be written; to be called before the work."""
     storage.require_local(location)
     if os.path.splitext(location)[1].lower() not in endings:
         fix = f"let it end in {' '.join(endings)}"
@@ -33,8 +33,8 @@ def require_writable(location: str, endings: Sequence[str]) -> None:
 
 
 def write_records(location: str, records: Sequence[dict[str, Any]], separator: str = ",") -> None:
-    """One record at least; all have the keys of the first. In CSV and TSV, a list is one cell with `separator`, and an
-    object one column for each key; TSV, which has no quotes, gets spaces for tabs and line ends."""
+    """Writes one record or more, all with the keys of the first. In CSV and TSV, a list is one cell with `separator`,
+    and an object a column for each key. TSV has no quotes, so it gets spaces for tabs and line ends."""
     kind = ending(location)
     with output.writer(location) as file:
         if kind == ".parquet":
