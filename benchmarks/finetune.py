@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+import torch
 from common import alternate, medians, process, write_result
 
 from maskwright.core.config import Model
@@ -107,7 +108,7 @@ def main() -> None:
         share, used = medians(results, "cpu_share")[name]["median"], memory[name]["median"]
         print(f"| {name} | {rates[name]['median']:.1f} | {share:.0%} | {used / memory_bytes():.1%} |")
     write_result(
-        f"finetune-{arguments.row}",
+        f"{'gpu-' if torch.cuda.is_available() else ''}finetune-{arguments.row}",
         {
             "over_hf_trainer": rates["maskwright"]["median"] / rates["hf_trainer"]["median"],
             "memory_of_hf_trainer": memory["maskwright"]["median"] / memory["hf_trainer"]["median"],

@@ -9,7 +9,8 @@
                                                                       modernbert-1024, mini, nano
     python benchmarks/gpu.py compile base --store STORE               fills the compiler's caches for `beside`
 
-STORE is what `maskwright data prepare` makes; `--ragged` has many short texts in a row. Each part writes
+`finetune.py ag-news-mini` and `engines.py gpu-base` time fine-tuning and JAX there. STORE is what `maskwright data
+prepare` makes; `--ragged` has many short texts in a row. Each part writes
 `results/gpu-PART.json`. `--small` tries a part in miniature, on a CPU too.
 """
 

@@ -1,7 +1,7 @@
-"""Training throughput beside Hugging Face Trainer, on a CPU or a CUDA device.
+"""Training throughput beside Hugging Face Trainer, on a CPU; `gpu.py` has a GPU's.
 
-    python benchmarks/train.py cpu-base --text 'corpus/*.txt'        also cpu-small, cpu-mini, gpu-base, gpu-large, and
-                                                                     cpu-modernbert-1024, cpu-modernbert-4096
+    python benchmarks/train.py cpu-base --text 'corpus/*.txt'        also cpu-small, cpu-mini, cpu-modernbert-1024,
+                                                                     cpu-modernbert-4096
 
 The peer runs at its best settings (bf16, or fp32 on a CPU that multiplies it faster; no dropout, SDPA, torch.compile)
 with whichever of its batch sizes is the fastest, and, in cpu-base, at its defaults. Real tokens; the peer's rows have
@@ -16,15 +16,13 @@ import tempfile
 
 from common import alternate, medians, process, store_of, write_result
 
-#        size, seq_len, our rows, rows that the peer may choose from, steps, steps timed together by both sides
+#        size, seq_len, our rows, rows that the peer may choose from, steps
 ROWS = {
-    "cpu-base": ("base", 512, 8, (8, 16), 5, 1),
-    "cpu-small": ("small", 512, 8, (8, 16), 10, 1),
-    "cpu-mini": ("mini", 128, 32, (16, 32, 64), 40, 1),
-    "cpu-modernbert-1024": ("base", 1024, 2, (2, 4), 4, 1),
-    "cpu-modernbert-4096": ("base", 4096, 1, (1,), 3, 1),
-    "gpu-base": ("base", 512, 128, (32, 64, 128), 120, 10),
-    "gpu-large": ("large", 512, 64, (16, 32, 64), 80, 10),
+    "cpu-base": ("base", 512, 8, (8, 16), 5),
+    "cpu-small": ("small", 512, 8, (8, 16), 10),
+    "cpu-mini": ("mini", 128, 32, (16, 32, 64), 40),
+    "cpu-modernbert-1024": ("base", 1024, 2, (2, 4), 4),
+    "cpu-modernbert-4096": ("base", 4096, 1, (1,), 3),
 }
 
 MODERNBERT_BASE = {
@@ -44,14 +42,14 @@ def main() -> None:
     parser.add_argument("--work", help="folder that keeps the token store between runs")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    size, seq_len, rows, choices, steps, together = ROWS[arguments.row]
+    size, seq_len, rows, choices, steps = ROWS[arguments.row]
     work = arguments.work or tempfile.mkdtemp()
     store = store_of(arguments.text, work, 50265)
 
     keys = json.dumps(MODERNBERT_BASE if "modernbert" in arguments.row else {})
 
     def side(script: str, rows: int, *given: str) -> dict[str, float]:
-        sizes = ("--size", size, "--seq-len", seq_len, "--rows", rows, "--steps", steps, "--together", together)
+        sizes = ("--size", size, "--seq-len", seq_len, "--rows", rows, "--steps", steps)
         return process(script, store, *sizes, "--model", keys, *given)
 
     speed = {choice: side("peers/hf_trainer.py", choice)["tokens_per_second"] for choice in choices}

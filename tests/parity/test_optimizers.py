@@ -204,7 +204,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing(
     engine.write(TrainState(0, initial_parameters(shape, 0)))
     engine.step(loader.batches(0), 1e-3)
     before = engine.read()
-    hook = engine.model.layers[-1].register_forward_hook(lambda module, inputs, output: output * float("nan"))
+    hook = engine.model.head.register_forward_hook(lambda module, inputs, output: output * float("nan"))
     if ahead:
         engine.step(loader.batches(1), 1e-3)
         hook.remove()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import pytest
 from runners import sent
 
 from maskwright import __version__
-from maskwright.core import errors
+from maskwright.core import errors, runner
 from maskwright.core.console import progress
 from maskwright.core.errors import MaskwrightError
+from maskwright.core.runner import Here
 from maskwright.launch.ray import watch
 from maskwright.launch.ray.watch import Answer, Watch
 
@@ -94,3 +96,14 @@ def test_every_machine_has_the_same_version(monkeypatch: pytest.MonkeyPatch) -> 
             continue
         with pytest.raises(MaskwrightError, match=told):
             parts.Tasks(None)
+
+
+def test_a_process_that_has_read_much_makes_way_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where there is one alone; all parts are computed, each once."""
+    monkeypatch.setattr(runner, "RENEWED_AFTER_BYTES", 20)
+    parts = [f"({number}, __import__('os').getpid())" for number in range(5)]
+    with Here(1) as one:
+        found = dict(one.run(eval, parts, "count", [10] * 5))
+    assert [found[place][0] for place in range(5)] == list(range(5))
+    pids = [found[place][1] for place in range(5)]
+    assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4] and os.getpid() not in pids

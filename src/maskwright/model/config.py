@@ -92,9 +92,30 @@ class ModelConfig:
             )
 
     @property
-    def post_norm(self) -> bool:
-        """Whether LayerNorm comes after each sub-layer, as in BERT and all that kept its layers."""
+    def norm_first(self) -> bool:
+        """Whether LayerNorm comes before each sub-layer and after the last layer. In BERT, and all that kept its
+        layers, it comes after each sub-layer."""
+        return self.architecture == "modernbert"
+
+    @property
+    def rotary(self) -> bool:
+        """Whether positions turn queries and keys, instead of having a table."""
+        return self.architecture == "modernbert"
+
+    @property
+    def gated(self) -> bool:
+        """Whether half of a layer's inner numbers gate the other half."""
+        return self.architecture == "modernbert"
+
+    @property
+    def biased(self) -> bool:
+        """Whether matrices and norms have biases."""
         return self.architecture != "modernbert"
+
+    @property
+    def classifier_has_norm(self) -> bool:
+        """Whether a head for fine-tuning has a matrix and a norm before its classifier, whatever the task."""
+        return self.architecture == "modernbert"
 
     @property
     def position_offset(self) -> int:
@@ -146,7 +167,7 @@ class ModelConfig:
     @property
     def _after_attention(self) -> int:
         """Numbers in the matrices of one layer that follow attention."""
-        inner_matrices = 2 if self.post_norm else 3
+        inner_matrices = 3 if self.gated else 2
         return self.hidden_size**2 + inner_matrices * self.hidden_size * self.intermediate_size
 
     def product_flops(self, tokens: float, predicted: float) -> float:

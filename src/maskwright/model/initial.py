@@ -46,14 +46,14 @@ def _std(config: ModelConfig, name: str) -> float:
     if _is_modernberts_head(config, name) and name.startswith("head.classifier."):
         return float(config.hidden_size**-0.5)
     to_stream = name.endswith((".out.weight", ".down.weight")) or _is_modernberts_head(config, name)
-    if to_stream and not config.post_norm:
+    if to_stream and config.norm_first:
         return config.initializer_range / math.sqrt(2 * config.num_hidden_layers)
     return config.initializer_range
 
 
 def _is_modernberts_head(config: ModelConfig, name: str) -> bool:
     """Whether it is part of a head for fine-tuning."""
-    return not config.post_norm and config.task != "masked_lm" and name.startswith("head.")
+    return config.classifier_has_norm and config.task != "masked_lm" and name.startswith("head.")
 
 
 def _normal(generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:

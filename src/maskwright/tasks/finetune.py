@@ -291,7 +291,7 @@ def _start(config: FinetuneConfig, base: str | None) -> TrainedModel:
 
 def _with_head(model: ModelConfig, config: FinetuneConfig, dataset: Dataset) -> ModelConfig:
     """The encoder's shape with the task's head, and dropout as the model was published unless the run says."""
-    own, published = config.model, 0.1 if model.post_norm else 0.0
+    own, published = config.model, 0.0 if model.architecture == "modernbert" else 0.1
     hidden = published if own.hidden_dropout is None else own.hidden_dropout
     outputs = {"regression": 1, "question_answering": 2}.get(config.task.kind, len(dataset.labels))
     return replace(

@@ -256,8 +256,6 @@ def prepare(
         torch._dynamo.config.fail_on_recompile_limit_hit = True
         # Each shape has a program of its own: where torch makes one for all shapes, its bits depend on which came
         # first, and a run that is continued in its second phase would have others. Examples have too many shapes.
-        dynamic = False if model.task == "masked_lm" else None
         for part in (network.norm, *network.layers, network.head):
-            part.compile(dynamic=dynamic)
-        network.head.loss = torch.compile(network.head.loss, dynamic=dynamic)  # type: ignore[method-assign]
+            part.compile(dynamic=False if model.task == "masked_lm" else None)
     return network, weights

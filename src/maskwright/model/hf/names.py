@@ -32,7 +32,7 @@ class Piece:
 
 def pieces(config: ModelConfig) -> Iterator[Piece]:
     """Every trainable parameter of the architecture's class for `config.task`; tied weights come once."""
-    return _modernbert(config) if config.architecture == "modernbert" else _post_norm(config)
+    return _modernbert(config) if config.architecture == "modernbert" else _bert(config)
 
 
 def count_parameters(config: ModelConfig) -> int:
@@ -94,7 +94,7 @@ _DISTILBERT = Names(
 )
 
 
-def _post_norm(config: ModelConfig) -> Iterator[Piece]:
+def _bert(config: ModelConfig) -> Iterator[Piece]:
     names = {"bert": _BERT, "distilbert": _DISTILBERT}.get(config.architecture, _ROBERTA)
     V, D, F = config.vocab_size, config.hidden_size, config.intermediate_size
 

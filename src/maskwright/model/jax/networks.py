@@ -84,7 +84,7 @@ def logits(
 ) -> Array:
     """[K, V], or [K, num_labels], at `predict_index` int32 [K] of the flattened rows; the other arguments as in
     `roberta.encode`."""
-    module = roberta if config.post_norm else modernbert
+    module = modernbert if config.architecture == "modernbert" else roberta
     weights = weights | {"word.weight": gather("word.weight", weights["word.weight"])}
     x = module.encode(weights, config, input_ids, position_ids, segment_ids, gather=gather, way=way, key=key)
     x_KD = x.reshape(-1, x.shape[-1])[predict_index]
@@ -93,7 +93,7 @@ def logits(
         x_KD = norm(gelu(linear(x_KD, head, "head.dense")), head, "head.norm", config.layer_norm_eps)
         return jnp.einsum("kd,vd->kv", x_KD, weights["word.weight"]) + head["head.bias"]
     rate, place = config.classifier_dropout_prob, config.num_hidden_layers + 1
-    if not config.post_norm:
+    if config.classifier_has_norm:
         x_KD = norm(gelu(linear(x_KD, head, "head.dense")), head, "head.norm", config.layer_norm_eps)
     elif config.task in SEQUENCE_TASKS:
         x_KD = dropout(x_KD, rate if config.architecture in ROBERTAS else 0.0, site(key, place))

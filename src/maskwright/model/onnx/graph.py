@@ -69,7 +69,7 @@ class Graph:
     """A graph under construction. Methods add nodes, and return the names of their results."""
 
     def __init__(self, config: ModelConfig, parameters: Parameters) -> None:
-        self.config, self.post_norm = config, config.post_norm
+        self.config = config
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, np.ndarray] = {}
         parts: dict[str, list[np.ndarray]] = {}
@@ -122,13 +122,13 @@ class Graph:
         """[B, T, D], or [B, 1, D] if only the first token is read: the last layer is computed for it alone."""
         config = self.config
         x = self.add("Gather", self.constant("word.weight", self.parameters["word.weight"]), INPUTS[0])
-        if self.post_norm:
+        if not config.rotary:
             x = self.add("Add", x, self.positions())
         x = self.norm(x, "norm")
         seen = self.add("Cast", self.add("Unsqueeze", INPUTS[1], self.integers(1, 2)), to=TensorProto.BOOL)
         lowest = self.number("lowest", float(np.finfo(np.float32).min))
         bias = self.add("Where", seen, self.number("zero", 0.0), lowest)
-        rotation = None if self.post_norm else self.rotation(config.rope_theta)
+        rotation = self.rotation(config.rope_theta) if config.rotary else None
         views = [(bias, rotation)] * config.num_hidden_layers
         if config.local_layers:
             nearby = self.add("Where", self.nearby(), bias, "lowest"), self.rotation(config.local_rope_theta)
@@ -136,7 +136,7 @@ class Graph:
         for number, view in enumerate(views):
             only_first = number == config.num_hidden_layers - 1 and config.task in SEQUENCE_TASKS
             x = self.layer(x, number, *view, only_first=only_first)
-        return x if self.post_norm else self.norm(x, "final_norm")
+        return self.norm(x, "final_norm") if config.norm_first else x
 
     def positions(self) -> str:
         """[B, T, D]: `transformers` counts the tokens that are not padding, from the padding's id on, except in BERT
@@ -188,7 +188,7 @@ class Graph:
 
     def layer(self, x: str, number: int, bias: str, rotation: tuple[str, str] | None, *, only_first: bool) -> str:
         name, H, D = f"layers.{number}", self.config.num_attention_heads, self.config.hidden_size
-        given = x if self.post_norm or number == 0 else self.norm(x, f"{name}.norm1")
+        given = self.norm(x, f"{name}.norm1") if self.config.norm_first and number else x
         heads = self.add("Reshape", self.linear(given, f"{name}.qkv"), self.integers(0, 0, 3 * H, D // H))
         qk, v = self.several(
             "Split", 2, self.add("Transpose", heads, perm=[0, 2, 1, 3]), self.integers(2 * H, H), axis=1
@@ -202,13 +202,17 @@ class Graph:
         mixed = self.add("MatMul", self.add("Softmax", scores, axis=-1), v)
         mixed = self.add("Reshape", self.add("Transpose", mixed, perm=[0, 2, 1, 3]), self.integers(0, 0, D))
         x = self.add("Add", x, self.linear(mixed, f"{name}.out"))
-        if self.post_norm:
+        if not self.config.norm_first:
             x = self.norm(x, f"{name}.norm1")
-            inner = self.add("Gelu", self.linear(x, f"{name}.up"))
-            return self.norm(self.add("Add", x, self.linear(inner, f"{name}.down")), f"{name}.norm2")
-        up = self.linear(self.norm(x, f"{name}.norm2"), f"{name}.up")
+            return self.norm(self.add("Add", x, self.inner(x, name)), f"{name}.norm2")
+        return self.add("Add", x, self.inner(self.norm(x, f"{name}.norm2"), name))
+
+    def inner(self, x: str, name: str) -> str:
+        up = self.linear(x, f"{name}.up")
+        if not self.config.gated:
+            return self.linear(self.add("Gelu", up), f"{name}.down")
         value, gate = self.several("Split", 2, up, axis=-1, num_outputs=2)
-        return self.add("Add", x, self.linear(self.add("Mul", self.add("Gelu", value), gate), f"{name}.down"))
+        return self.linear(self.add("Mul", self.add("Gelu", value), gate), f"{name}.down")
 
     # ---- the head ------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,8 @@ K predicted positions, D width, V vocabulary (padded), C labels.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -33,32 +34,43 @@ class Head(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        D, post_norm, masked_lm = config.hidden_size, config.post_norm, config.task == "masked_lm"
-        if masked_lm or not post_norm or config.task in SEQUENCE_TASKS:
-            self.dense = nn.Linear(D, D, bias=post_norm)
-        if masked_lm or not post_norm:
-            self.norm = Norm(D, config.layer_norm_eps, bias=post_norm)
+        D, masked_lm = config.hidden_size, config.task == "masked_lm"
+        has_norm = masked_lm or config.classifier_has_norm
+        if has_norm or config.task in SEQUENCE_TASKS:
+            self.dense = nn.Linear(D, D, bias=config.biased)
+        if has_norm:
+            self.norm = Norm(D, config.layer_norm_eps, bias=config.biased)
         if masked_lm:
             self.bias = nn.Parameter(torch.zeros(config.padded_vocab_size))
         else:
             self.classifier = nn.Linear(D, config.num_labels)
 
-    def forward(self, x_KD: Tensor, table: Table) -> Tensor:
-        """[K, D] hidden states -> [K, V] or [K, C]."""
+    def forward(self, x_KD: Tensor, table: Table, targets: Targets | None = None) -> Tensor:
+        """[K, D] hidden states -> logits [K, V] or [K, C]; of `targets`, their `loss_sum`.
+
+        One compiled program reads the logits of a loss as they are. By itself, the loss would make fp32 copies of them:
+        18 GB of traffic a step, for 10,000 predictions of 50,304 tokens."""
+        logits = self._logits(x_KD, table)
+        return logits if targets is None else loss_sum(self.config.task, logits, *targets)
+
+    def _logits(self, x_KD: Tensor, table: Table) -> Tensor:
         if self.config.task == "masked_lm":
             return table.product(self.norm(gelu(self.dense(x_KD))), self.bias)
         rate, kind = self.config.classifier_dropout_prob, self.config.architecture
-        if kind == "modernbert":
+        if self.config.classifier_has_norm:
             x_KD = self.norm(gelu(self.dense(x_KD)))
         elif self.config.task in SEQUENCE_TASKS:
             x_KD = self.dense(dropout(x_KD, rate if kind in ROBERTAS else 0.0, self.training))
             x_KD = torch.relu(x_KD) if kind == "distilbert" else torch.tanh(x_KD)
         return self.classifier(dropout(x_KD, rate, self.training))
 
-    def loss(self, x_KD: Tensor, table: Table, targets: Targets) -> Tensor:
-        """`loss_sum` of the logits. In one compiled program with them, they are read as they are: on a GPU their fp32
-        copies would be 18 GB of traffic a step, for 10,000 predictions of 50,304 tokens."""
-        return loss_sum(self.config.task, self.forward(x_KD, table), *targets)
+
+def hidden_at(encode: Callable[..., Tensor], inputs: Sequence[Any], predict_index: Tensor, table: Table) -> Tensor:
+    """[K, D] of `predict_index` [K] of the flattened rows. `encode` and its `inputs`: a network's. Its last layer
+    computes nothing that they do not depend on."""
+    if len(predict_index) < inputs[0].numel():
+        return encode(*inputs, predict_index, table)
+    return encode(*inputs, table=table).flatten(0, 1)[predict_index]
 
 
 def loss_sum(task: TaskKind, logits: Tensor, labels: Tensor, weights: Tensor, smoothing: float = 0.0) -> Tensor:

@@ -18,7 +18,7 @@ from maskwright.model.config import ModelConfig
 from maskwright.model.torch.attention import Banded, BySegment, CuSeqlens, attention, visible, visible_nearby
 from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import Table, unset_table
-from maskwright.model.torch.heads import Head, Targets
+from maskwright.model.torch.heads import Head, Targets, hidden_at
 from maskwright.model.torch.in_place import Rotation, gated, queries_keys_values
 from maskwright.model.torch.norm import Norm
 
@@ -110,11 +110,7 @@ class ModernBert(nn.Module):
         targets: Targets | None = None,
     ) -> Tensor:
         """Logits [K, V], or [K, num_labels], at `predict_index` [K] of the flattened rows; of `targets`, their summed
-        loss. The last layer leaves out what they do not depend on."""
+        loss."""
         table = Table(self.word.weight)
-        if len(predict_index) < input_ids.numel():
-            x_KD = self.encode(input_ids, position_ids, segments, predict_index, table)
-        else:
-            x_MTD = self.encode(input_ids, position_ids, segments, table=table)
-            x_KD = x_MTD.flatten(0, 1)[predict_index]
-        return self.head(x_KD, table) if targets is None else self.head.loss(x_KD, table, targets)
+        x_KD = hidden_at(self.encode, (input_ids, position_ids, segments), predict_index, table)
+        return self.head(x_KD, table, targets)

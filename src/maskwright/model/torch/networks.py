@@ -40,7 +40,7 @@ def extract(named: dict[str, Tensor], config: ModelConfig) -> Parameters:
 def make_network(config: ModelConfig, device: str = "cpu") -> Roberta | ModernBert:
     """A network whose weights are not yet assigned."""
     with torch.device("meta"):
-        network = Roberta(config) if config.post_norm else ModernBert(config)
+        network = ModernBert(config) if config.architecture == "modernbert" else Roberta(config)
     for module in network.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             # As `to_empty` does, which imports sympy on the way: 0.6 s.
