@@ -13,7 +13,7 @@ from maskwright.data.encode import encode_documents
 from maskwright.data.prepare.request import Request
 from maskwright.data.store import TokenStore
 from maskwright.text.cleaning.contamination import read_evaluations
-from maskwright.text.cleaning.steps import Cleaner, CleaningOptions, changed
+from maskwright.text.cleaning.steps import Cleaner, CleaningOptions, apply_cleaning
 from maskwright.text.dedup import is_held_out
 from maskwright.text.document import Document
 from maskwright.text.encoder import TokenizersEncoder
@@ -69,7 +69,7 @@ def expected(request: Request) -> Expected:
             if repeated or alike:
                 found.counts["duplicates" if repeated else "left_out"] += 1
                 continue
-            clean = changed(document, cleaning, Counter())
+            clean = apply_cleaning(document, cleaning, Counter())
             encoded = encode_documents(encoder, [clean], byte_length)
             if not len(encoded.ids):
                 found.counts["empty"] += 1

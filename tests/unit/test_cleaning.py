@@ -33,9 +33,9 @@ from maskwright.tasks import audit_page
 from maskwright.text.audit import Audit, Finding, audit
 from maskwright.text.audit import report as audit_report
 from maskwright.text.cleaning import c4, gopher, near_duplicates, words
-from maskwright.text.cleaning.language import together
+from maskwright.text.cleaning.language import merge_languages
 from maskwright.text.cleaning.limits import Limits
-from maskwright.text.cleaning.personal_data import masked
+from maskwright.text.cleaning.personal_data import with_placeholders
 from maskwright.text.cleaning.steps import CleaningOptions
 from maskwright.text.document import Document
 from maskwright.text.parts import cut
@@ -255,18 +255,18 @@ def test_personal_data_is_masked_and_what_only_looks_like_it_stays() -> None:
     text = "Ann (ann.lee+x@mail.example.co.uk) at 8.8.8.8, not 192.168.0.1 or 1.2.3.400; call +49 (30) 123-4567."
     same = "In 1984 1,000 people paid 12.50 for version 1.2.3, page 12-345, ISBN 978-3-16-148410-0, a@b."
     counts: Counter[str] = Counter()
-    found = masked(Document((text, same), True, "f", 1), ("email", "ip", "phone"), counts)
+    found = with_placeholders(Document((text, same), True, "f", 1), ("email", "ip", "phone"), counts)
     assert found.parts[0] == (
         "Ann (email@example.com) at 22.214.171.124, not 192.168.0.1 or 1.2.3.400; call +1 202-555-0100."
     )
     assert found.parts[1] == same
     assert counts == {"email": 1, "ip": 1, "phone": 1}
     untouched = Document((same,), False, "f", 1)
-    assert masked(untouched, ("email", "ip", "phone"), counts) is untouched
+    assert with_placeholders(untouched, ("email", "ip", "phone"), counts) is untouched
 
 
 def masked_text(text: str) -> str:
-    return masked(Document((text,), False, "f", 1), ("email", "ip", "phone"), Counter()).text
+    return with_placeholders(Document((text,), False, "f", 1), ("email", "ip", "phone"), Counter()).text
 
 
 @pytest.mark.parametrize(
@@ -668,7 +668,7 @@ def test_the_audit_shows_what_cleaning_changes(tokenizer: str, tmp_path: Path) -
 
 def test_wrong_languages_are_one_line() -> None:
     left_out = {"near duplicates": 3, **{f"language: x{number}": 20 - number for number in range(12)}, "c4: x": 200}
-    assert together(left_out) == {
+    assert merge_languages(left_out) == {
         "c4: x": 200,
         "language: x0 20, x1 19, x2 18, x3 17, x4 16, x5 15, x6 14, x7 13, 4 more languages": 174,
         "near duplicates": 3,

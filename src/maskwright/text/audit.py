@@ -7,7 +7,8 @@ import re
 import tempfile
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import chain, islice
@@ -21,9 +22,9 @@ from maskwright.core.console import human_bytes, human_count, say
 from maskwright.core.errors import InputError
 from maskwright.core.runner import Here, Runner
 from maskwright.core.secrets import redact
-from maskwright.text.cleaning.language import STEP, together
+from maskwright.text.cleaning.language import STEP, merge_languages
 from maskwright.text.cleaning.limits import KEEP, NAMES, NEAR_DUPLICATE, Limits, Totals
-from maskwright.text.cleaning.steps import C4_LINES, CleaningOptions, changed
+from maskwright.text.cleaning.steps import C4_LINES, CleaningOptions, apply_cleaning
 from maskwright.text.compression import changed_while_read
 from maskwright.text.document import Document, Fault
 from maskwright.text.kept import Kept, kept_by
@@ -100,7 +101,7 @@ class Audit:
         """`left_out` with all languages as one."""
         languages = [finding for rule, finding in self.left_out.items() if rule.startswith(STEP)]
         examples = [text for finding in languages for text in finding.examples][:EXAMPLES]
-        counts = together({rule: finding.count for rule, finding in self.left_out.items()})
+        counts = merge_languages({rule: finding.count for rule, finding in self.left_out.items()})
         return {
             rule: Finding(count, languages[0].prepare, examples) if rule.startswith(STEP) else self.left_out[rule]
             for rule, count in counts.items()
@@ -137,30 +138,28 @@ def audit(
     `runner`: None for this process. `folder`: keeps the result of each part, from which the same call continues; all
     machines that compute have to see it. None for a temporary one. Raises `SourceError` only where reading cannot go on
     (damaged archive, no column)."""
-    reading = (layout, text_column, letters)
-    if folder is None:
-        with tempfile.TemporaryDirectory(prefix="maskwright-audit-") as work:
-            return _Audit(patterns, runner or Here(), work, reading, tokenizer, cleaning).run()
+    with tempfile.TemporaryDirectory(prefix="maskwright-audit-") if folder is None else _locked(folder) as work:
+        limits = Limits(compared=kept_by(tokenizer))
+        sources, result = _begun(patterns, layout, text_column, letters)
+        return _Audit(runner or Here(), work, tokenizer, cleaning or CleaningOptions(), limits, sources, result).run()
+
+
+@contextmanager
+def _locked(folder: str) -> Iterator[str]:
     storage.make_folder(folder)
     with storage.locked(os.path.join(folder, "audit.lock"), remove=True):
-        return _Audit(patterns, runner or Here(), os.path.abspath(folder), reading, tokenizer, cleaning).run()
+        yield os.path.abspath(folder)
 
 
+@dataclass
 class _Audit:
-    def __init__(
-        self,
-        patterns: list[str],
-        runner: Runner,
-        folder: str,
-        reading: tuple[Layout, str, Letters],
-        tokenizer: str | None,
-        cleaning: CleaningOptions | None,
-    ) -> None:
-        self.runner, self.folder, self.tokenizer = runner, folder, tokenizer
-        self.cleaning = cleaning or CleaningOptions()
-        self.limits = Limits(compared=kept_by(tokenizer))
-        self.sources, self.result = _begun(patterns, *reading)
-        self.scripts = Counter[str]()
+    runner: Runner
+    folder: str
+    tokenizer: str | None
+    cleaning: CleaningOptions
+    limits: Limits
+    sources: Sources
+    result: Audit
 
     def run(self) -> Audit:
         self.runner.require_seen(self.folder, self.sources.files)
@@ -169,15 +168,16 @@ class _Audit:
         examine = Examine(Judge(self.cleaning, digest_of(record), self.limits))
         judged = self._computed("audit", examine, record, asdict(self.limits))
         paths = tuple(path for path, _ in judged)
+        scripts = Counter[str]()
         for _, note in judged:
             _add_part(self.result, note)
-            self.scripts.update(note["scripts"])
+            scripts.update(note["scripts"])
         self._count_repeated(paths)
         samples = islice(chain.from_iterable(part.open() for part in self.parts), SAMPLE_DOCUMENTS)
         look_at([document.text[:SAMPLE_CHARACTERS] for document in samples], self.result, self.tokenizer, self.sources)
         if self.cleaning.any:
             self._clean(judged)
-        self.result.scripts = _shares(self.scripts)
+        self.result.scripts = _shares(scripts)
         return self.result
 
     def _computed(self, phase: str, work: Any, *decided_by: Any) -> list[tuple[str, Note]]:
@@ -403,7 +403,9 @@ class Changes:
         self.examples: dict[str, list[str]] = {kind: [] for kind in self.kinds}
 
     def add(self, document: Document) -> None:
-        changed(document, self.cleaning, self.counts, lambda kind, what: _show(self.examples, kind, document, what))
+        apply_cleaning(
+            document, self.cleaning, self.counts, lambda kind, what: _show(self.examples, kind, document, what)
+        )
 
     def findings(self) -> dict[str, Finding]:
         names = dict(zip(("email", "ip", "phone"), ("email addresses", "IP addresses", "phone numbers"), strict=True))

@@ -29,7 +29,7 @@ from maskwright.data.prepare.encode import SAMPLE_CHARACTERS, SAMPLE_DOCUMENTS, 
 from maskwright.data.prepare.folder import PARTS, VERSION, discarded, held
 from maskwright.data.prepare.request import Counts, Request
 from maskwright.text.cleaning.limits import DUPLICATE, KEEP, TOO_LONG, TOO_SHORT, Totals
-from maskwright.text.cleaning.steps import CleaningOptions, changed
+from maskwright.text.cleaning.steps import CleaningOptions, apply_cleaning
 from maskwright.text.document import Fault
 from maskwright.text.encoder import proven
 from maskwright.text.parts.columns import Note
@@ -185,7 +185,7 @@ class _Preparation:
             if (codes == KEEP).any():
                 for document, code in zip(part.open(), codes, strict=False):
                     if code == KEEP:
-                        yield changed(document, self.cleaning, Counter()).text
+                        yield apply_cleaning(document, self.cleaning, Counter()).text
 
     def _write(self, judged: Computed, encoded: Computed) -> None:
         origin = self._origin([note["files"] for _, note in judged])

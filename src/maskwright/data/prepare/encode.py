@@ -16,7 +16,7 @@ from maskwright.data import store
 from maskwright.data.encode import Encoded, encode_documents, without_empty
 from maskwright.data.prepare.blocks import EMPTY, SPLITS
 from maskwright.text.cleaning.limits import KEEP
-from maskwright.text.cleaning.steps import CleaningOptions, changed
+from maskwright.text.cleaning.steps import CleaningOptions, apply_cleaning
 from maskwright.text.compression import changed_while_read
 from maskwright.text.dedup import held_out
 from maskwright.text.document import Document
@@ -114,7 +114,7 @@ class Encode:
             if number == len(codes):
                 raise changed_while_read(document.source)
             if codes[number] == KEEP:
-                clean = changed(document, self.cleaning, changes)
+                clean = apply_cleaning(document, self.cleaning, changes)
                 yield number, clean, int.from_bytes(self.target.compared.key(clean.utf8)[:8], "little")
         if number + 1 < len(codes):
             raise changed_while_read(part.files[-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from maskwright.core.console import several
-from maskwright.text.cleaning.language import together
+from maskwright.text.cleaning.language import merge_languages
 from maskwright.text.cleaning.steps import C4_LINES
 
 LEFT_OUT = {
@@ -44,7 +44,7 @@ def report(location: str, manifest: dict[str, Any]) -> str:
         f"documents: {counts['read']:,} read, {counts['kept']:,} kept, "
         + ", ".join(f"{counts[name]:,} {said}" for name, said in LEFT_OUT.items() if name in counts),
     ]
-    for name, count in together(counts.get("left_out", {})).items():
+    for name, count in merge_languages(counts.get("left_out", {})).items():
         lines.append(f"cleaning left out {several(count, 'document')} ({name})")
     for name, count in counts.get("changed", {}).items():
         done, one, more = CHANGES[name]

@@ -15,7 +15,7 @@ STEP = "language: "
 SHOWN_LANGUAGES = 8
 
 
-def together(left_out: Mapping[str, int]) -> dict[str, int]:
+def merge_languages(left_out: Mapping[str, int]) -> dict[str, int]:
     """Documents by drop reason, with all languages as one reason that lists them: a large corpus has dozens."""
     others = {name.removeprefix(STEP): count for name, count in left_out.items() if name.startswith(STEP)}
     found = {name: count for name, count in left_out.items() if not name.startswith(STEP)}

@@ -37,7 +37,7 @@ SIGNS = {"email": re.compile("@"), "ip": re.compile(r"\d\.\d"), "phone": re.comp
 """Cheap signs without which a pattern cannot match."""
 
 
-def masked(
+def with_placeholders(
     document: Document, kinds: tuple[str, ...], counts: Counter[str], on_change: OnChange | None = None
 ) -> Document:
     """The document with placeholders; the same object if nothing is replaced. Adds replacements to `counts` by kind."""

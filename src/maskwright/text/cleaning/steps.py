@@ -23,7 +23,7 @@ from maskwright.core import extras, storage
 from maskwright.core.errors import InputError
 from maskwright.text.cleaning import c4, gopher, language, near_duplicates
 from maskwright.text.cleaning.contamination import NGRAM_WORDS, Contamination, Evaluations
-from maskwright.text.cleaning.personal_data import PLACEHOLDERS, OnChange, masked
+from maskwright.text.cleaning.personal_data import PLACEHOLDERS, OnChange, with_placeholders
 from maskwright.text.cleaning.words import UInt64
 from maskwright.text.document import Document
 from maskwright.text.kept import EVERYTHING, Kept
@@ -134,7 +134,7 @@ class Cleaner:
         staying = [place for place, reason in enumerate(reasons) if not reason]
         texts = [current[place].utf8 for place in staying]
         if self.options.masked:
-            texts = [masked(current[place], self.options.masked, Counter()).utf8 for place in staying]
+            texts = [with_placeholders(current[place], self.options.masked, Counter()).utf8 for place in staying]
         keys = np.frombuffer(b"".join(map(self._kept.key, texts)), "<u8").reshape(len(texts), 2)
         if self.options.near_duplicates:
             keys = np.concatenate([keys, near_duplicates.band_keys(texts, self.options.near_duplicates)], axis=1)
@@ -166,7 +166,7 @@ class Cleaner:
                 reasons[place] = _reason(name, self._hooks[name], documents[place])
 
 
-def changed(
+def apply_cleaning(
     document: Document, options: CleaningOptions, counts: Counter[str], on_change: OnChange | None = None
 ) -> Document:
     """A kept document, changed for training. Adds personal data, by kind, and C4's lines to `counts`."""
@@ -178,7 +178,7 @@ def changed(
         if on_change:
             for line in c4.lines_left_out(lines, kept):
                 on_change(C4_LINES, line)
-    return masked(document, options.masked, counts, on_change)
+    return with_placeholders(document, options.masked, counts, on_change)
 
 
 def _lines(document: Document) -> Sequence[str]:
