@@ -279,8 +279,7 @@ class ConvertFile:
 
 def _of_documents(values: Ids, counts: Int64, keep: NDArray[np.bool_]) -> Ids:
     """The values of the documents to keep, of which each has `counts`."""
-    # Runs of documents rather than a mask of values: copying a slice is fast, and one document in a hundred is held
-    # out.
+    # Runs of documents, not a mask of values: copying slices is fast, and one document in a hundred is held out.
     ends = np.concatenate([[0], np.cumsum(counts)])
     borders = np.flatnonzero(np.diff(keep, prepend=False, append=False))
     runs = zip(ends[borders[::2]].tolist(), ends[borders[1::2]].tolist(), strict=True)

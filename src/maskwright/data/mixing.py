@@ -38,8 +38,7 @@ class Shares:
     """Assigns rows to sources."""
 
     def __init__(self, seed: int, weights: Sequence[float], supply: Sequence[int | None]) -> None:
-        """`supply`: most rows of each source; None for no limit. Raises `ConfigError` for a weight below one row in a
-        block."""
+        """`supply`: most rows of each source, or None. Raises `ConfigError` for a weight below one row in a block."""
         self.seed = seed
         self._assigned: tuple[Stretch, int, Int64, Int64] | None = None
         self.stretches, self.end = self._plan(np.array(weights, np.float64), supply)

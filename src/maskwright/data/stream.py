@@ -159,8 +159,7 @@ class Stream:
         return place.epoch + tokens / self.tokens
 
     def _blocks(self, place: Place, seq_len: int, left: int | None) -> tuple[list[Block], Place]:
-        """(rows from `place` to the end of its epoch, or the first `left` of them and perhaps a few more; the place
-        after them)."""
+        """(rows from `place` to the end of its epoch, or the first `left` and perhaps a few more; the next place)"""
         found: list[Block] = []
         epoch, shards, token = place
         in_order, rows = shard_order(self.seed, epoch, len(self.split.shards)).tolist(), 0

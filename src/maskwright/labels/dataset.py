@@ -113,8 +113,7 @@ def _refuse_shared_files(given: dict[str, str]) -> None:
 
 
 def _refuse_copies(findings: Sequence[Finding], splits: dict[str, list[Example]], given: dict[str, str]) -> None:
-    """Raises `InputError` for a split whose texts are all in an earlier one, under another name or in another
-    format."""
+    """Raises `InputError` for a split whose texts are all in an earlier one, such as a copy in another format."""
     for finding in findings:
         if finding.kind == "leak" and finding.count == len(splits[finding.splits[1]]):
             earlier, later = finding.splits

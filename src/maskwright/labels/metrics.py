@@ -22,8 +22,7 @@ from maskwright.labels.scoring import METRICS, ClassCounts, Floats, Kind, Scorin
 from maskwright.labels.spans import OUTSIDE, mark_spans, spans
 
 Outcomes = tuple[Any, ...]
-"""[examples], by the kind of task: a label's id; ids of labels in order; a number; ids of the words' tags; the text of
-the answer."""
+"""[examples], by the kind of task: a label's id; ids of labels in order; a number; ids of words' tags; an answer."""
 LOWER_IS_BETTER = ("mse",)
 NO_LABEL = -1
 """The prediction for a word that `max_seq_len` cut off, when the tags have no O."""

@@ -268,8 +268,7 @@ class _Examined:
             self.origins.append((document.source, document.line))
 
     def write(self, writer: ColumnWriter, part: Part, first: int) -> None:
-        """Columns `file` (its index in the part) and `line` name each document's place. The note has the findings so
-        far."""
+        """Columns `file` (index in the part) and `line` are each document's place. The note has all findings so far."""
         keys = np.frombuffer(b"".join(self.keys), "<u8").reshape(-1, 2)
         write_keys(writer, AS_READ, first, keys[:, 0], keys[:, 1])
         place = {name: number for number, name in enumerate(part.files)}

@@ -1,5 +1,4 @@
-"""Limits for the steps of a foreign `tokenizer.json`: how much they may lengthen a text, and how long a pattern may
-run.
+"""Limits for the steps of a foreign `tokenizer.json`: the growth of a text, and the time of a pattern.
 
 The steps run inside the library, which has no limits: four Replace of one letter by a thousand make 10^12 letters of
 one. So they are checked before the first text. Patterns whose time grows with the square of a run of letters or spaces
@@ -105,8 +104,7 @@ def _growth(measured: list[_Step]) -> float:
 
 
 def _longest_of_table(step: dict[str, Any]) -> float:
-    """The longest replacement in SentencePiece's table: the size of a trie, the trie, replacements that end in
-    zeros."""
+    """The longest replacement in SentencePiece's table: a trie's size, the trie, replacements that end in zeros."""
     try:
         table = base64.b64decode(str(step.get("precompiled_charsmap") or ""))
     except ValueError:

@@ -1,7 +1,6 @@
 """Documentation strings of installed Python code: real text on every user's machine, with the package as a label.
 
-They are found with `ast`, so nothing is imported or run. The standard library comes first, then installed packages by
-name.
+They are found with `ast`, so nothing is imported or run: of the standard library, then of packages by name.
 """
 
 from __future__ import annotations

@@ -137,8 +137,7 @@ def _letters(tokenizer: Any, apart: Collection[str]) -> Callable[[str], Iterable
 
 
 def _read(pieces: Iterable[Piece], split: Callable[[str], Iterable[str]]) -> tuple[dict[str, int], int, list[str]]:
-    """(count of each word, held-out documents, texts to measure on). Without held-out documents, the others are
-    measured."""
+    """(count of each word, held-out documents, their texts to measure on; the others' texts if none is held out)"""
     words, documents = WordCounts(split, at_spaces=False), 0
     measured: dict[bool, list[str]] = {True: [], False: []}
     characters = {True: 0, False: 0}

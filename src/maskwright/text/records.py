@@ -64,8 +64,7 @@ def sequences(sequence: str, letters: Letters) -> list[str]:
 
 
 def web_texts(name: str, stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """(number, text) of each WET record, and of each record of plain text in WARC. Raises `SourceError` for a file of
-    HTML alone."""
+    """(number, text) of each WET record, and of plain text in WARC. Raises `SourceError` for a file of HTML alone."""
     extras.require("fastwarc", name)
     from fastwarc.warc import ArchiveIterator, WarcRecordType
 

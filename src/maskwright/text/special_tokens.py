@@ -1,5 +1,4 @@
-"""Special tokens by role: begin of a row, its end, padding, mask, unknown. They are read from the tokenizer, never
-prescribed.
+"""Special tokens by role (begin, end, padding, mask, unknown), read from the tokenizer, never prescribed.
 
 A role's token is the one that `tokenizer_config.json` or `special_tokens_map.json` names, else the one in the template
 of `tokenizer.json`, else a well-known name among the tokens, as with the classes of `transformers`. A name that

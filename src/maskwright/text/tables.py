@@ -104,9 +104,7 @@ def open_table(
     kind = ending(name)
     if kind == ".parquet":
         with open_parquet(name) as (file, names):
-            yield Table(
-                name, [*names], lambda columns: parquet_records(name, file, columns, handle, watch), "record", name
-            )
+            yield Table(name, [*names], lambda cols: parquet_records(name, file, cols, handle, watch), "record", name)
         return
     with open_text(name, watch, span) as stream:
         lines = lines_of(name, stream, handle, span)

@@ -1,5 +1,4 @@
-"""A tokenizer's kind, special ids, beginnings of words and fingerprint, read from its JSON files without a tokenizer
-library."""
+"""A tokenizer's kind, special ids, word starts and fingerprint, read from its JSON files without a library."""
 
 from __future__ import annotations
 

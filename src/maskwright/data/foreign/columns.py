@@ -80,8 +80,7 @@ def _stream_batches(reader: Any, source: Any, data: NDArray[np.uint8], path: str
 
 
 def _each_a_batch(batches: Iterator[Any], number: int, base: int | None, path: str) -> Iterator[Part]:
-    """Parts of a plain column, whose documents are batches. `base`: the file's address in memory; None for no
-    places."""
+    """Parts of a plain column, whose documents are batches. `base`: the file's address; None for no places."""
     waiting: list[Any] = []
     tokens = 0  # in the block of `grouped` that these batches go into
     for batch in batches:
@@ -219,8 +218,7 @@ def grouped(parts: Iterator[Part], file: int) -> Iterator[tuple[Block, Int64]]:
 
 
 def held_out_files(files: list[str]) -> frozenset[int]:
-    """Indices of the files in a folder `valid/` beside one `train/`, as `data convert --to-format arrow` writes
-    them."""
+    """Indices of the files in `valid/` beside a `train/`, as `data convert --to-format arrow` writes them."""
     folders = [os.path.split(os.path.dirname(os.path.abspath(path))) for path in files]
     return frozenset(
         index for index, (parent, name) in enumerate(folders) if name == "valid" and (parent, "train") in folders

@@ -176,8 +176,7 @@ def epochs_of(folder: str) -> list[str]:
 
 
 def read_record(folder: str) -> dict[str, Any]:
-    """The record of `data pregenerate`; empty for the original script's folders. Raises `StoreError` if it never
-    finished."""
+    """The record of `data pregenerate`, {} for the original script's. Raises `StoreError` if it never finished."""
     path = os.path.join(folder, RECORD)
     if not os.path.exists(path):
         return {}

@@ -68,8 +68,7 @@ class Block:
 
 
 def blocks_of(sizes: Iterable[NDArray[np.int64]], shard_tokens: int) -> Iterator[Block]:
-    """The blocks of all parts. `sizes`: of each part, tokens of its documents. A block ends with the document that
-    fills `shard_tokens`."""
+    """The blocks of parts. `sizes`: tokens of each part's documents. A block ends where it has `shard_tokens`."""
     number = tokens = 0
     pieces: list[Piece] = []
     for part, document_sizes in enumerate(sizes):
@@ -148,7 +147,7 @@ class WriteBlock:
 
 
 def _kept(pieces: Sequence[NDArray[Any]], counts: NDArray[Any], keep: NDArray[np.bool_]) -> Iterator[NDArray[Any]]:
-    """`pieces`, joined the values of documents, `counts` of each, without those of dropped documents."""
+    """`pieces` of values, `counts` of them for each document, without those of dropped documents."""
     if keep.all():
         yield from pieces
         return

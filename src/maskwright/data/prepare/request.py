@@ -112,8 +112,7 @@ class Request:
         return {name: number for number, name in enumerate(files)}
 
     def plan(self, origin: Sequence[dict[str, Any]]) -> str:
-        """Digest of all that decides the store's bytes. `origin`: records of its files, of which the folders do not
-        count."""
+        """Digest of all that decides the store's bytes. `origin`: records of its files, whose folders do not count."""
         sources, held_out = self.sources, self.held_out
         placeless = [{**record, "location": os.path.basename(record["location"])} for record in origin]
         return storage.sha256_of(

@@ -45,8 +45,7 @@ class Evaluations:
 
 
 def read_evaluations(patterns: Sequence[str], ngram_words: int = NGRAM_WORDS) -> Evaluations:
-    """N-grams of every text in the files: lines of plain text, strings of JSON and Parquet, cells of CSV and TSV.
-    Raises `SourceError`."""
+    """N-grams of every text: lines of plain text, strings of JSON and Parquet, cells of CSV. Raises `SourceError`."""
     places, texts = [], []
     for where, text in _texts(patterns):
         places.append(where)
@@ -94,8 +93,7 @@ class Contamination:
 
 
 class _Filter:
-    """Tells most n-grams apart faster than a search: a bit for each hash prefix, set for those of some sorted
-    hashes."""
+    """A bit for each hash prefix, set for those of sorted hashes: rules most n-grams out faster than a search."""
 
     def __init__(self, hashes: UInt64) -> None:
         bits = min(max(len(hashes).bit_length() + 6, FILTER_BITS[0]), FILTER_BITS[1])

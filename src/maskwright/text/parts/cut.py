@@ -106,8 +106,7 @@ def cut(all_sources: Sequence[Sources], held_out: Sources | None = None) -> list
 
 
 def split(runner: Runner, folder: str, parts: Sequence[Part]) -> list[Part]:
-    """The parts, with large files cut into stretches of whole documents if that is possible. `folder`: of the parts'
-    files."""
+    """The parts, with large files cut into stretches of whole documents where possible. `folder`: of result files."""
     # One process gets the largest stretches, as counting lines takes a fortieth of the time of encoding.
     wanted = PART_BYTES[1] if runner.processes == 1 else _wanted_bytes(sum(part.bytes for part in parts))
     rough: list[Part] = []

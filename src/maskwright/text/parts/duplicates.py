@@ -181,8 +181,7 @@ class FindRepeats:
 
 
 def repeats(keys: Sequence[NDArray[np.uint64]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(indices of repeated keys, index of the first equal key of each). `keys`: columns, all of which have to be
-    equal."""
+    """(indices of repeated keys, index of each one's first equal key). `keys`: columns; equal keys agree in all."""
     order = np.lexsort(keys[::-1])  # which leaves equal keys in the order of reading
     same = np.zeros(len(order), bool)
     same[1:] = True
