@@ -104,7 +104,7 @@ class ArrowStore:
         file_idx = self._files_of(split)[shard_idx]
         return np.full(self._index.files[file_idx][split]["documents"], file_idx)
 
-    def verify(self) -> None:
+    def verify_at_start(self) -> None:
         """Every byte was read when the index was made, of files of the size and the time that these have."""
 
 

@@ -20,8 +20,9 @@ from maskwright.data.mixing import MixedOrder
 from maskwright.data.mixture import MixedRows, Mixture
 from maskwright.data.order import order
 from maskwright.data.packing import Packing
+from maskwright.data.remote import require_room
 from maskwright.data.rows import Rows, open_rows
-from maskwright.data.store import OpenedStore
+from maskwright.data.store import OpenedStore, TokenStore
 
 Int64 = NDArray[np.int64]
 VALIDATION_SEED, VALIDATION_MASKING = 20_190_726, Masking(kind="token", rate=0.15)
@@ -34,7 +35,14 @@ class Loader:
     def __init__(self, config: RunConfig, store: OpenedStore | Mixture) -> None:
         """Raises `StoreError` when the store cannot fill one global batch, or a source of a mixture not one row;
         `ConfigError` when the sources of a mixture give no more rows before the run ends."""
+        stores = store.stores if isinstance(store, Mixture) else (store,)
+        window = config.data.window_shards
+        require_room(sum(one.at_once(window) for one in stores if isinstance(one, TokenStore)), window is not None)
         self.legs = make_legs(config, store)
+        if window is not None:
+            for leg in self.legs:
+                for source in leg.rows.sources if isinstance(leg.rows, MixedRows) else [leg.rows]:
+                    source.split.most_mapped = 2 * window
         self.passes = store.passes
         self.config = config.resolved(self.legs[0].rows.plan.rows / store.passes)
         self.stages = self.config.stages
