@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,9 +24,10 @@ from maskwright.core.errors import InputError, MaskwrightError, StoreError
 from maskwright.data import remote
 from maskwright.data.loader import Loader
 from maskwright.data.opening import recorded_stores
+from maskwright.data.order import WindowOrder
 from maskwright.data.prepare.report import report
 from maskwright.data.prepare.request import Request
-from maskwright.data.store import TokenStore
+from maskwright.data.store import Split, TokenStore
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks import pretrain as task
 from maskwright.training import checkpoint
@@ -178,7 +180,7 @@ def test_a_store_larger_than_the_cache_trains_in_windows(
     for step in [*range(steps), 3, steps // 2, steps - 1]:  # in order, then resumed anywhere
         for mine, remote_one in zip(here.batches(step), there.batches(step), strict=True):
             assert all((getattr(mine, name) == getattr(remote_one, name)).all() for name in ("input_ids", "labels"))
-        assert sum(path.stat().st_size for path in cache.rglob("*") if path.is_file()) <= limit
+        assert sum(size_of(path) for path in cache.rglob("*")) <= limit
     with pytest.raises(StoreError, match=r"needs .* at once, and it has room for .*set data\.window_shards"):
         Loader(small_config("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
     monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str((small + 5_000) / 1e9))
@@ -188,6 +190,70 @@ def test_a_store_larger_than_the_cache_trains_in_windows(
         monkeypatch.setenv("MASKWRIGHT_CACHE_GB", given)
         with pytest.raises(InputError, match=f"'{given}' is no size"):
             Loader(in_windows("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
+
+
+def test_the_next_window_is_there_before_its_rows_are_taken(
+    shards: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote.push(shards.location, "memory://bucket/shards")
+    loader = Loader(in_windows("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
+    order, split = loader.legs[0].order, loader.legs[0].rows.split
+    assert isinstance(order, WindowOrder) and isinstance(split, Split)
+    assert order.windows_at(order.size - 1)[1].tolist() == order.windows_at(order.size)[0].tolist()
+    loader.batches(0)
+    names = [shard["files"]["tokens"]["name"] for shard in shards.shards if shard["split"] == "train"]
+    wanted = {names[one] for one in order.windows_at(0)[1].tolist()}
+    ends = time.monotonic() + 20
+    while not wanted <= {path.name for path in cache.rglob("*.tokens.*")}:
+        assert time.monotonic() < ends, "the thread brings them"
+        time.sleep(0.01)
+    assert len([*cache.rglob("*.tokens.*")]) <= 4, "and no others"
+
+
+def test_damage_in_one_shard_is_named_when_it_is_read(shards: TokenStore) -> None:
+    remote.push(shards.location, "memory://bucket/shards")
+    there = fsspec.filesystem("memory")
+    name = next(path for path in there.find("/bucket/shards") if "train-00003.tokens." in path)
+    there.pipe_file(name, b"?" * there.size(name))
+    loader = Loader(in_windows("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
+    what = r"train-00003\.tokens\..*: is not what was written.*push the store again"
+    with pytest.raises(StoreError, match=what):
+        for step in range(loader.rows.plan.rows // loader.config.rows_per_step):
+            loader.batches(step)
+
+
+def test_two_processes_train_from_one_small_cache(
+    shards: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    code = (
+        "import sys, hashlib; from conftest import small_config; from maskwright.data.loader import Loader\n"
+        "from maskwright.data.store import TokenStore; config = small_config(sys.argv[1])\n"
+        "data = config.data.model_copy(update={'window_shards': 2})\n"
+        "loader = Loader(config.model_copy(update={'data': data}), TokenStore(sys.argv[1])); h = hashlib.sha256()\n"
+        "for step in range(loader.rows.plan.rows // loader.config.rows_per_step):\n"
+        "    for batch in loader.batches(step): h.update(batch.input_ids.tobytes())\n"
+        "print(h.hexdigest())"
+    )
+    small = sum(map(len, files(shards.tokenizer_folder).values())) + len(files(shards.location)["manifest.json"])
+    limit = small + int(0.8 * sum(shard["files"]["tokens"]["bytes"] for shard in shards.shards))
+    monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str(limit / 1e9))
+    places = [shards.location, *[f"file://{shards.location}"] * 2]
+    started = [subprocess.Popen([sys.executable, "-c", code, one], stdout=subprocess.PIPE, text=True) for one in places]
+    outputs = []
+    for process in started:
+        while process.poll() is None:
+            assert sum(size_of(path) for path in cache.rglob("*")) <= limit
+            time.sleep(0.01)
+        outputs.append(process.communicate()[0])
+    assert outputs[0] and outputs == outputs[:1] * 3
+
+
+def size_of(path: Path) -> int:
+    """0 for what is removed meanwhile, and for folders."""
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except FileNotFoundError:
+        return 0
 
 
 def test_what_is_mapped_is_never_removed(shards: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,6 +118,11 @@ class Split:
             self._mapped.move_to_end(shard_idx)
         return found
 
+    def keep_only(self, shard_idxs: set[int]) -> None:
+        """Lets go of the mappings of all other shards."""
+        for shard_idx in self._mapped.keys() - shard_idxs:
+            del self._mapped[shard_idx]
+
     def _map(self, shard_idx: int) -> NDArray[Any]:
         while True:
             try:
