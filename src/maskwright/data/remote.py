@@ -274,7 +274,7 @@ def _make_room(base: str, needed: int) -> None:
             what = f"needs {human_bytes(needed)} more, and all that the cache holds is being read"
             fix = "raise MASKWRIGHT_CACHE_GB, name a larger disk as MASKWRIGHT_CACHE, or lower data.window_shards"
             raise NoRoom(what, where=base, fix=fix)
-        with open(path, "rb") as file:
+        with open(path, "r+b") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
