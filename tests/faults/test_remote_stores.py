@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,13 +19,15 @@ from fake_gcs import FakeGcs, fake_gcs
 
 from maskwright.cli.main import run as command
 from maskwright.core import folder as folders
+from maskwright.core.config import RunConfig
 from maskwright.core.errors import InputError, MaskwrightError, StoreError
 from maskwright.data import remote
 from maskwright.data.loader import Loader
 from maskwright.data.opening import recorded_stores
+from maskwright.data.order import WindowOrder
 from maskwright.data.prepare.report import report
 from maskwright.data.prepare.request import Request
-from maskwright.data.store import TokenStore
+from maskwright.data.store import Split, TokenStore
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks import pretrain as task
 from maskwright.training import checkpoint
@@ -35,14 +38,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("MASKWRIGHT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(folders, "FIRST_WAIT_SECONDS", 0.001)
     yield tmp_path / "cache" / "stores"
-    let_go()
     fsspec.filesystem("memory").store.clear()
-
-
-def let_go() -> None:
-    """As at the end of a process."""
-    while remote._held:
-        os.close(remote._held.pop())
 
 
 def files(folder: Path | str) -> dict[str, bytes]:
@@ -88,7 +84,6 @@ def test_a_store_goes_to_a_bucket_and_trains_from_there(
     assert record["store"] == "memory://bucket/store" == recorded_stores(record)[""].location
     (folder,) = (entry for entry in cache.iterdir() if entry.is_dir())
     assert folder.name == store.fingerprint[:32]
-    let_go()
     (folder / "manifest.json").unlink()  # as after a stop on the way: what is there stays
     (folder / "tokenizer" / "vocab.json.tmp-7").write_text("half")
     shards = {path: path.stat().st_mtime_ns for path in folder.glob("*.u*")}
@@ -138,60 +133,157 @@ def test_a_damaged_shard_never_gets_its_name(store: TokenStore, cache: Path) -> 
     content = there.cat_file(name)
     there.pipe_file(name, content[:-2] + b"??")
     with pytest.raises(StoreError, match=rf"{os.path.basename(name)}: is not what was written \(its sha256 differs\)"):
-        TokenStore("memory://bucket/store")
+        TokenStore("memory://bucket/store").verify()
     there.rm_file(name)
     with pytest.raises(StoreError, match=f"{os.path.basename(name)}: is missing"):
         TokenStore("memory://bucket/store")
     (folder,) = (entry for entry in cache.iterdir() if entry.is_dir())
     left = files(folder)
-    assert "manifest.json" not in left and os.path.basename(name) not in left
-    assert not [path for path in left if ".tmp-" in path]
+    assert os.path.basename(name) not in left and not [path for path in left if ".tmp-" in path]
+    there.pipe_file(name, content[:-2])
+    with pytest.raises(StoreError, match=f"{os.path.basename(name)}: has .* bytes, the manifest says"):
+        TokenStore("memory://bucket/store")
     there.pipe_file(name, content)
-    assert TokenStore("memory://bucket/store").fingerprint == store.fingerprint
+    TokenStore("memory://bucket/store").verify()
 
 
-def test_the_cache_keeps_to_its_size_and_to_what_is_read(
-    store: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def shards(store: TokenStore, tmp_path: Path) -> TokenStore:
+    """A store of many shards."""
     from maskwright.data.prepare.driver import prepare
     from maskwright.data.prepare.request import PrepareOptions
     from maskwright.text.sources import Sources
 
-    (tmp_path / "a.txt").write_text("A dog saw stones.\n\nNobody crossed a bridge?\n" * 40, encoding="utf-8")
-    options = PrepareOptions(valid_fraction=0.0, keep_duplicates=True)
-    other = prepare(
-        Request(Sources([str(tmp_path / "a.txt")]), store.tokenizer_folder, str(tmp_path / "other"), options)
-    )
-    remote.push(store.location, "memory://bucket/one")
-    remote.push(other.location, "memory://bucket/two")
-    size = sum(record["bytes"] for shard in store.shards for record in shard["files"].values())
-    monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str(1.5 * size / 1e9))
-    monkeypatch.setattr(remote, "_room", lambda base, room=remote._room: min(room(base), 2 * size))
-    second = remote.local_folder("memory://bucket/two")
-    monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str(1.01 * size / 1e9))
-    with pytest.raises(StoreError, match=r"needs .*, and the cache has room for .*MASKWRIGHT_CACHE_GB"):
-        remote.local_folder("memory://bucket/one")  # the other one is being read
-    let_go()
-    remote.local_folder("memory://bucket/one")
-    assert not os.path.exists(second)
+    lines = [f"A dog saw {number} stones.\n\nNobody crossed bridge {number * 7}?\n\n" for number in range(900)]
+    (tmp_path / "a.txt").write_text("".join(lines), encoding="utf-8")
+    options = PrepareOptions(valid_fraction=0.02, keep_duplicates=True, shard_tokens=1_000)
+    sources = Sources([str(tmp_path / "a.txt")])
+    return prepare(Request(sources, store.tokenizer_folder, str(tmp_path / "shards"), options))
+
+
+def in_windows(location: str) -> RunConfig:
+    config = small_config(location)
+    return config.model_copy(update={"data": config.data.model_copy(update={"window_shards": 2})})
+
+
+def test_a_store_larger_than_the_cache_trains_in_windows(
+    shards: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote.push(shards.location, "memory://bucket/shards")
+    here = Loader(in_windows(shards.location), shards)
+    small = sum(map(len, files(shards.tokenizer_folder).values())) + len(files(shards.location)["manifest.json"])
+    limit = small + int(0.6 * sum(shard["files"]["tokens"]["bytes"] for shard in shards.shards))
+    monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str(limit / 1e9))
+    there = Loader(in_windows("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
+    steps = 2 * here.rows.plan.rows // here.config.rows_per_step
+    assert len(shards.split("train").shards) > 8 and steps > 50
+    for step in [*range(steps), 3, steps // 2, steps - 1]:  # in order, then resumed anywhere
+        for mine, remote_one in zip(here.batches(step), there.batches(step), strict=True):
+            assert all((getattr(mine, name) == getattr(remote_one, name)).all() for name in ("input_ids", "labels"))
+        assert sum(size_of(path) for path in cache.rglob("*")) <= limit
+    with pytest.raises(StoreError, match=r"needs .* at once, and it has room for .*set data\.window_shards"):
+        Loader(small_config("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
+    monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str((small + 5_000) / 1e9))
+    with pytest.raises(StoreError, match=r"needs .* at once, and it has room for .*lower data\.window_shards"):
+        Loader(in_windows("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
     for given in ("many", "inf", "-1", "nan"):
         monkeypatch.setenv("MASKWRIGHT_CACHE_GB", given)
         with pytest.raises(InputError, match=f"'{given}' is no size"):
-            remote.local_folder("memory://bucket/two")
+            Loader(in_windows("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
 
 
-def test_processes_that_ask_at_once_bring_a_store_once(store: TokenStore, cache: Path, tmp_path: Path) -> None:
+def test_the_next_window_is_there_before_its_rows_are_taken(
+    shards: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote.push(shards.location, "memory://bucket/shards")
+    loader = Loader(in_windows("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
+    order, split = loader.legs[0].order, loader.legs[0].rows.split
+    assert isinstance(order, WindowOrder) and isinstance(split, Split)
+    assert order.windows_at(order.size - 1)[1].tolist() == order.windows_at(order.size)[0].tolist()
+    loader.batches(0)
+    names = [shard["files"]["tokens"]["name"] for shard in shards.shards if shard["split"] == "train"]
+    wanted = {names[one] for one in order.windows_at(0)[1].tolist()}
+    ends = time.monotonic() + 20
+    while not wanted <= {path.name for path in cache.rglob("*.tokens.*")}:
+        assert time.monotonic() < ends, "the thread brings them"
+        time.sleep(0.01)
+    assert len([*cache.rglob("*.tokens.*")]) <= 4, "and no others"
+
+
+def test_damage_in_one_shard_is_named_when_it_is_read(shards: TokenStore) -> None:
+    remote.push(shards.location, "memory://bucket/shards")
+    there = fsspec.filesystem("memory")
+    name = next(path for path in there.find("/bucket/shards") if "train-00003.tokens." in path)
+    there.pipe_file(name, b"?" * there.size(name))
+    loader = Loader(in_windows("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
+    what = r"train-00003\.tokens\..*: is not what was written.*push the store again"
+    with pytest.raises(StoreError, match=what):
+        for step in range(loader.rows.plan.rows // loader.config.rows_per_step):
+            loader.batches(step)
+
+
+def test_two_processes_train_from_one_small_cache(
+    shards: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    code = (
+        "import sys, hashlib; from conftest import small_config; from maskwright.data.loader import Loader\n"
+        "from maskwright.data.store import TokenStore; config = small_config(sys.argv[1])\n"
+        "data = config.data.model_copy(update={'window_shards': 2})\n"
+        "loader = Loader(config.model_copy(update={'data': data}), TokenStore(sys.argv[1])); h = hashlib.sha256()\n"
+        "for step in range(loader.rows.plan.rows // loader.config.rows_per_step):\n"
+        "    for batch in loader.batches(step): h.update(batch.input_ids.tobytes())\n"
+        "print(h.hexdigest())"
+    )
+    small = sum(map(len, files(shards.tokenizer_folder).values())) + len(files(shards.location)["manifest.json"])
+    limit = small + int(0.8 * sum(shard["files"]["tokens"]["bytes"] for shard in shards.shards))
+    monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str(limit / 1e9))
+    places = [shards.location, *[f"file://{shards.location}"] * 2]
+    started = [subprocess.Popen([sys.executable, "-c", code, one], stdout=subprocess.PIPE, text=True) for one in places]
+    outputs = []
+    for process in started:
+        while process.poll() is None:
+            assert sum(size_of(path) for path in cache.rglob("*")) <= limit
+            time.sleep(0.01)
+        outputs.append(process.communicate()[0])
+    assert outputs[0] and outputs == outputs[:1] * 3
+
+
+def size_of(path: Path) -> int:
+    """0 for what is removed meanwhile, and for folders."""
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except FileNotFoundError:
+        return 0
+
+
+def test_what_is_mapped_is_never_removed(shards: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remote.push(shards.location, "memory://bucket/shards")
+    opened = TokenStore("memory://bucket/shards")
+    opened.verify()
+    one, other = opened.split("train"), TokenStore("memory://bucket/shards").split("train")
+    kept = one.ids(0)
+    monkeypatch.setattr(remote, "_room", lambda base: -1)  # never enough
+    first, second = [shard["files"]["tokens"]["name"] for shard in opened.shards if shard["split"] == "train"][:2]
+    (cache / opened.fingerprint[:32] / second).unlink()
+    with pytest.raises(remote.NoRoom, match="all that the cache holds is being read"):
+        other.ids(1)
+    left = [path.name for path in cache.rglob("*.tokens.*")]
+    assert left == [first]
+    assert (kept == shards.split("train").ids(0)).all()
+
+
+def test_processes_that_ask_at_once_bring_each_file_once(store: TokenStore, cache: Path) -> None:
     """file:// is the one address that several processes share here."""
     code = (
         "import sys; from maskwright.data import remote, store; bring = remote._fetch\n"
         "def fetch(*a): print('fetched', a[1]); bring(*a)\n"
-        "remote._fetch = fetch; print(store.TokenStore(sys.argv[1]).split('train').tokens)"
+        "remote._fetch = fetch; store.TokenStore(sys.argv[1]).verify()"
     )
     command = [sys.executable, "-c", code, f"file://{store.location}"]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    outputs = [process.communicate(timeout=60)[0].splitlines() for process in started]
-    assert [lines[-1] for lines in outputs] == [str(store.split("train").tokens)] * 3
-    assert sorted(map(len, outputs))[:2] == [1, 1], "two of them fetched nothing"
+    fetched = [line for process in started for line in process.communicate(timeout=60)[0].splitlines()]
+    assert [process.returncode for process in started] == [0] * 3
+    assert len(fetched) == len({*fetched}) == len([name for name in files(store.location) if name != "manifest.json"])
 
 
 @pytest.fixture
@@ -207,7 +299,7 @@ def test_cloud_storage_that_fails_now_and_then(gcs: FakeGcs, store: TokenStore, 
     remote.push(store.location, "gs://bucket/stores/one")
     gcs.failures = [429]
     opened = TokenStore("gs://bucket/stores/one")
-    assert opened.fingerprint == store.fingerprint
+    opened.verify()
     assert all(files(opened.folder)[name] == content for name, content in files(store.location).items() if "." in name)
     gcs.spoil = True  # what is uploaded loses its last byte
     with pytest.raises(MaskwrightError, match=r"arrived with [\d,]+ of [\d,]+ bytes"):

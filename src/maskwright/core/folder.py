@@ -112,6 +112,14 @@ class Folder:
             return []
         return sorted(os.path.basename(str(one["name"]).rstrip("/")) for one in found if one["type"] == "directory")
 
+    def sizes(self) -> dict[str, int]:
+        """Bytes of the files that lie in it by name, those of its folders not."""
+        try:
+            found = self._do("listed", "", self._files.ls, detail=True)
+        except ABSENT:
+            return {}
+        return {os.path.basename(str(one["name"])): int(one["size"]) for one in found if one["type"] == "file"}
+
     def glob(self, pattern: str) -> list[str]:
         """Paths of the files that match. Raises `InputError` if a bucket of Cloud Storage does not exist; other stores
         list nothing then."""
@@ -243,7 +251,8 @@ class _Local:
         if not detail:
             return os.listdir(path)
         with os.scandir(path) as found:
-            return [{"name": one.path, "type": "directory" if one.is_dir() else "file"} for one in found]
+            kinds = [(one, "directory" if one.is_dir() else "file") for one in found]
+            return [{"name": one.path, "type": kind, "size": one.stat().st_size} for one, kind in kinds]
 
     def info(self, path: str) -> dict[str, Any]:
         return {"size": os.path.getsize(path)}

@@ -101,7 +101,7 @@ class ArrowStore:
         file_idx = self._files_of(split)[shard_idx]
         return np.full(self._index.files[file_idx][split]["documents"], file_idx)
 
-    def verify(self) -> None:
+    def verify_at_start(self) -> None:
         """Nothing is left to do: making the index read every byte, and it is of the files' sizes and times."""
 
 

@@ -12,16 +12,18 @@ from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, StoreError
 from maskwright.core.masking import Masking
 from maskwright.core.phases import stage_at
+from maskwright.data.ahead import Ahead
 from maskwright.data.batch import Batch
 from maskwright.data.causal import is_causal, read_causally
 from maskwright.data.legs import Leg, make_legs
 from maskwright.data.masking import Masker, mask_rows, slots_per_row
 from maskwright.data.mixing import MixedOrder
 from maskwright.data.mixture import MixedRows, Mixture
-from maskwright.data.order import order
+from maskwright.data.order import WindowOrder, order
 from maskwright.data.packing import Packing
+from maskwright.data.remote import require_room
 from maskwright.data.rows import Rows, open_rows
-from maskwright.data.store import OpenedStore
+from maskwright.data.store import OpenedStore, TokenStore
 
 Int64 = NDArray[np.int64]
 VALIDATION_SEED, VALIDATION_MASKING = 20_190_726, Masking(kind="token", rate=0.15)
@@ -34,7 +36,16 @@ class Loader:
     def __init__(self, config: RunConfig, store: OpenedStore | Mixture) -> None:
         """Raises `StoreError` when the store cannot fill one global batch, or a source of a mixture not one row;
         `ConfigError` when the sources of a mixture give no more rows before the run ends."""
+        stores = store.stores if isinstance(store, Mixture) else (store,)
+        window = config.data.window_shards
+        needed = sum(one.at_once(window) for one in stores if isinstance(one, TokenStore))
+        require_room(needed, window is not None)
+        self._ahead = Ahead() if needed and window is not None else None
         self.legs = make_legs(config, store)
+        if window is not None:
+            for leg in self.legs:
+                for source in leg.rows.sources if isinstance(leg.rows, MixedRows) else [leg.rows]:
+                    source.split.most_mapped = 2 * window
         self.passes = store.passes
         self.config = config.resolved(self.legs[0].rows.plan.rows / store.passes)
         self.stages = self.config.stages
@@ -136,7 +147,10 @@ class Loader:
     def _rows(self, step: int, first: int, count: int) -> tuple[Int64, Int64]:
         """(epochs, rows) of `count` rows of update `step` from its row `first` on."""
         leg, stage = self._leg(step), stage_at(self.stages, step)
-        begin = stage.rows_before(step) - leg.first_row + first
+        begin = stage.rows_before(step) - leg.first_row
+        if self._ahead is not None and isinstance(leg.order, WindowOrder) and isinstance(leg.rows, Rows):
+            self._ahead.look(leg.rows.split, leg.order, begin)
+        begin += first
         return leg.order.at(begin + np.arange(count, dtype=np.int64))
 
     def row_numbers(self, step: int, virtual_worker: int) -> tuple[Int64, Int64]:

@@ -63,9 +63,9 @@ class Mixture:
         for store in self.stores:
             store.require_tokenizer(vocabulary, where)
 
-    def verify(self) -> None:
+    def verify_at_start(self) -> None:
         for store in self.stores:
-            store.verify()
+            store.verify_at_start()
 
     def origin(self, split: SplitName, document: int) -> str:
         """See `TokenStore.origin`. Documents are numbered through all stores."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from maskwright.data import bits
 
+Int64 = NDArray[np.int64]
 ROUNDS = 6
 ORDER_PURPOSE = 1
 ORDER_BLOCK = 8192
@@ -139,6 +140,14 @@ class WindowOrder:
                 here = of_epoch[window == one]
                 rows[here] = self._rows(epoch, one, index[here])
         return epochs, rows
+
+    def windows_at(self, seen: int) -> tuple[Int64, Int64]:
+        """(shards of the window that holds the run's row `seen`, those of the next window)"""
+        epoch, index = divmod(seen, self.size)
+        shards, before = self._windows(epoch)
+        window, size = int(np.searchsorted(before, index, side="right")) - 1, self.window_shards
+        this, following = shards[window * size :][:size], shards[(window + 1) * size :][:size]
+        return this, following if window + 2 < len(before) else self._windows(epoch + 1)[0][:size]
 
     def _rows(self, epoch: int, window: int, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """The rows at these places of an epoch, all of which are in the window."""

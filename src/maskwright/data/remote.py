@@ -1,12 +1,11 @@
 """Token stores in a bucket: pushed, pulled, and trained from through a cache on this machine.
 
-A run reads rows from all over its store from its first step on, since their order is one permutation. So a store is
-brought to this machine as a whole before it is read: file by file, several at once, each checked against the manifest
-before it gets its name. `manifest.json` is written last, here and there, so a store is whole or none.
+Opening such a store brings its manifest and tokenizer. Each other file comes when it is first read: it is checked
+against the manifest before it gets its name, and those that nobody maps make room for it, the oldest first.
 
-    $MASKWRIGHT_CACHE, or $XDG_CACHE_HOME/maskwright     MASKWRIGHT_CACHE_GB limits what lies there
-      stores/FINGERPRINT/                                a store, whole or on its way
-      stores/FINGERPRINT.lock                            held by who brings it, or by those who read it
+    $MASKWRIGHT_CACHE, or $XDG_CACHE_HOME/maskwright     MASKWRIGHT_CACHE_GB limits what lies in stores/
+      stores/FINGERPRINT/                                the files of a store that were read
+      stores/lock                                        held by the one process that brings a file
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ import json
 import os
 import shutil
 import tarfile
-import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Any, Self
+from contextlib import contextmanager
+from typing import Any, BinaryIO, Self, TypeVar
 
 from maskwright.core import storage
-from maskwright.core.console import human_bytes, progress, say
+from maskwright.core.console import human_bytes, progress
 from maskwright.core.errors import InputError, MaskwrightError, StoreError
 from maskwright.core.folder import TRIES, Folder
-from maskwright.data.manifest import checked, read_manifest
+from maskwright.data.manifest import checked, is_shard_name, read_manifest
 
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer"
 MOST_SMALL_FILES, SMALL_BYTES = 10_000, 4096
@@ -35,18 +34,21 @@ MOST_SMALL_FILES, SMALL_BYTES = 10_000, 4096
 NAMES = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 LONGEST_NAME_BYTES = 1 << 20
 """With all else that a header of a header may say."""
+PUSH = "push the store again"
 AT_ONCE = 4
 """Files on their way at the same time."""
 SHARE_OF_DISK = 0.9
 """Of the disk, what the cache may fill without MASKWRIGHT_CACHE_GB."""
-WAIT_SECONDS = 0.5
+T = TypeVar("T")
 Files = dict[str, dict[str, Any]]
 """The manifest's records by file name; empty for the tokenizer's files."""
 LOCK = "pull.lock"
 """In a folder that a store is pulled into, until all of it is there: what tells a pull that was stopped from files of
 something else."""
-_held: list[int] = []
-"""Descriptors of the locks of the stores that this process reads: until it ends, nobody evicts them."""
+
+
+class NoRoom(StoreError):
+    """The cache is full of what is mapped."""
 
 
 def push(store: str, to: str) -> None:
@@ -97,7 +99,7 @@ def pull(location: str, to: str) -> None:
         raise InputError("is not empty, and no pull was begun there", where=to, fix="choose another folder")
     lock = os.path.join(to, LOCK)
     with storage.new_folder(to), storage.locked(lock, remove=False):
-        _bring(there, manifest, to)
+        _bring(there, _files(manifest), to)
         os.unlink(lock)
 
 
@@ -107,29 +109,60 @@ def remote_manifest(location: str) -> dict[str, Any]:
     return _manifest(Folder(location, reach=True, tries=TRIES))
 
 
-def local_folder(location: str) -> str:
-    """The folder of this machine's cache that holds the store at the URL `location`; it is brought there first.
-    Several processes that ask at once wait for the one that brings it. Raises what `pull` raises, and `StoreError` if
-    the cache has not enough room."""
-    there = Folder(location, reach=True, tries=TRIES)
+class Cache:
+    """The files of the store at a URL, on this machine."""
+
+    def __init__(self, location: str) -> None:
+        """Raises `StoreError` where there is no store, or a file of it is missing or has another size."""
+        self._there = Folder(location, reach=True, tries=TRIES)
+        manifest = _manifest(self._there)
+        self._files, sizes = _files(manifest), self._there.sizes()
+        for name, record in self._files.items():
+            where = f"{self._there.location}/{name}"
+            if name not in sizes:
+                raise StoreError("is missing", where=where, fix=PUSH)
+            if sizes[name] != record["bytes"]:
+                what = f"has {sizes[name]:,} bytes, the manifest says {record['bytes']:,}"
+                raise StoreError(what, where=where, fix=PUSH)
+        self._base = storage.cache_folder("stores")
+        self.folder = os.path.join(self._base, manifest["fingerprint"][:32])
+        storage.make_folder(self._base)
+        with _alone(self._base):
+            if not os.path.exists(os.path.join(self.folder, MANIFEST)):
+                _bring(self._there, {}, self.folder)
+
+    def read(self, name: str, read: Callable[[BinaryIO], T]) -> T:
+        """What `read` makes of a file, which is brought first if it is not here. The file stays in the cache for as
+        long as it is open or mapped. Raises `NoRoom`, and `StoreError` for a damaged or missing file."""
+        path = os.path.join(self.folder, name)
+        while True:
+            try:
+                with open(path, "rb") as file:
+                    # A mapping keeps a duplicate of the descriptor, and with it this lock.
+                    fcntl.flock(file, fcntl.LOCK_SH)
+                    if os.fstat(file.fileno()).st_nlink:  # else removed before it was locked
+                        os.utime(path)
+                        return read(file)
+            except FileNotFoundError:
+                self._fetch(name, path)
+
+    def _fetch(self, name: str, path: str) -> None:
+        with _alone(self._base):
+            if not os.path.exists(path):
+                _make_room(self._base, self._files[name]["bytes"])
+                _fetch(self._there, name, path, self._files[name]["sha256"])
+
+
+def require_room(needed: int, in_windows: bool) -> None:
+    """Raises `StoreError` if the cache can never hold so many bytes."""
     base = storage.cache_folder("stores")
-    storage.make_folder(base)
-    manifest = _manifest(there)
-    folder = os.path.join(base, manifest["fingerprint"][:32])
-    lock = os.open(f"{folder}.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        _wait_for(lock, folder, lambda: os.path.exists(os.path.join(folder, MANIFEST)))
-        if not os.path.exists(os.path.join(folder, MANIFEST)):
-            _make_room(base, folder, _bytes(_files(manifest)) - _present(folder))
-            _bring(there, manifest, folder)
-            say(f"{location} is in {folder}")
-    except BaseException:
-        os.close(lock)
-        raise
-    fcntl.flock(lock, fcntl.LOCK_SH)
-    os.utime(f"{folder}.lock")
-    _held.append(lock)
-    return folder
+    if not needed:
+        return
+    room = _room(base) + sum(os.path.getsize(path) for path in _shard_files(base))
+    if needed > room:
+        what = f"a run needs {human_bytes(needed)} of it at once, and it has room for {human_bytes(max(room, 0))}"
+        fix = f"{'lower' if in_windows else 'set'} data.window_shards, raise MASKWRIGHT_CACHE_GB, or name a larger disk"
+        raise StoreError(what, where=base, fix=f"{fix} as MASKWRIGHT_CACHE")
 
 
 # ---- bringing a store ------------------------------------------------------------------------------------------------
@@ -148,13 +181,11 @@ def _manifest(there: Folder) -> dict[str, Any]:
     return checked(found, f"{there.location}/{MANIFEST}")
 
 
-def _bring(there: Folder, manifest: dict[str, Any], to: str) -> None:
-    """Files that are here already stay if they are what the manifest says. The caller holds the folder's lock."""
+def _bring(there: Folder, files: Files, to: str) -> None:
+    """These files, the tokenizer and the manifest. Those that are here already stay if they are what the manifest says.
+    The caller holds a lock."""
     storage.make_folder(os.path.join(to, TOKENIZER))
-    for root, _, names in os.walk(to):
-        for name in filter(storage.is_temporary, names):  # of a process that was killed
-            os.unlink(os.path.join(root, name))
-    files = _files(manifest)
+    _remove_temporary(to)
     tokenizer: Files = {f"{TOKENIZER}/{name}": {} for name in there.names(TOKENIZER)}
     if not tokenizer:
         raise StoreError("has no tokenizer/", where=there.location, fix="push it again")
@@ -169,6 +200,13 @@ def _bring(there: Folder, manifest: dict[str, Any], to: str) -> None:
         file.write(there.get(MANIFEST) or b"")
 
 
+def _remove_temporary(folder: str) -> None:
+    """What a process that was killed has left."""
+    for root, _, names in os.walk(folder):
+        for name in filter(storage.is_temporary, names):
+            os.unlink(os.path.join(root, name))
+
+
 def _fetch(there: Folder, name: str, path: str, sha256: str | None) -> None:
     partial = f"{path}.tmp-{os.getpid()}"
     try:
@@ -178,9 +216,9 @@ def _fetch(there: Folder, name: str, path: str, sha256: str | None) -> None:
                 os.replace(partial, path)
                 return
             what = "is not what was written (its sha256 differs)"
-        raise StoreError(what, where=f"{there.location}/{name}", fix="push the store again")
+        raise StoreError(what, where=f"{there.location}/{name}", fix=PUSH)
     except FileNotFoundError:
-        raise StoreError("is missing", where=f"{there.location}/{name}", fix="push the store again") from None
+        raise StoreError("is missing", where=f"{there.location}/{name}", fix=PUSH) from None
     finally:
         if os.path.exists(partial):
             os.unlink(partial)
@@ -218,42 +256,31 @@ def _size(there: Folder, name: str) -> int | None:
 # ---- the cache -------------------------------------------------------------------------------------------------------
 
 
-def _wait_for(lock: int, folder: str, whole: Callable[[], bool]) -> None:
-    """Until this process may bring the store, or another has brought it."""
-    told = False
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if whole():
-                return
-        if not told:
-            say(f"another process brings the store into {folder}")
-            told = True
-        time.sleep(WAIT_SECONDS)
+@contextmanager
+def _alone(base: str) -> Iterator[None]:
+    """One process and thread brings files at a time, so that the cache never holds more than its size."""
+    with open(os.path.join(base, "lock"), "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
-def _make_room(base: str, wanted: str, needed: int) -> None:
-    """Removes stores that nobody reads, the one that was used longest ago first. Raises `StoreError` if that is not
+def _make_room(base: str, needed: int) -> None:
+    """Removes files that nobody maps, the one that was opened longest ago first. Raises `NoRoom` if that is not
     enough."""
-    while (room := _room(base)) < needed:
-        for folder in _oldest_first(base, wanted):
-            lock = os.open(f"{folder}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    _remove_temporary(base)
+    room, oldest = _room(base), iter(sorted(_shard_files(base), key=os.path.getmtime))
+    while room < needed:
+        if (path := next(oldest, None)) is None:
+            what = f"needs {human_bytes(needed)} more, and all that the cache holds is being read"
+            fix = "raise MASKWRIGHT_CACHE_GB, name a larger disk as MASKWRIGHT_CACHE, or lower data.window_shards"
+            raise NoRoom(what, where=base, fix=fix)
+        with open(path, "r+b") as file:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 continue
-            else:
-                say(f"removing {folder} from the cache")
-                shutil.rmtree(folder)
-                break
-            finally:
-                os.close(lock)
-        else:
-            what = f"needs {human_bytes(needed)}, and the cache has room for {human_bytes(max(room, 0))}"
-            fix = "name a larger disk as MASKWRIGHT_CACHE, raise MASKWRIGHT_CACHE_GB, or prepare smaller stores"
-            raise StoreError(what, where=base, fix=fix)
+            os.unlink(path)
+        room = _room(base)
 
 
 def _room(base: str) -> int:
@@ -267,17 +294,15 @@ def _room(base: str) -> int:
         most = -1
     if most < 0:
         raise InputError(f"{limit!r} is no size", where="MASKWRIGHT_CACHE_GB", fix="give gigabytes, such as 200")
-    return min(free, most - sum(map(_present, _oldest_first(base, ""))))
+    return min(free, most - sum(os.path.getsize(path) for path in _all_files(base)))
 
 
-def _oldest_first(base: str, but: str) -> list[str]:
-    folders = [entry.path for entry in os.scandir(base) if entry.is_dir() and entry.path != but]
-    used = {path: os.path.getmtime(f"{path}.lock") for path in folders if os.path.exists(f"{path}.lock")}
-    return sorted(used, key=lambda path: used[path])
+def _all_files(base: str) -> list[str]:
+    return [os.path.join(root, name) for root, _, names in os.walk(base) for name in names]
 
 
-def _present(folder: str) -> int:
-    return sum(os.path.getsize(os.path.join(root, name)) for root, _, names in os.walk(folder) for name in names)
+def _shard_files(base: str) -> list[str]:
+    return [path for path in _all_files(base) if is_shard_name(os.path.basename(path))]
 
 
 # ---- archives --------------------------------------------------------------------------------------------------------

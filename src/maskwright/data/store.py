@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Literal, Protocol
+from typing import Any, BinaryIO, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from maskwright.core import storage
 from maskwright.core.console import progress, warn
 from maskwright.core.errors import StoreError
 from maskwright.data.manifest import COPY_AGAIN, Role, is_shard_name, read_manifest
-from maskwright.data.remote import local_folder
+from maskwright.data.remote import Cache, NoRoom
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
 LONG_SPAN_TOKENS = 128
@@ -41,6 +41,7 @@ FEW = 8
 """Special ids up to which comparing with each is faster than a table."""
 SplitName = Literal["train", "valid"]
 Int64 = NDArray[np.int64]
+T = TypeVar("T")
 
 
 def token_dtype(vocab_size: int) -> str:
@@ -105,16 +106,31 @@ class Split:
         self.documents = sum(shard.documents for shard in shards)
         self.tokens = sum(shard.tokens for shard in shards)
         self._mapped = OrderedDict[int, NDArray[Any]]()
+        self.most_mapped = MOST_MAPPED
 
     def ids(self, shard_idx: int) -> NDArray[Any]:
         """What is stored in a shard, memory-mapped."""
         if (found := self._mapped.get(shard_idx)) is None:
-            found = self._mapped[shard_idx] = self.shards[shard_idx].ids()
-            if len(self._mapped) > MOST_MAPPED:
+            while len(self._mapped) >= self.most_mapped:
                 self._mapped.popitem(last=False)
+            found = self._mapped[shard_idx] = self._map(shard_idx)
         else:
             self._mapped.move_to_end(shard_idx)
         return found
+
+    def keep_only(self, shard_idxs: set[int]) -> None:
+        """Lets go of the mappings of all other shards."""
+        for shard_idx in self._mapped.keys() - shard_idxs:
+            del self._mapped[shard_idx]
+
+    def _map(self, shard_idx: int) -> NDArray[Any]:
+        while True:
+            try:
+                return self.shards[shard_idx].ids()
+            except NoRoom:  # in the cache of a remote store, which keeps what is mapped
+                if not self._mapped:
+                    raise
+                self._mapped.popitem(last=False)
 
     def gather(
         self,
@@ -221,19 +237,20 @@ class TokenStore:
     """An opened store. Opening checks the manifest and each file's size; `verify` checks every byte."""
 
     def __init__(self, location: str, folder: str | None = None) -> None:
-        """`location`: a folder, or a URL, from which the store is brought into this machine's cache first. `folder`:
-        where the files are, of a store that was made of what lies at `location`.
+        """`location`: a folder, or a URL, from which its files are brought into this machine's cache as they are read.
+        `folder`: where the files are, of a store that was made of what lies at `location`.
 
         Raises `StoreError` if the folder is no finished store, has a newer format, or a file is cut or missing."""
         self.location = location
-        self.folder = folder or (local_folder(location) if storage.is_url(location) else location)
+        self._cache = Cache(location) if storage.is_url(location) and folder is None else None
+        self.folder = folder or (self._cache.folder if self._cache else location)
         """Where its files are on this machine."""
         self._fix = COPY_AGAIN if self.folder == location else f"delete {self.folder}: it is made again"
         self.manifest = read_manifest(self.folder)
         self.dtype: str = self.manifest["dtype"]
         self.shards: list[dict[str, Any]] = self.manifest["shards"]
         self.fingerprint: str = self.manifest["fingerprint"]
-        for path, record in self._files():
+        for path, record in self._files() if self._cache is None else ():  # a cache has looked at what lies there
             if not os.path.isfile(path):
                 raise StoreError("is missing", where=path, fix=self._fix)
             size = os.path.getsize(path)
@@ -246,6 +263,29 @@ class TokenStore:
 
     def _files(self) -> list[tuple[str, dict[str, Any]]]:
         return [(self._path(shard, role), record) for shard in self.shards for role, record in shard["files"].items()]
+
+    def _read(self, shard: dict[str, Any], role: str, read: Callable[[BinaryIO], T]) -> T:
+        """What `read` makes of a file, which a remote store brings first."""
+        if self._cache is not None:
+            return self._cache.read(shard["files"][role]["name"], read)
+        with storage.open_binary(self._path(shard, role)) as file:
+            return read(file)
+
+    def at_once(self, window_shards: int | None) -> int:
+        """Bytes of this machine's cache that a run reads at once; 0 for a store that lies on this machine."""
+        if self._cache is None:
+            return 0
+        train, valid = ([one for one in self.shards if one["split"] == side] for side in ("train", "valid"))
+        sizes = sorted((one["files"]["tokens"]["bytes"] for one in train), reverse=True)
+        several = window_shards is not None and window_shards < len(sizes)
+        others = [record["bytes"] for one in self.shards for role, record in one["files"].items() if role != "tokens"]
+        needed = sum(sizes[: 2 * window_shards] if several and window_shards else sizes)
+        return needed + sum(one["files"]["tokens"]["bytes"] for one in valid) + max(others, default=0)
+
+    def verify_at_start(self) -> None:
+        """`verify`, but not of a remote store, whose files are checked as they come: a run need not read them all."""
+        if self._cache is None:
+            self.verify()
 
     def unlisted(self) -> list[str]:
         """Shard files in the folder that the manifest does not name. They are never read."""
@@ -285,7 +325,7 @@ class TokenStore:
     def _map(self, shard: dict[str, Any]) -> NDArray[Any]:
         # A plain array, because slices of a memmap object take three times as long.
         dtype = np.dtype(self.dtype).newbyteorder("<")
-        return np.asarray(np.memmap(self._path(shard, "tokens"), dtype=dtype, mode="r"))
+        return self._read(shard, "tokens", lambda file: np.asarray(np.memmap(file, dtype=dtype, mode="r")))
 
     def _ends_of(self, shard: dict[str, Any], role: Role) -> Int64:
         """The ends are small and read in full whenever they are used, so every byte is checked each time."""
@@ -296,9 +336,7 @@ class TokenStore:
         return ends.astype(np.int64)
 
     def _numbers(self, shard: dict[str, Any], role: Role) -> NDArray[np.uint64]:
-        path = self._path(shard, role)
-        with storage.open_binary(path) as file:
-            content = file.read()
+        path, content = self._path(shard, role), self._read(shard, role, lambda file: file.read())
         if zlib.crc32(content) != shard["files"][role]["crc32"]:
             raise StoreError("is not what was written (its crc32 differs)", where=path, fix=self._fix)
         return np.frombuffer(content, "<u8")
@@ -307,7 +345,7 @@ class TokenStore:
         """`file:line` where a document of the split begins in the text that the store was made from."""
         for shard in (shard for shard in self.shards if shard["split"] == split):
             if document < shard["documents"]:
-                pairs = np.memmap(self._path(shard, "origins"), dtype="<u8", mode="r")
+                pairs = self._read(shard, "origins", lambda file: np.memmap(file, dtype="<u8", mode="r"))
                 source, line = (int(value) for value in pairs[2 * document : 2 * document + 2])
                 return f"{self.manifest['sources'][source]['location']}:{line}"
             document -= shard["documents"]
@@ -322,12 +360,14 @@ class TokenStore:
         """Reads every byte. Raises `StoreError` with the first file that is not what was written, or an id that is too
         large."""
         with progress("verify", sum(record["bytes"] for _, record in self._files()), "bytes") as bar:
-            for path, record in self._files():
-                found = storage.digest(path)
-                for name in ("sha256", "crc32"):
-                    if getattr(found, name) != record[name]:
-                        raise StoreError(f"is not what was written (its {name} differs)", where=path, fix=self._fix)
-                bar.advance(found.bytes)
+            for shard in self.shards:
+                for role, record in shard["files"].items():
+                    found = self._read(shard, role, lambda file: storage.digest(file.name))
+                    for name in ("sha256", "crc32"):
+                        if getattr(found, name) != record[name]:
+                            what = f"is not what was written (its {name} differs)"
+                            raise StoreError(what, where=self._path(shard, role), fix=self._fix)
+                    bar.advance(found.bytes)
         for shard in self.shards:
             self._require_ids(shard)
             for role in shard["files"]:

@@ -93,7 +93,7 @@ class Pretraining:
 
     def verify(self) -> None:
         for store in (self.store, *self.validation.values()):
-            store.verify()
+            store.verify_at_start()
 
     def starting_state(self) -> TrainState:
         """That of another run, read from `model.init_from`, or random. Raises `ModelError` or `CheckpointError`."""
