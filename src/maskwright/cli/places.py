@@ -87,9 +87,9 @@ def _run(location: str, address: str | None) -> Target:
 
         return jobs.Submitted(jobs.parse_id(location), address)
     if location.startswith("vertex:"):
-        from maskwright.cloud.vertex.jobs import Submitted
+        from maskwright.cloud.vertex.jobs import VertexJobTarget
 
-        return Submitted(location)
+        return VertexJobTarget(location)
     if location.endswith((".yaml", ".yml")):
         from maskwright.cloud.jobs.status import EnvironmentJobs
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from maskwright.cloud import machines
-from maskwright.cloud.vertex.jobs import SUBMISSION_LABEL, Jobs, follow_to_its_end
+from maskwright.cloud.vertex.jobs import SUBMISSION_LABEL, VertexJobs, follow_to_its_end
 from maskwright.core.config import RunConfig
 from maskwright.core.console import say
 from maskwright.core.errors import InputError
@@ -108,7 +108,7 @@ class Vertex(Place):
         folder, _, name = where.rpartition("/")
         if self.staging is not None and folder == self.staging.rstrip("/"):
             Folder(folder).put(name, text.encode())
-        job = Jobs(project, self.region).create(request)
+        job = VertexJobs(project, self.region).create(request)
         follow, end = commands_of(job.target)
         say(f"{job.target}: submitted; `{end}` ends it")
         tell(Submitted(True, f"{project}/{self.region}", command.run, job.target, follow, end))

@@ -46,7 +46,7 @@ GOOGLE, TPU_DEVICES = "0x1ae0", {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063
 """PCI vendor, and its TPUs from v3 to 7x."""
 
 
-class Hosts:
+class _JaxProcesses:
     """More than one process."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ def connect(engine: run.Engine) -> tuple[Platform, list[Any], Processes]:
         ) from None
     if engine.devices is not None or device == "cpu":
         devices = first_devices(devices, engine.devices or jax.process_count())
-    processes: Processes = Hosts() if jax.process_count() > 1 else Alone()
+    processes: Processes = _JaxProcesses() if jax.process_count() > 1 else Alone()
     return device, devices, processes
 
 
