@@ -26,7 +26,7 @@ from warm import Popen
 
 from maskwright import compare
 from maskwright.core import storage
-from maskwright.core.child import Finetuning
+from maskwright.core.child import FinetuneCommand
 from maskwright.core.errors import HealthError, InputError, JobError
 from maskwright.core.finetuning import FinetuneConfig, Task
 from maskwright.labels.dataset import Dataset
@@ -289,7 +289,7 @@ def test_tasks_that_cannot_be_judged_are_refused(model: str, task: Path, tmp_pat
 def test_last_finite_weights_that_are_not_finite_are_a_word(model: str, task: Path, tmp_path: Path) -> None:
     """Every run ends as its health check ends one, also that which only scores."""
 
-    def fails(commands: Sequence[Finetuning], at_once: int) -> Generator[tuple[int, int], None, None]:
+    def fails(commands: Sequence[FinetuneCommand], at_once: int) -> Generator[tuple[int, int], None, None]:
         assert at_once == 3
         for number, command in enumerate(commands):
             os.makedirs(command.run)

@@ -15,7 +15,7 @@ from maskwright.core import recipes
 from maskwright.core.config import build_config, read_config
 from maskwright.core.finetuning import build_finetune_config, read_finetune_config
 from maskwright.core.settings import flat, parse_yaml, put
-from maskwright.monitor.status import Report
+from maskwright.monitor.status import RunReport
 from maskwright.report import background, configuration, training
 from maskwright.report.document import Code, Drawing, Facts, Folded, Section, to_markdown
 from maskwright.report.run import Run
@@ -24,7 +24,7 @@ from maskwright.report.run import Run
 def recorded(name: str, metrics: list[dict[str, Any]], *, finetuning: bool = False, **more: Any) -> Run:
     """A run of which this is known."""
     record: dict[str, Any] = {"config": {}} | ({"task": {}} if finetuning else {})
-    look = Report(name, "done", "", "", 0.0, None, None)
+    look = RunReport(name, "done", "", "", 0.0, None, None)
     return replace(Run(name, look, record, {}, {}, metrics, [], {}, None, {}), **more)
 
 

@@ -126,7 +126,7 @@ def pretrain(
     end_with_parent()
     set_ = all_overrides(set_, simulated_gpus, b_size, datapath)
     resolved = read_config(config, set_)
-    machines = local.Machines(processes, num_nodes, gpus_per_node, node_rank, rendezvous)
+    machines = local.LaunchOptions(processes, num_nodes, gpus_per_node, node_rank, rendezvous)
     command = Training(
         *(config, run, tuple(set_), stop_after_hours, stop_after_steps, profile_steps),
         begin_from=begin_from,
@@ -201,7 +201,7 @@ def finetune(
 
     end_with_parent()
     resolved = read_finetune_config(config, set_)
-    machines = local.Machines(processes, num_nodes, gpus_per_node, node_rank, rendezvous)
+    machines = local.LaunchOptions(processes, num_nodes, gpus_per_node, node_rank, rendezvous)
     command = Training(
         config, run, tuple(set_ or ()), stop_after_hours, stop_after_steps, profile_steps, verb="finetune"
     )

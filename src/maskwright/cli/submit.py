@@ -21,7 +21,7 @@ from maskwright.core.console import answer
 from maskwright.core.errors import InputError
 from maskwright.launch import target
 from maskwright.launch.side_by_side import Cluster
-from maskwright.launch.target import Place, Submitted, Training
+from maskwright.launch.target import Place, Submission, Training
 
 REQUIRED = inspect.Parameter.empty
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and start nothing.")]
@@ -77,7 +77,7 @@ def _function(name: str, kind: type[Place]) -> Any:
             return target.submit(where, training, dry_run=dry_run)
         stdout = sys.stdout
 
-        def tell(found: Submitted) -> None:
+        def tell(found: Submission) -> None:
             answer(as_document({"place": name, **asdict(found)}), stdout)
 
         with redirect_stdout(sys.stderr):  # where a job that is followed shows its lines

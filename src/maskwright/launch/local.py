@@ -39,7 +39,7 @@ from maskwright.core.parent import (
 )
 from maskwright.core.secrets import redact
 from maskwright.launch.attempts import Stop, run
-from maskwright.launch.group import Group, Machines, choose
+from maskwright.launch.group import LaunchOptions, WorkerGroup, choose
 from maskwright.launch.outcome import End
 from maskwright.launch.ray import gang as ray_gang
 from maskwright.launch.target import Training
@@ -82,7 +82,7 @@ class _RankProcess:
 class _LocalAttempt:
     """All processes of this machine, from their start to their end. Call `turn` until `over`."""
 
-    def __init__(self, command: Training, group: Group, run: str, grace_seconds: float) -> None:
+    def __init__(self, command: Training, group: WorkerGroup, run: str, grace_seconds: float) -> None:
         self._grace_seconds, self._failed_at, self.size = grace_seconds, 0.0, group.processes
         self._run, self._looked, self._since, self._hangs = run, time.monotonic(), 0.0, -1
         self._shown: set[str] = set()
@@ -106,7 +106,7 @@ class _LocalAttempt:
                 listener.close()
 
     def _start(
-        self, words: list[str], group: Group, number: int, port: int, listener: socket.socket | None
+        self, words: list[str], group: WorkerGroup, number: int, port: int, listener: socket.socket | None
     ) -> _RankProcess:
         variables = {**os.environ, **group.variables(number, port), PARENT: str(os.getpid())}
         variables[REASON_FILE] = os.path.join(self._reasons.name, variables["RANK"])
@@ -220,7 +220,7 @@ def _what_is_left(command: Training, seconds: float, steps: int) -> Training:
     )
 
 
-def supervise(command: Training, group: Group, grace_seconds: float) -> None:
+def supervise(command: Training, group: WorkerGroup, grace_seconds: float) -> None:
     """Runs the command in each process until the run is done. Raises `StoppedEarly` (75) when it can be continued,
     `JobError` with the code of the process that failed first."""
     directory, began, clock = RunDirectory(command.run), time.time(), time.monotonic()
@@ -261,7 +261,7 @@ def supervise(command: Training, group: Group, grace_seconds: float) -> None:
 
 
 def train_elsewhere(
-    command: Training, config: RunConfig | FinetuneConfig, machines: Machines, *, dry_run: bool = False
+    command: Training, config: RunConfig | FinetuneConfig, machines: LaunchOptions, *, dry_run: bool = False
 ) -> bool:
     """Trains as the gang of a Ray job whose driver this is, or in processes of this machine. False where neither is
     needed: then the caller computes by itself. `dry_run` only checks what was asked for."""

@@ -36,7 +36,7 @@ TELLS = {
 class Run:
     name: str
     """Short, and another one for each run of a page."""
-    look: status.Report
+    look: status.RunReport
     record: dict[str, Any]
     """`config.resolved.json`."""
     environment: dict[str, Any]
@@ -224,7 +224,7 @@ def _has_logged(found: Status | None, record: dict[str, Any]) -> bool:
     return found is not None and isinstance(every, int) and found.step - found.began >= every
 
 
-def _saved(read_from: _Records, look: status.Report) -> dict[str, Any]:
+def _saved(read_from: _Records, look: status.RunReport) -> dict[str, Any]:
     if look.checkpoint is None:
         return {}
     step = look.checkpoint.step

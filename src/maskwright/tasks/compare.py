@@ -18,7 +18,7 @@ from numbers import Integral
 from typing import Any, cast
 
 from maskwright.core import storage
-from maskwright.core.child import Finetuning, SideBySide, last_words
+from maskwright.core.child import FinetuneCommand, SideBySide, last_words
 from maskwright.core.config import OF_ONE_RUN
 from maskwright.core.console import note, progress, say, warn
 from maskwright.core.errors import ConfigError, HealthError, InputError, JobError, StoppedEarly
@@ -204,12 +204,12 @@ class FineTuning:
         status = self.directory.read_status()
         return status.message if status and status.exit == HealthError.exit_code else ""
 
-    def command(self, overrides: Sequence[str]) -> Finetuning:
+    def command(self, overrides: Sequence[str]) -> FinetuneCommand:
         alone = [f"{key}={json.dumps(value)}" for key, value in OF_ONE_RUN.items()]
         keys = [*alone, "checkpoint.keep=1", *overrides, *self.start.keys(self.number)]
         keys += [f"optimizer.learning_rate={self.rate!r}", f"seed={self.seed}", *self.more]
         keys += ["data.test=null"] if self.search else []
-        return Finetuning(self.task.location, self.folder, tuple(keys), self.log, self.results)
+        return FinetuneCommand(self.task.location, self.folder, tuple(keys), self.log, self.results)
 
 
 # ---- what is compared ------------------------------------------------------------------------------------------------

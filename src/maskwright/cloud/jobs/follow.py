@@ -18,7 +18,18 @@ from maskwright.core.errors import InputError, JobError, MaskwrightError, Stoppe
 from maskwright.core.folder import Folder
 from maskwright.launch import target
 from maskwright.launch.bucket import queue
-from maskwright.launch.target import Env, JobSpec, Option, Restarts, Setup, Submitted, Tell, Training, commands_of, show
+from maskwright.launch.target import (
+    Env,
+    JobSpec,
+    Option,
+    Restarts,
+    Setup,
+    Submission,
+    Tell,
+    Training,
+    commands_of,
+    show,
+)
 
 POLL_SECONDS = 10.0
 """Between two looks at the hosts; a budget can be exceeded by what they cost in so long."""
@@ -55,7 +66,7 @@ class OnEnvironment(target.Place):
         prepared = jobs.prepare(place, command)
         spec = JobSpec(prepared.command, self.env, ".", self.setup, self.restarts, prepared.grace_seconds)
         if dry_run:
-            tell(Submitted(False, place.location, prepared.command.run, shown=spec.to_json()))
+            tell(Submission(False, place.location, prepared.command.run, shown=spec.to_json()))
             return
         limits = make_limits(self.max_cost, command.stop_after_hours, self.down_when_done)
         pool = GoogleHosts(place.location, place.kind, self.prices)
@@ -100,7 +111,7 @@ def submit(
 
     submission = queue.put_spec(folder, spec, first)
     follow_it, end = commands_of(place.location)
-    tell(Submitted(True, place.jobs, prepared.command.run, place.location, follow_it, end))
+    tell(Submission(True, place.jobs, prepared.command.run, place.location, follow_it, end))
     watcher = Watcher(folder, pool, known=limits)
     if detach:
         watcher.turn()  # hosts that stopped themselves, or are not there yet, would never see the job

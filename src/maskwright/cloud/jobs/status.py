@@ -11,7 +11,7 @@ from maskwright.cloud.jobs.spec import JobHosts
 from maskwright.cloud.jobs.watcher import HISTORY
 from maskwright.core.console import Show, human_seconds, say
 from maskwright.core.errors import InputError, StoppedEarly
-from maskwright.launch.bucket.place import Bucket, JobReport, look
+from maskwright.launch.bucket.place import BucketPlace, JobReport, look
 from maskwright.launch.bucket.queue import put_result, read_spec
 
 
@@ -71,7 +71,7 @@ class EnvironmentJobs:
     def stop(self, *, checkpoint: bool = False, wait_seconds: float = 0.0) -> str:
         return self._chosen().stop()
 
-    def _chosen(self) -> Bucket:
+    def _chosen(self) -> BucketPlace:
         """The slice or group with a job. Of two, the one whose job goes on."""
         found = [place for place in places(self.location) if read_spec(place.folder) is not None]
         if len(found) > 1:
@@ -82,7 +82,7 @@ class EnvironmentJobs:
         if not found:
             fix = f"maskwright submit env {self.location} CONFIG --run NAME"
             raise InputError("nothing was submitted yet", where=self.location, fix=fix)
-        return Bucket(f"{found[0].jobs}/job.json")
+        return BucketPlace(f"{found[0].jobs}/job.json")
 
 
 def places(location: str) -> list[JobHosts]:

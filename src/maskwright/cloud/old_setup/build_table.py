@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from maskwright.core.child import Steps, require
+from maskwright.core.child import CommandSequence, require
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, MaskwrightError
 
@@ -134,7 +134,7 @@ def _without_group(action: str, command: str, parts: Collection[str]) -> tuple[s
     return command, "there is no group: the slice's own hosts run the code, so _MIG=true is about them"
 
 
-def run(listed: Sequence[Sequence[str]], steps: Steps) -> None:
+def run(listed: Sequence[Sequence[str]], steps: CommandSequence) -> None:
     """Runs one `maskwright env` after another. At the first that fails, raises `StoppedEarly`, or `JobError` with its
     exit code."""
     for number, words in enumerate(listed):

@@ -27,7 +27,7 @@ from maskwright.core.hub import is_hub
 from maskwright.core.secrets import SECRET_VARIABLE, redact
 from maskwright.core.storage import is_url
 from maskwright.launch import cluster
-from maskwright.launch.target import Env, Option, Place, Submitted, Tell, Training, commands_of, show, values_of
+from maskwright.launch.target import Env, Option, Place, Submission, Tell, Training, commands_of, show, values_of
 
 BUCKETS, NFS, SCRATCH = "/gcs", "/mnt/nfs", "/tmp"
 """Folders in a container: all buckets that the job's account may read (Cloud Storage FUSE), NFS mounts, and its own
@@ -103,7 +103,7 @@ class Vertex(Place):
         request, where, text = body(self, command, uuid.uuid4().hex)
         if dry_run:
             text = json.dumps(request, indent=2, ensure_ascii=False)
-            tell(Submitted(False, f"{project}/{self.region}", command.run, shown=text))
+            tell(Submission(False, f"{project}/{self.region}", command.run, shown=text))
             return
         folder, _, name = where.rpartition("/")
         if self.staging is not None and folder == self.staging.rstrip("/"):
@@ -111,7 +111,7 @@ class Vertex(Place):
         job = VertexJobs(project, self.region).create(request)
         follow, end = commands_of(job.target)
         say(f"{job.target}: submitted; `{end}` ends it")
-        tell(Submitted(True, f"{project}/{self.region}", command.run, job.target, follow, end))
+        tell(Submission(True, f"{project}/{self.region}", command.run, job.target, follow, end))
         follow_to_its_end(job)
 
     @property

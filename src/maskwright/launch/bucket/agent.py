@@ -37,7 +37,7 @@ from maskwright.launch.bucket.queue import (
 from maskwright.launch.bucket.slots import Slot, Slots
 from maskwright.launch.cluster import PORT
 from maskwright.launch.outcome import End, conclude
-from maskwright.launch.ssh.host import Attempt
+from maskwright.launch.ssh.host import ShellAttempt
 from maskwright.launch.target import JobSpec, node_words
 
 IMAGE = "MASKWRIGHT_IMAGE"
@@ -108,7 +108,7 @@ class Agent:
         self._waits: tuple[int, float] = (0, 0.0)
         """For the hosts of which submission it waits, and since when."""
         self._leader = Leader(folder, num_hosts, poll_seconds) if index == 0 else None
-        self._attempt: Attempt | None = None
+        self._attempt: ShellAttempt | None = None
         self._place = ""
         self._log: deque[bytes] = deque()
         self._log_bytes = 0
@@ -232,7 +232,7 @@ class Agent:
             return
         say(f"{place}: {spec.command}")
         home = shlex.quote(os.path.expanduser("~"))  # a start-up script may have no HOME
-        self._attempt = Attempt(
+        self._attempt = ShellAttempt(
             spec,
             [self.index],
             lambda _, command: ["sh", "-c", f"export HOME={home} && cd && {command}"],

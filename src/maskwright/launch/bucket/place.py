@@ -29,7 +29,7 @@ from maskwright.launch.target import (
     Place,
     Restarts,
     Setup,
-    Submitted,
+    Submission,
     Tell,
     Training,
     Workdir,
@@ -42,7 +42,7 @@ BEAT = re.compile(r"host-(\d+)\.json")
 
 
 @dataclass(frozen=True)
-class Bucket(Place):
+class BucketPlace(Place):
     spec: Annotated[str, Option("Location of the job that the agents wait for: a job.json.", "URL", argument=True)]
     env: Env = ()
     workdir: Workdir = "maskwright"
@@ -57,10 +57,10 @@ class Bucket(Place):
         folder = queue.spec_folder(self.spec)
         job = JobSpec(command, self.env, self.workdir, self.setup, self.restarts, self.grace_seconds)
         if dry_run:
-            tell(Submitted(False, self.spec, command.run, shown=job.to_json()))
+            tell(Submission(False, self.spec, command.run, shown=job.to_json()))
             return
         submission = queue.put_spec(folder, job)
-        tell(Submitted(True, self.spec, command.run, self.spec, *commands_of(self.spec)))
+        tell(Submission(True, self.spec, command.run, self.spec, *commands_of(self.spec)))
         queue.follow(folder, submission, POLL_SECONDS)
 
     def status(self) -> JobReport:

@@ -11,7 +11,7 @@ import yaml
 from maskwright.core.errors import InputError
 from maskwright.core.recipes import find_config
 from maskwright.launch import cluster
-from maskwright.launch.target import Env, JobName, Option, Place, Restarts, Setup, Submitted, Tell, Training, show
+from maskwright.launch.target import Env, JobName, Option, Place, Restarts, Setup, Submission, Tell, Training, show
 
 CONFIG = "~/maskwright-run.yaml"
 
@@ -36,7 +36,7 @@ class SkyPilot(Place):
     def submit(self, command: Training, *, dry_run: bool = True, tell: Tell = show) -> None:
         """Shows the task, and submits nothing."""
         task = yaml.safe_dump(self.task(command), sort_keys=False, allow_unicode=True, width=1000)
-        tell(Submitted(False, "sky jobs launch", command.run, shown=task))
+        tell(Submission(False, "sky jobs launch", command.run, shown=task))
 
     def task(self, command: Training) -> dict[str, Any]:
         """Raises `InputError` where the run would be lost with its machines."""

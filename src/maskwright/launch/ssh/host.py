@@ -85,7 +85,7 @@ class _HostProcess:
             os.killpg(self.process.pid, signal.SIGKILL)
 
 
-class Attempt:
+class ShellAttempt:
     """Starts `spec` on all hosts: `argv(index, command)` are the words that run the shell line `command` there. It
     begins nowhere before each host is ready. Call `turn` until `over`; `ends` come in the order of time."""
 

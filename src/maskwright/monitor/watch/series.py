@@ -62,7 +62,7 @@ def buckets(
     return found
 
 
-class Series:
+class RunCurves:
     """The curves of one run. Its methods may be called by several threads."""
 
     def __init__(self, folder: Folder, name: str = METRICS, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -118,14 +118,14 @@ class Shelf:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._series: dict[tuple[str, str], Series] = {}
+        self._series: dict[tuple[str, str], RunCurves] = {}
         self._lock = threading.Lock()
 
-    def series(self, id_: str, folder: Folder, name: str = METRICS) -> Series:
+    def series(self, id_: str, folder: Folder, name: str = METRICS) -> RunCurves:
         with self._lock:
             old = self._clock() - KEPT_SECONDS
             asked = id_, name
             self._series = {key: one for key, one in self._series.items() if one.asked >= old or key == asked}
             if asked not in self._series:
-                self._series[asked] = Series(folder, name, clock=self._clock)
+                self._series[asked] = RunCurves(folder, name, clock=self._clock)
             return self._series[asked]
