@@ -68,7 +68,7 @@ def test_packed_copies_equal_one_copy_a_row(
     monkeypatch.setattr(task, "BATCH_TOKENS", 256)
     model = random_model(tokenizer, architecture)
     ids = texts(model.vocabulary)
-    copies = task.Copies.of(ids, LENGTHS, model.vocabulary)
+    copies = task.MaskedCopies.of(ids, LENGTHS, model.vocabulary)
     batches = list(copies.batches())
     assert len(batches) > 5 and len({(batch.input_ids.shape, batch.labels.shape) for batch in batches}) == 1
     assert sum(batch.text_tokens for batch in batches) == copies.positions == (LENGTHS * (LENGTHS + 2)).sum()
@@ -94,7 +94,7 @@ def test_jax_gives_the_same_on_several_devices_and_in_parts(tokenizer: str, monk
     monkeypatch.setattr(task, "BATCH_TOKENS", 256)
     model = random_model(tokenizer, "modernbert")
     ids, words = texts(model.vocabulary), model.vocabulary
-    batches = list(task.Copies.of(ids, LENGTHS, words).batches())
+    batches = list(task.MaskedCopies.of(ids, LENGTHS, words).batches())
     expected, likeliest = task.open_scorer(model, Engine(device="cpu", threads=1)).log_probs(batches)
     assert len(batches) % 3 and 0 < np.count_nonzero(likeliest) < len(likeliest)
     scorer = task.open_scorer(model, Engine(kind="jax", device="cpu", devices=3))
@@ -103,4 +103,4 @@ def test_jax_gives_the_same_on_several_devices_and_in_parts(tokenizer: str, monk
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
         np.testing.assert_array_equal(correct, likeliest)
     whole = task.score_texts(scorer, words, ids, LENGTHS).log_probs  # fewer batches than devices at the end
-    np.testing.assert_allclose(whole[task.Copies.of(ids, LENGTHS, words).order], expected, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(whole[task.MaskedCopies.of(ids, LENGTHS, words).order], expected, rtol=0, atol=1e-4)

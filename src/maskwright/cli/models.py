@@ -245,14 +245,14 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Measure held-out loss, minimal pairs or the perplexity of a text; of a fine-tuned model, every metric."""
-    from maskwright.tasks.measure import Asked, measure, require_one
+    from maskwright.tasks.measure import EvaluationRequest, measure, require_one
     from maskwright.tasks.models import load_model
 
     def spelt(name: str) -> str:
         return {"examples": "--input", "page": "--to"}.get(name, f"--{name.replace('_', '-')}")
 
     columns = tuple(text_column or ()), text_pair, tuple(label or ())
-    asked = Asked(store, blimp, text, source, share, max_rows, seq_len, layout, *columns, to)
+    asked = EvaluationRequest(store, blimp, text, source, share, max_rows, seq_len, layout, *columns, to)
     require_one(asked, spelt)
     result = measure(
         load_model(model),

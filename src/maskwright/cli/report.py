@@ -45,7 +45,7 @@ def report(
 
     from maskwright.core import output
     from maskwright.core.console import say, warn
-    from maskwright.report.page import Asked, write
+    from maskwright.report.page import ComputedBlocks, write
     from maskwright.report.run import read_all
 
     output.require_ending(to, (".html", ".md"), f"--to {to}")
@@ -55,7 +55,7 @@ def report(
     runs = read_all(run)
     for line in (line for one in runs for line in one.damaged):
         warn(line)
-    asked = Asked({}, {})
+    asked = ComputedBlocks({}, {})
     if fill or evaluate:
         from maskwright.tasks.report import guesses, in_parts
 

@@ -18,11 +18,11 @@ from maskwright.run.directory import RunDirectory
 from maskwright.tasks.compare import (
     MAKE_AGAIN,
     RANDOM,
-    Arm,
+    ArmTraining,
     Budget,
     Chosen,
-    Comparison,
-    FineTuning,
+    ComparedRun,
+    ComparisonPlan,
     LabelledTask,
     Start,
     make_all,
@@ -37,7 +37,7 @@ from maskwright.tasks.compare import (
 from maskwright.tasks.models import RESULTS, fetched
 from maskwright.verdict import results as verdict
 from maskwright.verdict import wording
-from maskwright.verdict.judge import Report, judge
+from maskwright.verdict.judge import VerdictReport, judge
 from maskwright.verdict.markdown import write_markdown
 from maskwright.verdict.page import write_page
 
@@ -53,14 +53,14 @@ def compare(
     budget: Budget,
     overrides: Sequence[str] = (),
     side_by_side: SideBySide = run_side_by_side,
-) -> tuple[verdict.Results, Report]:
+) -> tuple[verdict.Results, VerdictReport]:
     """Makes or continues the comparison in `folder`, and writes `results.json`, `verdict.html` and `verdict.md` there.
 
     Raises kinds of `InputError` (2) before the first run, `JobError` for a run that failed, `StoppedEarly` (75).
     """
     starts = read_starts(models, base)
     tasks = read_tasks(on, starts, overrides, budget)
-    comparison = Comparison(os.path.abspath(folder), starts, tasks, budget, tuple(overrides))
+    comparison = ComparisonPlan(os.path.abspath(folder), starts, tasks, budget, tuple(overrides))
     storage.make_folder(comparison.folder)
     with storage.locked(os.path.join(comparison.folder, "lock"), remove=True):
         open_folder(comparison)
@@ -73,7 +73,7 @@ def compare(
     return found, report
 
 
-def in_words(found: verdict.Results, report: Report, folder: str) -> str:
+def in_words(found: verdict.Results, report: VerdictReport, folder: str) -> str:
     lines = []
     for one in report.comparisons:
         lines += [wording.headline(one), f"  {wording.explanation(one, found, report)}"]
@@ -84,11 +84,11 @@ def in_words(found: verdict.Results, report: Report, folder: str) -> str:
 # ---- results ---------------------------------------------------------------------------------------------------------
 
 
-def results_of(comparison: Comparison, chosen: Chosen, runs: Sequence[FineTuning]) -> verdict.Results:
+def results_of(comparison: ComparisonPlan, chosen: Chosen, runs: Sequence[ComparedRun]) -> verdict.Results:
     names = {start.name: pretraining_names(start) for start in comparison.starts}
     tried = searches(comparison)
     found_searches = tuple(
-        verdict.Search(
+        verdict.LearningRateSearch(
             start.name,
             task.name,
             tuple((run.rate, validation_score(run)) for run in tried if (run.task, run.start) == (task, start)),
@@ -115,7 +115,7 @@ def pretraining_names(start: Start) -> tuple[str, ...]:
     return short if len(set(short)) == len(short) else start.locations
 
 
-def _arm(comparison: Comparison, start: Start, names: tuple[str, ...]) -> verdict.Arm:
+def _arm(comparison: ComparisonPlan, start: Start, names: tuple[str, ...]) -> verdict.Arm:
     base = comparison.tasks[0].starts[start.name][0]
     step = f", step {base['step']:,}" if base["step"] else ""
     place = f"{base['location']} ({base['class']}{step})"
@@ -143,21 +143,21 @@ def cost(location: str) -> tuple[float | None, int | None]:
     return seconds, sum(spent)
 
 
-def verdict_task(task: LabelledTask) -> verdict.Task:
+def verdict_task(task: LabelledTask) -> verdict.ComparedTask:
     own, labels, examples = task.config.task, task.dataset.labels, task.dataset.test
     sizes = (len(examples), len(task.dataset.train), len(task.dataset.validation))
     if own.kind == "question_answering":
-        return verdict.Task(task.name, "scores", "mean", (), (), *sizes)
+        return verdict.ComparedTask(task.name, "scores", "mean", (), (), *sizes)
     gold = truth(own, labels, examples)
     if own.kind != "token_classification":
-        return verdict.Task(task.name, KINDS[own.kind], cast(Any, task.metric), labels, gold, *sizes)
+        return verdict.ComparedTask(task.name, KINDS[own.kind], cast(Any, task.metric), labels, gold, *sizes)
     if task.metric != "f1":
-        return verdict.Task(task.name, "tokens", cast(Any, task.metric), labels, gold, *sizes)
+        return verdict.ComparedTask(task.name, "tokens", cast(Any, task.metric), labels, gold, *sizes)
     kinds = span_kinds(labels)
-    return verdict.Task(task.name, "spans", "f1_micro", kinds, spans_of(labels, kinds, gold), *sizes)
+    return verdict.ComparedTask(task.name, "spans", "f1_micro", kinds, spans_of(labels, kinds, gold), *sizes)
 
 
-def outcomes(task: LabelledTask, run: FineTuning) -> Outcomes:
+def outcomes(task: LabelledTask, run: ComparedRun) -> Outcomes:
     """A run's predictions for the test examples, in the form of the verdict's kind of task."""
     name = "predictions-test.json"
     where, found = run.read(name, "where", "outcomes")
@@ -173,7 +173,7 @@ def outcomes(task: LabelledTask, run: FineTuning) -> Outcomes:
     return given
 
 
-def _run(run: FineTuning, pretraining_run: str) -> verdict.Run:
+def _run(run: ComparedRun, pretraining_run: str) -> verdict.ScoredRun:
     lines = [line for line in run.directory.read_metrics() if "loss" in line]
     losses = [line["loss"] for line in lines]
     fault, ended = "", run
@@ -181,7 +181,7 @@ def _run(run: FineTuning, pretraining_run: str) -> verdict.Run:
         fault = f"its health check stopped it, and its last finite weights are scored: {run.fault}"
         ended = with_last_finite_weights(run)
     (score,) = ended.read(RESULTS, f"test.{run.task.metric}")
-    return verdict.Run(
+    return verdict.ScoredRun(
         run.start.name,
         pretraining_run,
         run.task.name,
@@ -195,7 +195,7 @@ def _run(run: FineTuning, pretraining_run: str) -> verdict.Run:
     )
 
 
-def _protocol(comparison: Comparison) -> verdict.Protocol:
+def _protocol(comparison: ComparisonPlan) -> verdict.Protocol:
     budget = comparison.budget
     budgets, validation = [], []
     for task in comparison.tasks:
@@ -223,7 +223,7 @@ def _steps(task: LabelledTask) -> str:
     examples = task.config.batch.examples
     asks = task.config.task.kind == "question_answering"
 
-    def of(arm: Arm) -> str:
+    def of(arm: ArmTraining) -> str:
         epochs = f" ({arm.steps * examples / len(task.dataset.train):.3g} epochs)"
         what = "windows" if asks else "examples"
         return f"{arm.steps:,} steps of {examples} {what}{'' if asks else epochs}, rows up to {arm.max_seq_len} tokens"

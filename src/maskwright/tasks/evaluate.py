@@ -29,7 +29,7 @@ Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Part:
+class TokenGroup:
     """Some of the masked tokens."""
 
     name: str
@@ -54,9 +54,9 @@ class Evaluation:
     unigram_accuracy: float
     unigram_of: SplitName
     """The text whose frequencies the unigram baseline takes, and `by_frequency`."""
-    by_frequency: list[Part]
+    by_frequency: list[TokenGroup]
     """By how often the token is in that text, in powers of ten."""
-    by_source: list[Part]
+    by_source: list[TokenGroup]
     """By the file that the store was made from, the largest part first."""
 
     def report(self) -> str:
@@ -103,7 +103,7 @@ class Evaluations:
         )
 
 
-def _table(title: str, parts: list[Part]) -> list[str]:
+def _table(title: str, parts: list[TokenGroup]) -> list[str]:
     width = max(len(title), *(len(part.name) for part in parts)) + 2
     return [
         f"{title:{width}}{'tokens':>8}{'loss':>10}{'accuracy':>10}",
@@ -211,10 +211,12 @@ def _sources(store: Judged, batches: list[Batch], seq_len: int, packing: Packing
     return found
 
 
-def _parts(number: Int64, names: list[str], losses: NDArray[np.float32], correct: NDArray[np.bool_]) -> list[Part]:
+def _parts(
+    number: Int64, names: list[str], losses: NDArray[np.float32], correct: NDArray[np.bool_]
+) -> list[TokenGroup]:
     """A part for each number that occurs, in rising order."""
     return [
-        Part(names[one], int(here.sum()), float(losses[here].mean(dtype=np.float64)), float(correct[here].mean()))
+        TokenGroup(names[one], int(here.sum()), float(losses[here].mean(dtype=np.float64)), float(correct[here].mean()))
         for one in np.unique(number).tolist()
         for here in [number == one]
     ]

@@ -26,7 +26,7 @@ SHORTEST = 8
 
 
 @dataclass(frozen=True)
-class Asked:
+class EvaluationRequest:
     """At most one of the first four; when None is, what the model's run holds out."""
 
     store: str | None = None
@@ -59,7 +59,7 @@ USES = {
 """Which of the other options each measurement takes."""
 
 
-def require_one(asked: Asked, spelt: Callable[[str], str] = str) -> None:
+def require_one(asked: EvaluationRequest, spelt: Callable[[str], str] = str) -> None:
     """Raises `InputError` if more than one measurement is asked for. `spelt`: how the user writes an option."""
     if sum(getattr(asked, one) is not None for one in USES) > 1:
         *names, last = map(spelt, USES)
@@ -68,7 +68,7 @@ def require_one(asked: Asked, spelt: Callable[[str], str] = str) -> None:
 
 def measure(
     model: TrainedModel,
-    asked: Asked,
+    asked: EvaluationRequest,
     *,
     device: str = "auto",
     spelt: Callable[[str], str] = str,
@@ -121,8 +121,8 @@ def _columns(spelt: Callable[[str], str]) -> Spelt:
     return Spelt(text, pair, label, skip=None, max_seq_len=None, doc_stride=None)
 
 
-def _require_used(asked: Asked, chosen: str, spelt: Callable[[str], str]) -> None:
-    for field in fields(Asked):
+def _require_used(asked: EvaluationRequest, chosen: str, spelt: Callable[[str], str]) -> None:
+    for field in fields(EvaluationRequest):
         if field.name in USES or field.name in USES[chosen] or getattr(asked, field.name) == field.default:
             continue
         takers = " or ".join(spelt(one) for one, options in USES.items() if field.name in options)
@@ -130,7 +130,7 @@ def _require_used(asked: Asked, chosen: str, spelt: Callable[[str], str]) -> Non
         raise InputError(what, fix=f"leave it out; it goes with {takers}")
 
 
-def _require_range(model: TrainedModel, asked: Asked, spelt: Callable[[str], str]) -> None:
+def _require_range(model: TrainedModel, asked: EvaluationRequest, spelt: Callable[[str], str]) -> None:
     most = model.config.max_seq_len
     if asked.seq_len is not None and not SHORTEST <= asked.seq_len <= most:
         what = f"{spelt('seq_len')} {asked.seq_len} is not in {SHORTEST} … {most}, what the model takes"

@@ -40,7 +40,7 @@ MOST_ADVISED = 3
 
 
 @dataclass(frozen=True)
-class Plan:
+class SliceFit:
     """Numbers are those of the update's program at the compiler's own limit. They leave out batches that wait, the
     program that evaluates, and the programs themselves."""
 
@@ -97,7 +97,7 @@ def _line(rows: int, found: Result, micro_batches: int = 1) -> str:
     )
 
 
-def plan(config: RunConfig, on: str, *, vocab_size: int | None = None, search: bool = True) -> Plan:
+def plan(config: RunConfig, on: str, *, vocab_size: int | None = None, search: bool = True) -> SliceFit:
     """Compiles the configured step for the slice `on` (as `v6e:4x4`), then others until the largest is found.
 
     Raises `ConfigError` for a slice or configuration that cannot be, `MaskwrightError` where the compiler fails.
@@ -133,7 +133,7 @@ def _shape(config: RunConfig) -> tuple[int, int, int]:
     return config.batch.micro_batch_rows, tokens, slots
 
 
-def _plan(config: RunConfig, model: ModelConfig, on: str, *, search: bool, causal: bool) -> Plan:
+def _plan(config: RunConfig, model: ModelConfig, on: str, *, search: bool, causal: bool) -> SliceFit:
     """Of a run without phases, or of one phase."""
     rows, tokens, slots = _shape(config)
     request = Request(
@@ -157,7 +157,7 @@ def _plan(config: RunConfig, model: ModelConfig, on: str, *, search: bool, causa
 
     asked = attempt(rows)
     largest_rows = largest_that_fits(rows, asked, attempt) if search else None
-    return Plan(
+    return SliceFit(
         slice=on,
         rows_per_step=config.rows_per_step,
         micro_batches=request.micro_batches,

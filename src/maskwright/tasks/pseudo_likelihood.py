@@ -37,7 +37,7 @@ of one copy without padding are equally fast, and rows of 512 slower by a third 
 
 
 @dataclass(frozen=True)
-class Copies:
+class MaskedCopies:
     """The masked copies of some texts, packed into rows. Copy i masks token i of all the texts' tokens."""
 
     vocabulary: Vocabulary
@@ -58,7 +58,7 @@ class Copies:
     row_tokens: int
 
     @classmethod
-    def of(cls, ids: NDArray[np.integer], lengths: Int64, vocabulary: Vocabulary) -> Copies:
+    def of(cls, ids: NDArray[np.integer], lengths: Int64, vocabulary: Vocabulary) -> MaskedCopies:
         """`ids`: of all texts, one after the other, without special tokens; `lengths` [texts], none of them 0."""
         size = lengths + 2
         begin, end = np.cumsum(size) - size, np.cumsum(size)
@@ -131,7 +131,7 @@ def open_scorer(model: TrainedModel, engine: run.Engine | None = None) -> Engine
 
 def score_texts(scorer: Engine, vocabulary: Vocabulary, ids: NDArray[np.integer], lengths: Int64) -> TokenScores:
     """`ids`: of all texts, one after the other, without special tokens; `lengths` [texts], none of them 0."""
-    copies, began = Copies.of(ids, lengths, vocabulary), time.perf_counter()
+    copies, began = MaskedCopies.of(ids, lengths, vocabulary), time.perf_counter()
     batches, found = copies.batches(), []
     with progress("score", copies.positions, "positions") as bar:
         while some := list(islice(batches, scorer.dp_degree)):

@@ -46,7 +46,7 @@ another install are at most, and no less than what twice as many steps add beyon
 
 
 @dataclass(frozen=True)
-class Place:
+class QuickstartPaths:
     """Where everything of one quickstart lies."""
 
     corpus: str
@@ -65,10 +65,10 @@ class Place:
     """The page about all of it."""
 
     @staticmethod
-    def under(root: str) -> Place:
+    def under(root: str) -> QuickstartPaths:
         names = ["text/docstrings.jsonl", "tokenizer", "store", "pretrain.yaml", "run", "model"]
         names += ["text/packages-train.jsonl", "text/packages-test.jsonl", "packages.yaml", "verdict", "report.html"]
-        return Place(*(os.path.join(root, name) for name in names))
+        return QuickstartPaths(*(os.path.join(root, name) for name in names))
 
 
 def quickstart(
@@ -87,7 +87,7 @@ def quickstart(
     if verdict and text:
         fix = "leave --text out, or compare on labels of your own: maskwright compare RUN --base random --on TASK.yaml"
         raise InputError("--verdict takes labels, and --text has none", fix=fix)
-    place = Place.under(folder)
+    place = QuickstartPaths.under(folder)
     sources = text or [place.corpus]
     options = [] if not text else ["--layout", layout, "--text-column", text_column]
     begun = any(os.path.exists(part) for part in (os.path.dirname(place.corpus), place.tokenizer, place.store))
@@ -126,7 +126,7 @@ def quickstart(
     return {**found, "verdict": place.verdict if verdict else None}
 
 
-def _require_same(place: Place, architecture: str) -> None:
+def _require_same(place: QuickstartPaths, architecture: str) -> None:
     from maskwright.core.config import read_config
 
     if (begun := read_config(place.config).model.architecture) != architecture:
@@ -155,14 +155,14 @@ def _run(*arguments: str) -> None:
         raise kind(f"`maskwright {' '.join(arguments[:2])}` ended with exit code {code}; its own message is above")
 
 
-def _training_rows(place: Place) -> int:
+def _training_rows(place: QuickstartPaths) -> int:
     from maskwright.data.rows import open_rows
     from maskwright.data.store import TokenStore
 
     return open_rows(TokenStore(place.store), "train", SEQ_LEN, "documents").plan.rows
 
 
-def _steps(place: Place, architecture: str, minutes: float, rows: int) -> int:
+def _steps(place: QuickstartPaths, architecture: str, minutes: float, rows: int) -> int:
     """Steps that fit the time, by timing some on a throw-away engine.
 
     The fifth-fastest in a hundred counts, so that a moment's load on the machine does not shorten the run. The whole
@@ -209,7 +209,7 @@ def expected_accuracy(steps: int) -> tuple[float, float] | None:
     return middle - WITHIN, middle + WITHIN + BY_DOUBLING * max(0.0, math.log2(steps / most))
 
 
-def _config(place: Place, architecture: str, steps: int, rows: int) -> dict[str, Any]:
+def _config(place: QuickstartPaths, architecture: str, steps: int, rows: int) -> dict[str, Any]:
     optimizer: dict[str, Any] = {"kind": "muon", "learning_rate": 4e-3, "weight_decay": 0.3}
     quarter = -(-steps // 4)
     schedule = {"kind": "wsd", "steps": steps, "warmup_steps": steps * 6 // 100, "decay_steps": steps * 4 // 10}
@@ -241,7 +241,7 @@ def _write_config(path: str, config: dict[str, Any], schema: str = "schema") -> 
     answer(f"\n{path}:\n" + "\n".join(f"  {line}" for line in content.splitlines()))
 
 
-def _own_sentences(place: Place) -> list[str]:
+def _own_sentences(place: QuickstartPaths) -> list[str]:
     """Three held-out beginnings of the user's own text, each with one word hidden."""
 
     from maskwright.data.store import TokenStore
@@ -262,7 +262,7 @@ def _own_sentences(place: Place) -> list[str]:
     return [" ".join(sentence.split()) for sentence in sentences] or ["<mask>"]
 
 
-def _reached(place: Place, *, own: bool) -> dict[str, Any]:
+def _reached(place: QuickstartPaths, *, own: bool) -> dict[str, Any]:
     """For programs. Losses and accuracies are those of held-out text."""
     from maskwright.core.config import read_config
     from maskwright.data.loader import validation_batches
@@ -289,7 +289,7 @@ def _reached(place: Place, *, own: bool) -> dict[str, Any]:
     }
 
 
-def _summary(place: Place, found: dict[str, Any], *, own: bool) -> None:
+def _summary(place: QuickstartPaths, found: dict[str, Any], *, own: bool) -> None:
     from maskwright.core.config import read_config
     from maskwright.model.config import SIZES
     from maskwright.model.hf.families import FAMILIES
@@ -321,7 +321,7 @@ def _summary(place: Place, found: dict[str, Any], *, own: bool) -> None:
     )
 
 
-def _judge(place: Place) -> None:
+def _judge(place: QuickstartPaths) -> None:
     """Compares the run with random weights: which package is a documentation string from?"""
     from maskwright.text.docstrings import by_package
 
@@ -347,7 +347,7 @@ def _judge(place: Place) -> None:
     )
 
 
-def _labelled(place: Place) -> dict[str, Any]:
+def _labelled(place: QuickstartPaths) -> dict[str, Any]:
     return {
         "data": {
             "train": place.train,

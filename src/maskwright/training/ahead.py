@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from maskwright.data.batch import Batch
-from maskwright.training.objective import Objective, Work
+from maskwright.training.objective import Objective, UpdateCounts
 
-Update = tuple[list[Batch], Work]
+Update = tuple[list[Batch], UpdateCounts]
 
 
 class Ahead:

@@ -12,10 +12,10 @@ from maskwright.core.errors import ConfigError
 from maskwright.model.config import ModelConfig
 from maskwright.tasks import plan as slices
 from maskwright.tasks.planning import projection
-from maskwright.tasks.planning.devices import Place
+from maskwright.tasks.planning.devices import DeviceCount
 from maskwright.tasks.planning.interval import Interval, Kind
 from maskwright.tasks.planning.probe import Probe
-from maskwright.tasks.planning.work import Work, memory
+from maskwright.tasks.planning.work import PlannedRun, memory
 
 MEMORY_BAND = (0.75, 1.25)
 """Of projected memory: the peaks in docs/experiments.md lie inside."""
@@ -63,7 +63,7 @@ class Estimate:
     """Tokens a second, projected from CPU time, if nobody else computed here."""
     quotes: Sequence[Quote] = ()
     unpriced: str | None = None
-    compiled: slices.Plan | None = None
+    compiled: slices.SliceFit | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -148,7 +148,7 @@ class Estimate:
         return found + [f"  note        {note}" for note in self.notes]
 
 
-def here(work: Work, found: Probe, there: int) -> Estimate:
+def here(work: PlannedRun, found: Probe, there: int) -> Estimate:
     """`there`: bytes of this machine's memory, or of what its container may have."""
     step, cpu = found.step_seconds, found.cpu_share is not None
     rate = Interval(work.tokens / step.high, work.tokens / step.mid, work.tokens / max(step.low, 1e-9))
@@ -185,7 +185,11 @@ def here(work: Work, found: Probe, there: int) -> Estimate:
 
 
 def elsewhere(
-    work: Work, place: Place, quotes: Sequence[Quote], unpriced: str | None, compiled: slices.Plan | None
+    work: PlannedRun,
+    place: DeviceCount,
+    quotes: Sequence[Quote],
+    unpriced: str | None,
+    compiled: slices.SliceFit | None,
 ) -> Estimate:
     rate, basis = projection.rate(work, place)
     training = rate.over(work.tokens * work.steps)
@@ -227,7 +231,7 @@ def elsewhere(
     )
 
 
-def head(work: Work) -> list[str]:
+def head(work: PlannedRun) -> list[str]:
     model: ModelConfig = work.model
     full = work.config.rows_per_step * work.config.data.seq_len
     filled = f", {work.tokens / full:.1%} full" if work.text_tokens is not None else ", taken as full"
