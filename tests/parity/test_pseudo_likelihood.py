@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from maskwright.core import storage
-from maskwright.core.config import Engine
+from maskwright.core.config import EngineSection
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.config import to_hf_config
 from maskwright.model.hf.names import pieces
@@ -74,7 +74,7 @@ def test_packed_copies_equal_one_copy_a_row(
     assert sum(batch.text_tokens for batch in batches) == copies.positions == (LENGTHS * (LENGTHS + 2)).sum()
 
     expected = slow_twin(model, tmp_path / "model", ids, LENGTHS)
-    scorer = task.open_scorer(model, Engine(device="cpu", threads=1))
+    scorer = task.open_scorer(model, EngineSection(device="cpu", threads=1))
     found = task.score_texts(scorer, model.vocabulary, ids, LENGTHS)
     assert np.ptp(expected) > 5.0
     np.testing.assert_allclose(found.log_probs, expected, rtol=0, atol=1e-4)
@@ -95,9 +95,9 @@ def test_jax_gives_the_same_on_several_devices_and_in_parts(tokenizer: str, monk
     model = random_model(tokenizer, "modernbert")
     ids, words = texts(model.vocabulary), model.vocabulary
     batches = list(task.MaskedCopies.of(ids, LENGTHS, words).batches())
-    expected, likeliest = task.open_scorer(model, Engine(device="cpu", threads=1)).log_probs(batches)
+    expected, likeliest = task.open_scorer(model, EngineSection(device="cpu", threads=1)).log_probs(batches)
     assert len(batches) % 3 and 0 < np.count_nonzero(likeliest) < len(likeliest)
-    scorer = task.open_scorer(model, Engine(kind="jax", device="cpu", devices=3))
+    scorer = task.open_scorer(model, EngineSection(kind="jax", device="cpu", devices=3))
     for scorer.rows_at_once in (None, 1):
         found, correct = scorer.log_probs(batches)
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)

@@ -33,7 +33,7 @@ class EnvironmentRecord:
     disk_type: str | None = None
     """Type of that disk. Another type is another disk too."""
     placement: dict[str, int] = field(default_factory=lambda: {"slice": 0, "group": 0})
-    """Places in use: by slice and group, a number in `Hosts.placements`."""
+    """Places in use: by slice and group, a number in `placements` of its section."""
     queued_zone: str | None = None
     """Zone in which a queued resource was asked for, which Terraform does not know."""
     image: str | None = None

@@ -11,7 +11,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core import config as run
+from maskwright.core.config import EngineSection, Optimizer
 from maskwright.core.console import progress
 from maskwright.data.arrow_store import Judged
 from maskwright.data.batch import Batch
@@ -123,7 +123,7 @@ def evaluate(
     *,
     seq_len: int | None = None,
     max_rows: int = 512,
-    engine: run.Engine | None = None,
+    engine: EngineSection | None = None,
 ) -> Evaluation:
     """`evaluate_sources` of one store."""
     return evaluate_sources(model, {"": store}, seq_len=seq_len, max_rows=max_rows, engine=engine).sources[""]
@@ -135,14 +135,14 @@ def evaluate_sources(
     *,
     seq_len: int | None = None,
     max_rows: int = 512,
-    engine: run.Engine | None = None,
+    engine: EngineSection | None = None,
 ) -> Evaluations:
     """`max_rows`: of each store. Raises `StoreError` if a store was made with another tokenizer or holds nothing
     out."""
     model.require_masked_lm()
     for store in stores.values():
         store.require_tokenizer(model.vocabulary, model.location)
-    scorer = make_engine(model.config, run.Optimizer(), engine or run.Engine(), seed=0)
+    scorer = make_engine(model.config, Optimizer(), engine or EngineSection(), seed=0)
     scorer.write(TrainState(0, model.parameters))
     seq_len = row_tokens(model, seq_len)
     found = {name: _judge(model, store, scorer, seq_len, max_rows) for name, store in stores.items()}

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core import config as run
 from maskwright.core import storage
+from maskwright.core.config import ModelSection, Shape
 from maskwright.core.console import human_count, note, say
 from maskwright.core.errors import ConfigError
 from maskwright.core.finetuning import FinetuneConfig, Task, default_row
@@ -247,7 +247,7 @@ def prepare_finetuning(
         encoder, tokenizer = start.config, start.tokenizer_folder
     else:
         tokenizer = local(own.tokenizer or "", weights=False)
-        shape = run.Model(**{key: getattr(own, key) for key in run.Shape.model_fields})
+        shape = ModelSection(**{key: getattr(own, key) for key in Shape.model_fields})
         vocabulary = read_vocabulary(tokenizer)
         encoder = model_config(shape, vocabulary.size, longest, **special_ids(vocabulary))
     dataset = read_dataset(config.data, config.task, config.seed)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
-from maskwright.core.config import Engine
+from maskwright.core.config import EngineSection
 from maskwright.core.errors import InputError
 from maskwright.data.opening import open_judging_store, recorded_data, recorded_stores
 from maskwright.labels.example import Spelt
@@ -97,7 +97,7 @@ def measure(
         return scores
     from maskwright.engines.torch.prepare import choose_device
 
-    engine = Engine(device=choose_device(device, spelt("device")))  # type: ignore[arg-type]
+    engine = EngineSection(device=choose_device(device, spelt("device")))  # type: ignore[arg-type]
     if asked.blimp is not None:
         return blimp(model, asked.blimp, share=asked.share, engine=engine)
     if asked.text is not None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from maskwright.core import config as run
 from maskwright.core import storage
+from maskwright.core.config import EngineSection, Optimizer
 from maskwright.core.console import progress, say, several, warn
 from maskwright.core.errors import InputError
 from maskwright.core.finetuning import LabelledData, Task, default_row, labelled_data
@@ -100,7 +100,7 @@ def engine_for(model: TrainedModel, device: str, option: str, dtype: Any = "fp32
     from maskwright.engines.torch.prepare import choose_device
 
     chosen: Any = choose_device(device, option)
-    engine = make_engine(model.config, run.Optimizer(), run.Engine(device=chosen, dtype=dtype), seed=0)
+    engine = make_engine(model.config, Optimizer(), EngineSection(device=chosen, dtype=dtype), seed=0)
     engine.write(TrainState(0, model.parameters))
     return engine
 

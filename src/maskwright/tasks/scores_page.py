@@ -71,6 +71,7 @@ def _calibration(found: Calibration) -> list[str]:
         for part in filled
     )
     header = ("confidence", "predictions", "mean confidence", "share right")
+    every = table(ReportTable("Ranges with predictions", header, rows))
     return [
         f"<p>Expected calibration error {error:.4f}: by so much, confidence and the share of right predictions differ "
         "on average.</p>",
@@ -78,5 +79,5 @@ def _calibration(found: Calibration) -> list[str]:
         '<p class="faint">Each bar is the share of right predictions in a range of confidence, and its dot stands at '
         "their mean confidence. On the dashed line, both would be equal; below it, the model is too sure. The grey "
         "bars show how the predictions are spread.</p>",
-        f"<details><summary>Every range</summary>{table(ReportTable('Ranges with predictions', header, rows))}</details>",
+        f"<details><summary>Every range</summary>{every}</details>",
     ]

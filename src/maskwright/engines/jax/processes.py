@@ -16,8 +16,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from maskwright.core import config as run
 from maskwright.core import hardware
+from maskwright.core.config import EngineSection
 from maskwright.core.console import warn
 from maskwright.core.errors import ConfigError, MaskwrightError
 from maskwright.core.extras import require
@@ -113,7 +113,7 @@ def _nvidia() -> bool:
     return bool(glob.glob("/dev/nvidia[0-9]*")) and os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1")
 
 
-def connect(engine: run.Engine) -> tuple[Platform, list[Any], Processes]:
+def connect(engine: EngineSection) -> tuple[Platform, list[Any], Processes]:
     """(device, the devices of all hosts in an order that all agree on, processes). It is the first use of JAX.
 
     Raises `ConfigError` if a device is absent, `StoppedEarly` if the other hosts cannot be found.
@@ -144,7 +144,7 @@ def connect(engine: run.Engine) -> tuple[Platform, list[Any], Processes]:
     return device, devices, processes
 
 
-def _set_up_cpu(engine: run.Engine, hosts: int) -> None:
+def _set_up_cpu(engine: EngineSection, hosts: int) -> None:
     """On a CPU, `engine.devices` are virtual devices in one process: sharding over chips, without any chips."""
     threads = engine.threads or hardware.spread_over_cores()
     here = (engine.devices or 1) // hosts

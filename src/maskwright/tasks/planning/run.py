@@ -10,7 +10,7 @@ from maskwright.core import storage
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.core.hardware import usable_memory_bytes
-from maskwright.tasks import plan as slices
+from maskwright.tasks.plan import model_of
 from maskwright.tasks.planning.enough import continuing, enough
 from maskwright.tasks.planning.estimate import Estimate, head, here
 from maskwright.tasks.planning.probe import SECONDS, probe
@@ -69,7 +69,7 @@ def prepared(config: RunConfig, vocab_size: int | None, *, here: bool) -> tuple[
     if config.schedule.steps is None:
         fix = "give schedule.steps, or prepare the store"
         raise ConfigError("epochs of a store that is not here", where="schedule.epochs", fix=fix)
-    return work_without_store(config, slices.model_of(config, vocab_size)), None
+    return work_without_store(config, model_of(config, vocab_size)), None
 
 
 def plan_here(work: PlannedRun, ready: Pretraining, seconds: float = SECONDS) -> Estimate:

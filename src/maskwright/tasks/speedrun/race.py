@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from maskwright.core import child, hardware, storage
-from maskwright.core.config import Engine, read_config
+from maskwright.core.config import EngineSection, read_config
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.recipes import find_config
@@ -232,7 +232,7 @@ def _lent(track: Track) -> Iterator[None]:
 
 def judged(track: Track, text: SpeedrunText, model: str) -> tuple[float, dict[str, float]]:
     """The value that counts, and what else is known. In fp32, on text that no training process was told of."""
-    trained, engine = load_model(model), Engine(device="cpu" if track.cores else "cuda", dtype="fp32")
+    trained, engine = load_model(model), EngineSection(device="cpu" if track.cores else "cuda", dtype="fp32")
     found = evaluate(trained, text.judged, seq_len=JUDGED_ROW, max_rows=JUDGED_ROWS, engine=engine)
     if text.pairs is None:
         return found.loss, {"accuracy": found.accuracy}
