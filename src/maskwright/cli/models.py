@@ -252,11 +252,11 @@ def evaluate(
         return {"examples": "--input", "page": "--to"}.get(name, f"--{name.replace('_', '-')}")
 
     columns = tuple(text_column or ()), text_pair, tuple(label or ())
-    asked = EvaluationRequest(store, blimp, text, source, share, max_rows, seq_len, layout, *columns, to)
-    require_one(asked, spelt)
+    request = EvaluationRequest(store, blimp, text, source, share, max_rows, seq_len, layout, *columns, to)
+    require_one(request, spelt)
     result = measure(
         load_model(model),
-        asked,
+        request,
         device=device,
         spelt=spelt,
         sources=lambda place, column: open_sources([place], layout, column),

@@ -55,15 +55,15 @@ def report(
     runs = read_all(run)
     for line in (line for one in runs for line in one.damaged):
         warn(line)
-    asked = ComputedBlocks({}, {})
+    computed = ComputedBlocks({}, {})
     if fill or evaluate:
         from maskwright.tasks.report import guesses, in_parts
 
         for one in runs:
-            asked.fill[one.name] = guesses(one, fill) if fill else []
-            asked.held_out[one.name] = in_parts(one) if evaluate else []
+            computed.fill[one.name] = guesses(one, fill) if fill else []
+            computed.held_out[one.name] = in_parts(one) if evaluate else []
     for path in pages:
-        write(path, runs, asked=asked, dollars_per_hour=dollars_per_hour)
+        write(path, runs, computed=computed, dollars_per_hour=dollars_per_hour)
         say(f"report: {path}")
     if as_json:
         print_result("", {"pages": pages}, True)

@@ -26,11 +26,11 @@ MOST_NAMED = 3
 
 
 def write(
-    path: str, runs: Sequence[RecordedRun], *, asked: ComputedBlocks = NOTHING, dollars_per_hour: float | None = None
+    path: str, runs: Sequence[RecordedRun], *, computed: ComputedBlocks = NOTHING, dollars_per_hour: float | None = None
 ) -> None:
     """Markdown where `path` ends so, else HTML. Raises `InputError` where that file cannot be written."""
     page = path if len(runs) == 1 and not path.endswith(".md") else None
-    title, sections = contents(runs, asked, dollars_per_hour, page)
+    title, sections = contents(runs, computed, dollars_per_hour, page)
     if path.endswith(".md"):
         content = to_markdown(title, sections)
     else:
@@ -40,17 +40,17 @@ def write(
 
 
 def contents(
-    runs: Sequence[RecordedRun], asked: ComputedBlocks, dollars_per_hour: float | None, page: str | None = None
+    runs: Sequence[RecordedRun], computed: ComputedBlocks, dollars_per_hour: float | None, page: str | None = None
 ) -> tuple[str, list[ReportSection]]:
     """`page`: the file that `maskwright reproduce` will find the run in; else it is given the run's folder."""
     if len(runs) == 1:
-        return runs[0].name, _one(runs[0], asked, dollars_per_hour, page)
+        return runs[0].name, _one(runs[0], computed, dollars_per_hour, page)
     named = f": {words.listed([run.name for run in runs])}" if len(runs) <= MOST_NAMED else ""
-    return f"{len(runs)} runs{named}", _several(runs, asked, dollars_per_hour)
+    return f"{len(runs)} runs{named}", _several(runs, computed, dollars_per_hour)
 
 
 def _one(
-    run: RecordedRun, asked: ComputedBlocks, dollars_per_hour: float | None, page: str | None
+    run: RecordedRun, computed: ComputedBlocks, dollars_per_hour: float | None, page: str | None
 ) -> list[ReportSection]:
     look = run.look
     state = f"{look.run}: {run.state}" + (f", {look.why}" if look.why else "")
@@ -60,8 +60,8 @@ def _one(
     found = [ReportSection("", tuple(start)), ReportSection("Training", tuple(training.curves([run])))]
     for heading, blocks in (
         ("Scores", training.results(run)),
-        ("Held-out text", [*training.by_source([run]), *asked.held_out.get(run.name, [])]),
-        ("What it would write", asked.fill.get(run.name, [])),
+        ("Held-out text", [*training.by_source([run]), *computed.held_out.get(run.name, [])]),
+        ("What it would write", computed.fill.get(run.name, [])),
         ("What happened", _happened(run)),
         ("Data", background.data(run)),
         ("Configuration", configuration.configuration(run)),
@@ -79,7 +79,9 @@ def _happened(run: RecordedRun) -> list[Block]:
     return [Paragraph(incidents.summary(run)), *([Listing(tuple(lines))] if lines else [])]
 
 
-def _several(runs: Sequence[RecordedRun], asked: ComputedBlocks, dollars_per_hour: float | None) -> list[ReportSection]:
+def _several(
+    runs: Sequence[RecordedRun], computed: ComputedBlocks, dollars_per_hour: float | None
+) -> list[ReportSection]:
     found = [
         ReportSection("", (training.beside(runs),)),
         ReportSection("Training", tuple(training.curves(runs))),
@@ -88,7 +90,7 @@ def _several(runs: Sequence[RecordedRun], asked: ComputedBlocks, dollars_per_hou
     for run in runs:
         blocks: list[Block] = [Paragraph(run.location, faint=True), training.glance(run, dollars_per_hour)]
         blocks += [Paragraph(f"{line}.") for line in run.damaged]
-        blocks += [*training.results(run), *asked.held_out.get(run.name, []), *asked.fill.get(run.name, [])]
+        blocks += [*training.results(run), *computed.held_out.get(run.name, []), *computed.fill.get(run.name, [])]
         blocks += _happened(run)
         for heading, more in (
             ("Data", background.data(run)),

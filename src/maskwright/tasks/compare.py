@@ -32,7 +32,7 @@ from maskwright.model.initial import initial_parameters
 from maskwright.report.words import rate as rate_text
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.examples import chosen_metric
-from maskwright.tasks.finetune import PreparedFinetuning, prepare_finetuning
+from maskwright.tasks.finetune import FinetuneRun, prepare_finetuning
 from maskwright.tasks.hub import pinned
 from maskwright.tasks.models import RESULTS, load_model
 from maskwright.text.tokenizer import copy_tokenizer
@@ -295,7 +295,7 @@ def _read_task(
 ) -> LabelledTask:
     found: dict[str, list[dict[str, Any]]] = {}
     arms: dict[str, ArmTraining] = {}
-    first: PreparedFinetuning | None = None
+    first: FinetuneRun | None = None
     for start in starts:
         for number in range(len(start.locations)):
             own = [*start.keys(number), f"seed={budget.search_seed}"]

@@ -59,7 +59,7 @@ def dry_run(config: FinetuneConfig, run: str) -> Prepared:
 
 
 @dataclass(frozen=True)
-class PreparedFinetuning:
+class FinetuneRun:
     """See `Prepared`."""
 
     config: FinetuneConfig
@@ -230,7 +230,7 @@ class PreparedFinetuning:
 
 def prepare_finetuning(
     config: FinetuneConfig, directory: RunDirectory, before: dict[str, Any] | None = None
-) -> PreparedFinetuning:
+) -> FinetuneRun:
     """Checks everything that can be checked without a device. Raises `InputError` kinds (exit 2).
 
     `before`: the record of a run that is continued; what it once began from is then no longer needed.
@@ -269,7 +269,7 @@ def prepare_finetuning(
         class_weights=class_weights(config, dataset, encoded),
     )
     train = Examples(packer, config.seed, config.batch.examples, config.batch.virtual_workers)
-    return PreparedFinetuning(resolved, model, dataset, train, start, base, tokenizer, longest)
+    return FinetuneRun(resolved, model, dataset, train, start, base, tokenizer, longest)
 
 
 def _encoded(

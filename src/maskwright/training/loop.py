@@ -242,7 +242,7 @@ def _log(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -
     bar.note = f"loss {loss:.3f}  {tokens_per_second:,.0f} tokens/s"
     if job.engine.device != "cpu":  # what a CPU can do depends on its neighbours of the moment
         bar.note += f"  {record['matmul_share']:.0%} of measured matmul"
-    elif job.alone and (crowded := job.crowding.look()):  # other ranks of this machine are no other programs
+    elif job.alone and (crowded := job.contention.look()):  # other ranks of this machine are no other programs
         warn(crowded)
     _measure_again(job)
     spike = job.watch.look(job.step, loss, int(record.get("phase") or 0))
