@@ -77,11 +77,11 @@ def _function(name: str, kind: type[Place]) -> Any:
             return target.submit(where, training, dry_run=dry_run)
         stdout = sys.stdout
 
-        def tell(found: Submission) -> None:
-            answer(as_document({"place": name, **asdict(found)}), stdout)
+        def print_submission(submission: Submission) -> None:
+            answer(as_document({"place": name, **asdict(submission)}), stdout)
 
         with redirect_stdout(sys.stderr):  # where a job that is followed shows its lines
-            target.submit(where, training, dry_run=dry_run, tell=tell)
+            target.submit(where, training, dry_run=dry_run, on_submission=print_submission)
 
     arguments = {name: _typed(name, *own.pop(name)) for name in list(own) if get_args(own[name][0])[1].argument}
     asked = arguments | shared | {name: _typed(name, *given) for name, given in own.items()}

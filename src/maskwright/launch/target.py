@@ -111,7 +111,7 @@ class Submission:
     """For a person, on stdout: the job's name, or what the place would be given."""
 
 
-Tell = Callable[[Submission], object]
+OnSubmission = Callable[[Submission], object]
 """Hears of a submission as soon as the place has taken it, and before its job is followed."""
 
 
@@ -131,16 +131,16 @@ class Place(Protocol):
 
     leaves_out: ClassVar[frozenset[str]] = frozenset()
 
-    def submit(self, command: Training, *, dry_run: bool, tell: Tell = show) -> None:
+    def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """Raises what gives the process the job's exit code, where the place follows the job. `dry_run` tells what
         would be done, and starts nothing."""
         ...
 
 
-def submit(place: Place, command: Training, *, dry_run: bool = False, tell: Tell = show) -> None:
+def submit(place: Place, command: Training, *, dry_run: bool = False, on_submission: OnSubmission = show) -> None:
     """Raises `InputError` where the command holds what others must not see: it can be read where it runs."""
     require_clean(place, command)
-    place.submit(command, dry_run=dry_run, tell=tell)
+    place.submit(command, dry_run=dry_run, on_submission=on_submission)
 
 
 def require_clean(place: Place, command: Training) -> None:

@@ -21,11 +21,11 @@ from maskwright.launch.bucket import queue
 from maskwright.launch.target import (
     Env,
     JobSpec,
+    OnSubmission,
     Option,
     Restarts,
     Setup,
     Submission,
-    Tell,
     Training,
     commands_of,
     show,
@@ -60,17 +60,17 @@ class OnEnvironment(target.Place):
     restarts: Restarts = 10
     """Some more than elsewhere: hosts may be preempted several times before a run has saved anything new."""
 
-    def submit(self, command: Training, *, dry_run: bool, tell: Tell = show) -> None:
+    def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """Follows the job to its end, unless it is detached."""
         place = jobs.find(self.location, self.target)
         prepared = jobs.prepare(place, command)
         spec = JobSpec(prepared.command, self.env, ".", self.setup, self.restarts, prepared.grace_seconds)
         if dry_run:
-            tell(Submission(False, place.location, prepared.command.run, shown=spec.to_json()))
+            on_submission(Submission(False, place.location, prepared.command.run, shown=spec.to_json()))
             return
         limits = make_limits(self.max_cost, command.stop_after_hours, self.down_when_done)
         pool = GoogleHosts(place.location, place.kind, self.prices)
-        submit(place, prepared, spec, pool, limits, up=self.up, detach=self.detach, tell=tell)
+        submit(place, prepared, spec, pool, limits, up=self.up, detach=self.detach, on_submission=on_submission)
 
 
 def make_limits(max_cost: float | None, stop_after_hours: float | None, down_when_done: bool) -> JobLimits:
@@ -89,7 +89,7 @@ def submit(
     *,
     up: bool = False,
     detach: bool = False,
-    tell: Tell = show,
+    on_submission: OnSubmission = show,
     poll_seconds: float | None = None,
 ) -> None:
     """Raises what gives the job's exit code. `up`: makes the hosts where there are none. `detach`: does not follow."""
@@ -111,7 +111,7 @@ def submit(
 
     submission = queue.put_spec(folder, spec, first)
     follow_it, end = commands_of(place.location)
-    tell(Submission(True, place.jobs, prepared.command.run, place.location, follow_it, end))
+    on_submission(Submission(True, place.jobs, prepared.command.run, place.location, follow_it, end))
     watcher = Watcher(folder, pool, known=limits)
     if detach:
         watcher.turn()  # hosts that stopped themselves, or are not there yet, would never see the job

@@ -25,12 +25,12 @@ from maskwright.launch.target import (
     Env,
     GraceSeconds,
     JobSpec,
+    OnSubmission,
     Option,
     Place,
     Restarts,
     Setup,
     Submission,
-    Tell,
     Training,
     Workdir,
     commands_of,
@@ -52,15 +52,15 @@ class BucketPlace(Place):
 
     takes: ClassVar[frozenset[str]] = frozenset({"--lines"})
 
-    def submit(self, command: Training, *, dry_run: bool, tell: Tell = show) -> None:
+    def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """Follows the job to its end. The same job again, while it runs, is followed only."""
         folder = queue.spec_folder(self.spec)
         job = JobSpec(command, self.env, self.workdir, self.setup, self.restarts, self.grace_seconds)
         if dry_run:
-            tell(Submission(False, self.spec, command.run, shown=job.to_json()))
+            on_submission(Submission(False, self.spec, command.run, shown=job.to_json()))
             return
         submission = queue.put_spec(folder, job)
-        tell(Submission(True, self.spec, command.run, self.spec, *commands_of(self.spec)))
+        on_submission(Submission(True, self.spec, command.run, self.spec, *commands_of(self.spec)))
         queue.follow(folder, submission, POLL_SECONDS)
 
     def status(self) -> JobReport:

@@ -30,12 +30,12 @@ from maskwright.launch.target import (
     Env,
     GraceSeconds,
     JobSpec,
+    OnSubmission,
     Option,
     Place,
     Restarts,
     Setup,
     Submission,
-    Tell,
     Training,
     Workdir,
     show,
@@ -80,16 +80,16 @@ class TpuSlice(Place):
             fix = "small letters, digits and -, as gcloud shows it"
             raise InputError(f"{self.name[:80]!r} is no name of a slice", where="submit slice", fix=fix)
 
-    def submit(self, command: Training, *, dry_run: bool, tell: Tell = show) -> None:
+    def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """Runs the job to its end. CONFIG, RUN and the folder are paths on the hosts."""
         spec = JobSpec(command, self.env, self.workdir, self.setup, self.restarts, self.grace_seconds)
         values = values_of(self.env)
         self._check(command)
         where = f"slice {self.name}"
         if dry_run:
-            tell(Submission(False, where, command.run, shown=describe(self, spec)))
+            on_submission(Submission(False, where, command.run, shown=describe(self, spec)))
             return
-        attempts(self, spec, values, lambda: tell(Submission(True, where, command.run)))
+        attempts(self, spec, values, lambda: on_submission(Submission(True, where, command.run)))
 
     def _check(self, command: Training) -> None:
         """CONFIG lies on the hosts. A recipe, or a file that lies here too, is looked at before they begin."""

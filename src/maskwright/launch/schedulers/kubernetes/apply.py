@@ -17,7 +17,7 @@ from maskwright.core.storage import is_url
 from maskwright.launch import cluster, target
 from maskwright.launch.schedulers.kubernetes.kinds import manifests
 from maskwright.launch.schedulers.kubernetes.pod import NAME, SCRATCH, Kind, KubernetesJob, Mount, inside
-from maskwright.launch.target import VARIABLE, JobName, Option, Restarts, Submission, Tell, Training, show
+from maskwright.launch.target import VARIABLE, JobName, OnSubmission, Option, Restarts, Submission, Training, show
 
 LARGEST_CONFIG = 200_000
 """Bytes. kubectl notes the whole object in an annotation, and annotations end at 262,144."""
@@ -51,11 +51,13 @@ class Kubernetes(target.Place):
     # Every end with 75 begins the pods again, so that a run that was to stop would go on.
     leaves_out = frozenset({"stop_after_steps", "profile_steps"})
 
-    def submit(self, command: Training, *, dry_run: bool, tell: Tell = show) -> None:
+    def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """Gives the objects to kubectl, or with `dry_run` shows them."""
         job, objects = self.objects(command)
         text = to_yaml(objects)
-        tell(Submission(False, "kubectl", command.run, shown=text) if dry_run else _apply(job, text, command.run))
+        on_submission(
+            Submission(False, "kubectl", command.run, shown=text) if dry_run else _apply(job, text, command.run)
+        )
 
     def objects(self, command: Training) -> tuple[KubernetesJob, list[dict[str, Any]]]:
         """Raises `InputError` for what could not work in a cluster."""
