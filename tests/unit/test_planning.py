@@ -34,13 +34,13 @@ from maskwright.tasks.planning.recipes import table
 from maskwright.tasks.planning.run import PlanReport, prepared
 from maskwright.tasks.planning.steps import extrapolated, seconds_of
 from maskwright.tasks.planning.trial import time_before
-from maskwright.tasks.planning.work import PlannedRun, memory, work_of, work_without_store
+from maskwright.tasks.planning.work import Work, memory, work_of, work_without_store
 from maskwright.tasks.preflight import prepare_run
 
 VOCABULARY = 50_265
 
 
-def work(size: str, rows: int, tokens: int, **keys: Any) -> PlannedRun:
+def work(size: str, rows: int, tokens: int, **keys: Any) -> Work:
     """Of a run without a store, whose rows are one document each, as in the benchmarks."""
     run_keys = {
         "data": {"store": "nowhere", "seq_len": tokens},

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from maskwright.core.config import RunConfig
     from maskwright.tasks.planning.devices import DeviceCount
     from maskwright.tasks.planning.estimate import Estimate
-    from maskwright.tasks.planning.work import PlannedRun
+    from maskwright.tasks.planning.work import Work
 
 
 @app.command("plan")
@@ -96,7 +96,7 @@ def _names(device: str) -> list[str]:
 
 
 def _elsewhere(
-    work: PlannedRun,
+    work: Work,
     config: RunConfig,
     prices: Prices,
     place: DeviceCount,

@@ -28,9 +28,9 @@ def examine(*, network: bool = False) -> DoctorReport:
         programs = pool.submit(lambda: list(tools()))
         servers = pool.submit(lambda: list(surroundings.network(reach=network)))
         secrets = pool.submit(lambda: list(surroundings.credentials(reach=network)))
-    for asked in (jax, torch):
-        if asked:
-            asked.wait(begin + IMPORTED_SECONDS, lines=1)
+    for probe in (jax, torch):
+        if probe:
+            probe.wait(begin + IMPORTED_SECONDS, lines=1)
     about_jax = frameworks.jax(jax)
     if torch:
         torch.go_on()

@@ -131,17 +131,17 @@ def _text(file: IO[bytes]) -> str:
     return os.pread(file.fileno(), 1 << 20, 0).decode(errors="replace")
 
 
-def torch(asked: FrameworkProbe | None, gpus: int | None = None, *, busy: bool = False) -> Iterator[DoctorFinding]:
-    """`asked` is None where torch is not installed. `gpus`: NVIDIA's, that the driver shows. `busy`: others computed
+def torch(probe: FrameworkProbe | None, gpus: int | None = None, *, busy: bool = False) -> Iterator[DoctorFinding]:
+    """`probe` is None where torch is not installed. `gpus`: NVIDIA's, that the driver shows. `busy`: others computed
     while it measured."""
     gpus = hardware.cuda_devices() if gpus is None else gpus
-    if asked is None:
+    if probe is None:
         fix = missing("torch").fix
         state, detail = "warn", "not installed: nothing can be trained or evaluated with engine.kind torch"
         yield DoctorFinding("software", "torch", state, detail, fix)  # type: ignore[arg-type]
         return
-    lines = asked.lines()
-    failure = asked.end()
+    lines = probe.lines()
+    failure = probe.end()
     version = importlib.metadata.version("torch")
     if not lines:
         if failure:
@@ -237,12 +237,12 @@ def _products(found: dict[str, Any], rates: dict[str, float] | None, failure: st
     return DoctorFinding("hardware", name, "ok", detail, None, values)
 
 
-def jax(asked: FrameworkProbe | None, gpus: int | None = None) -> DoctorFinding:
+def jax(probe: FrameworkProbe | None, gpus: int | None = None) -> DoctorFinding:
     gpus = hardware.cuda_devices() if gpus is None else gpus
-    if asked is None:
+    if probe is None:
         return DoctorFinding("software", "JAX", "ok", "not installed; only engine.kind jax and TPUs need it")
-    lines = asked.lines()
-    failure = asked.end()
+    lines = probe.lines()
+    failure = probe.end()
     version = importlib.metadata.version("jax")
     if not lines:
         if failure:

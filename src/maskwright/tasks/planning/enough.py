@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from maskwright.core.console import human_count, plain_number
-from maskwright.tasks.planning.work import PlannedRun
+from maskwright.tasks.planning.work import Work
 
 TOKENS_A_PARAMETER = 20.0
 """At which a model that predicts the next token uses its compute best: Hoffmann et al. 2022, arXiv:2203.15556."""
@@ -18,7 +18,7 @@ TOKENS_A_WORD = 1.3
 """Of English in a byte-level BPE of 50,265 tokens, roughly. Only the order of magnitude of the rule matters."""
 
 
-def enough(work: PlannedRun) -> list[str]:
+def enough(work: Work) -> list[str]:
     """Sentences on the run's data; none where the store is not here."""
     if work.text_tokens is None or work.epochs is None:
         return []
@@ -44,7 +44,7 @@ def enough(work: PlannedRun) -> list[str]:
     return lines
 
 
-def continuing(work: PlannedRun) -> str | None:
+def continuing(work: Work) -> str | None:
     """Whether the text is of the size with which beginning from nothing has been ahead. None where that is unknown, or
     the run continues a model already."""
     if work.text_tokens is None or work.config.model.init_from is not None:

@@ -15,7 +15,7 @@ from maskwright.tasks.planning import projection
 from maskwright.tasks.planning.devices import DeviceCount
 from maskwright.tasks.planning.interval import Interval, Kind
 from maskwright.tasks.planning.probe import Probe
-from maskwright.tasks.planning.work import PlannedRun, memory
+from maskwright.tasks.planning.work import Work, memory
 
 MEMORY_BAND = (0.75, 1.25)
 """Of projected memory: the peaks in docs/experiments.md lie inside."""
@@ -148,7 +148,7 @@ class Estimate:
         return found + [f"  note        {note}" for note in self.notes]
 
 
-def here(work: PlannedRun, found: Probe, there: int) -> Estimate:
+def here(work: Work, found: Probe, there: int) -> Estimate:
     """`there`: bytes of this machine's memory, or of what its container may have."""
     step, cpu = found.step_seconds, found.cpu_share is not None
     rate = Interval(work.tokens / step.high, work.tokens / step.mid, work.tokens / max(step.low, 1e-9))
@@ -185,7 +185,7 @@ def here(work: PlannedRun, found: Probe, there: int) -> Estimate:
 
 
 def elsewhere(
-    work: PlannedRun,
+    work: Work,
     place: DeviceCount,
     quotes: Sequence[Quote],
     unpriced: str | None,
@@ -231,7 +231,7 @@ def elsewhere(
     )
 
 
-def head(work: PlannedRun) -> list[str]:
+def head(work: Work) -> list[str]:
     model: ModelConfig = work.model
     full = work.config.rows_per_step * work.config.data.seq_len
     filled = f", {work.tokens / full:.1%} full" if work.text_tokens is not None else ", taken as full"

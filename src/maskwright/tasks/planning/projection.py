@@ -15,7 +15,7 @@ from typing import NamedTuple
 from maskwright.core.console import several
 from maskwright.tasks.planning.devices import DeviceCount
 from maskwright.tasks.planning.interval import Interval
-from maskwright.tasks.planning.work import PlannedRun
+from maskwright.tasks.planning.work import Work
 
 PRODUCT_SHARE = 0.734
 """Of the peak: 33.9 TFLOP of products in 49.2 % of 95.0 ms."""
@@ -49,7 +49,7 @@ class Band(NamedTuple):
     why: str
 
 
-def rate(work: PlannedRun, place: DeviceCount) -> tuple[Interval, str]:
+def rate(work: Work, place: DeviceCount) -> tuple[Interval, str]:
     """Tokens a second, and what it was projected from."""
     device = place.device
     if device.family == "cpu":
@@ -70,7 +70,7 @@ def rate(work: PlannedRun, place: DeviceCount) -> tuple[Interval, str]:
     return Interval(speed * band.low, speed, speed * band.high), f"{what}; {band.why}"
 
 
-def device_seconds(work: PlannedRun, place: DeviceCount) -> float:
+def device_seconds(work: Work, place: DeviceCount) -> float:
     device, width = place.device, work.model.hidden_size
     computing = work.product_flops / PRODUCT_SHARE + work.attention_flops / ATTENTION_SHARE
     moved = TRAFFIC_BYTES * work.tokens * work.model.num_hidden_layers * width
@@ -99,7 +99,7 @@ def cpu_share(width: int) -> float:
     return CPU_SHARES[-1][1]
 
 
-def band_of(work: PlannedRun, place: DeviceCount) -> Band:
+def band_of(work: Work, place: DeviceCount) -> Band:
     """Judged, not measured: wider, the further a place is from what was measured."""
     device, width = place.device, work.model.hidden_size
     if device.family == "cpu":
@@ -118,6 +118,6 @@ def band_of(work: PlannedRun, place: DeviceCount) -> Band:
     return Band(0.5, 1.25, "calibrated on another GPU, an H200")
 
 
-def evaluation_seconds(work: PlannedRun, tokens_per_second: Interval) -> Interval:
+def evaluation_seconds(work: Work, tokens_per_second: Interval) -> Interval:
     """All of the run's: a forward pass is a third of a step."""
     return tokens_per_second.over(work.evaluations * work.evaluation_tokens / 3.0)

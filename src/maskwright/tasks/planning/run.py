@@ -14,13 +14,13 @@ from maskwright.tasks.plan import model_of
 from maskwright.tasks.planning.enough import continuing, enough
 from maskwright.tasks.planning.estimate import Estimate, head, here
 from maskwright.tasks.planning.probe import SECONDS, probe
-from maskwright.tasks.planning.work import PlannedRun, work_of, work_without_store
+from maskwright.tasks.planning.work import Work, work_of, work_without_store
 from maskwright.tasks.preflight import PretrainRun, prepare_run
 
 
 @dataclass(frozen=True)
 class PlanReport:
-    work: PlannedRun
+    work: Work
     estimates: list[Estimate]
 
     @property
@@ -55,7 +55,7 @@ class PlanReport:
         }
 
 
-def prepared(config: RunConfig, vocab_size: int | None, *, here: bool) -> tuple[PlannedRun, PretrainRun | None]:
+def prepared(config: RunConfig, vocab_size: int | None, *, here: bool) -> tuple[Work, PretrainRun | None]:
     """The run's work: from the store, or, with a `vocab_size` and no probe `here`, as if rows were full. Raises
     `InputError` without either."""
     stores = [config.data.store or "", *(source.store for source in (config.data.mixture or {}).values())]
@@ -72,5 +72,5 @@ def prepared(config: RunConfig, vocab_size: int | None, *, here: bool) -> tuple[
     return work_without_store(config, model_of(config, vocab_size)), None
 
 
-def plan_here(work: PlannedRun, ready: PretrainRun, seconds: float = SECONDS) -> Estimate:
+def plan_here(work: Work, ready: PretrainRun, seconds: float = SECONDS) -> Estimate:
     return here(work, probe(ready, seconds), usable_memory_bytes())

@@ -22,7 +22,7 @@ PROCESS_BYTES = 500_000_000
 
 
 @dataclass(frozen=True)
-class PlannedRun:
+class Work:
     """Of an update of all devices, unless something else is said."""
 
     config: RunConfig
@@ -79,13 +79,13 @@ class PlannedRun:
         return max(by_clock, by_steps) + 1
 
 
-def work_of(ready: PretrainRun) -> PlannedRun:
+def work_of(ready: PretrainRun) -> Work:
     """With the store: rows are as full as they are. Eight steps, spread over the run, stand for all."""
     config, steps, loader = ready.config, ready.config.steps, ready.loader
     some = sorted({steps * part // 8 for part in range(8)})
     found = [(*loader.work(step), loader.masking_rate(step)) for step in some]
     tokens = sum(counted for counted, _, _ in found) / len(found)
-    return PlannedRun(
+    return Work(
         config,
         ready.model,
         steps,
@@ -99,18 +99,18 @@ def work_of(ready: PretrainRun) -> PlannedRun:
     )
 
 
-def work_without_store(config: RunConfig, model: ModelConfig) -> PlannedRun:
+def work_without_store(config: RunConfig, model: ModelConfig) -> Work:
     """As if each row were full, and one document. `config` has `schedule.steps`."""
     each = [(stage.tokens, stage.config) for stage in config.stages]
     tokens = sum(tokens for tokens, _ in each) / config.steps
     predicted = sum(tokens * here.masking.rate for tokens, here in each) / config.steps
     pairs = float(sum(tokens * here.data.seq_len for tokens, here in each)) / config.steps
     parameters, rows = count_parameters(model), config.evaluation.max_rows
-    return PlannedRun(config, model, config.steps, tokens, predicted, pairs, parameters, None, None, rows)
+    return Work(config, model, config.steps, tokens, predicted, pairs, parameters, None, None, rows)
 
 
 def memory(
-    work: PlannedRun, devices: int, *, low_precision: bool, plain_attention: bool, processes: bool
+    work: Work, devices: int, *, low_precision: bool, plain_attention: bool, processes: bool
 ) -> dict[str, float]:
     """Bytes on each of `devices`, by part. `low_precision`: it computes in 16 bits. `plain_attention`: the softmax of
     each head is kept, as on a CPU in bf16. `processes`: Python, torch and the copy of the state that is being saved are
