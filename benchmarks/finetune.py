@@ -24,7 +24,7 @@ from functools import partial
 import torch
 from common import alternate, medians, process, write_result
 
-from maskwright.core.config import Model
+from maskwright.core.config import ModelSection
 from maskwright.core.console import say
 from maskwright.core.hardware import memory_bytes
 from maskwright.model.config import model_config
@@ -44,7 +44,7 @@ ROWS = {
 
 def make_model(size: str, tokenizer: str, folder: str) -> str:
     shape = replace(
-        model_config(Model(size=size), read_vocabulary(tokenizer).size, 128),
+        model_config(ModelSection(size=size), read_vocabulary(tokenizer).size, 128),
         hidden_dropout_prob=0.1,
         attention_probs_dropout_prob=0.1,
     )

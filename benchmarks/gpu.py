@@ -44,7 +44,7 @@ from maskwright.engines.torch.graphs import Graphs
 from maskwright.engines.torch.weights import Replicated
 from maskwright.model.config import model_config, training_flops
 from maskwright.model.initial import initial_parameters
-from maskwright.training.ahead import Ahead
+from maskwright.training.ahead import BatchPrefetcher
 from maskwright.training.masked_lm import MaskedLM
 
 #        size, keys of the model, tokens in a row, our rows, rows that Trainer may choose from
@@ -344,7 +344,7 @@ def _timed(setting: Setting, engine: TorchEngine, loader: Loader, *, threads: bo
     """Groups of ten steps; the device is waited for at the end of each."""
     if setting.cuda:
         torch.cuda.reset_peak_memory_stats()
-    ahead = Ahead(MaskedLM(loader, {}, engine.config.vocab_size), [0], threads=threads)
+    ahead = BatchPrefetcher(MaskedLM(loader, {}, engine.config.vocab_size), [0], threads=threads)
     seconds, tokens, flops, host, number = [], [], [], 0.0, 0
     for _ in range(2 if setting.small else 6):
         engine.check()

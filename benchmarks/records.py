@@ -14,7 +14,7 @@ from pathlib import Path
 
 from maskwright.core.console import human_seconds
 from maskwright.report.markdown import literal
-from maskwright.tasks.speedrun.record import RECORD, Record, Verdict, judge, read_record
+from maskwright.tasks.speedrun.record import RECORD, RecordVerdict, SpeedrunRecord, judge, read_record
 from maskwright.tasks.speedrun.tracks import TRACKS, shown
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,7 +26,7 @@ STYLE = """text { font: 14px system-ui, sans-serif; fill: #1b1f24; } .head { fon
 .peer { fill: #b3500b; } .open { fill: #59636e; }
 @media (prefers-color-scheme: dark) { text { fill: #e6eaef; } rect { fill: #62b0f5; } .peer { fill: #f0965a; }
 .open { fill: #9aa5b1; } }"""
-Found = dict[str, list[tuple[str, Record, Verdict]]]
+Found = dict[str, list[tuple[str, SpeedrunRecord, RecordVerdict]]]
 
 
 def read(folder: Path) -> Found:
@@ -43,22 +43,22 @@ def read(folder: Path) -> Found:
     return {track: sorted(records, key=_order) for track, records in found.items()}
 
 
-def _order(entry: tuple[str, Record, Verdict]) -> tuple[str, bool, str, float]:
+def _order(entry: tuple[str, SpeedrunRecord, RecordVerdict]) -> tuple[str, bool, str, float]:
     _, record, verdict = entry
     return machine_kind(record), record.program == "maskwright", record.date, -verdict.seconds
 
 
-def machine_kind(record: Record) -> str:
+def machine_kind(record: SpeedrunRecord) -> str:
     """Some names stand for several generations of processors, which their instructions tell apart."""
     return f"{record.kind.get('processor')} {record.kind.get('instructions')}"
 
 
-def machine(record: Record) -> str:
+def machine(record: SpeedrunRecord) -> str:
     name = re.sub(r"\((R|TM)\)|\b(CPU|Processor)\b", "", record.kind.get("processor", "not known"))
     return " ".join(name.split())
 
 
-def precision(record: Record) -> str:
+def precision(record: SpeedrunRecord) -> str:
     """Of a run of ours; a peer says nothing of its own."""
     return next((short for long, short in PRECISIONS.items() if long in record.kind.get("engine", "")), "")
 

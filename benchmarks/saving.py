@@ -17,7 +17,7 @@ from typing import Any
 
 from common import store_of, write_result
 
-from maskwright.core.config import Checkpoint, build_config
+from maskwright.core.config import CheckpointSection, build_config
 from maskwright.core.console import say
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
@@ -58,7 +58,7 @@ class Training:
 
 def one_round(training: Training, folder: str, ordinary_steps: int) -> dict[str, Any]:
     directory = RunDirectory(folder)
-    saver = Saver(directory, Checkpoint(keep=1), None, Lease(directory.path("lease.json")))
+    saver = Saver(directory, CheckpointSection(keep=1), None, Lease(directory.path("lease.json")))
     ordinary = statistics.median([training.step() for _ in range(ordinary_steps)])
     begin = time.perf_counter()
     state = training.engine.read()
@@ -93,7 +93,7 @@ def main() -> None:
             rounds.append(one_round(training, folder, arguments.steps))
         say(str(rounds[-1]))
     middle = {key: statistics.median(found[key] for found in rounds) for key in rounds[0]}
-    every = Checkpoint().save_every_seconds or 0.0
+    every = CheckpointSection().save_every_seconds or 0.0
     cost = middle["waited_seconds"] + middle["slower_seconds"]
     write_result(
         "saving",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from maskwright.engines.processes import Processes
-from maskwright.launch.local import LISTENER, Group
+from maskwright.launch.local import LISTENER, WorkerGroup
 
 HERE = Path(__file__).parent
 
@@ -79,7 +79,7 @@ def leave(processes: Processes) -> NoReturn:
 
 def start_together(script: str, processes: int, *arguments: object) -> list[subprocess.Popen[str]]:
     """As `maskwright pretrain --processes` starts them: `env://`, all of it on the loopback interface."""
-    group, listener = Group(processes), socket.create_server(("127.0.0.1", 0), backlog=1024)
+    group, listener = WorkerGroup(processes), socket.create_server(("127.0.0.1", 0), backlog=1024)
     started = []
     for number in range(processes):
         variables = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}

@@ -14,14 +14,14 @@ import torch
 import torch.distributed as dist
 from scaling_common import leave
 
-from maskwright.core.config import Engine
+from maskwright.core.config import EngineSection
 from maskwright.engines.torch.processes import connect
 
 SIZES = [1 << power for power in (10, 14, 18, 20, 22, 24, 25, 26)]
 
 
 def main() -> None:
-    processes = connect(Engine(device="cpu"), "cpu")
+    processes = connect(EngineSection(device="cpu"), "cpu")
     torch.set_num_threads(1)
     found = {}
     for size in SIZES:

@@ -24,7 +24,7 @@ from maskwright.core import storage
 from maskwright.core.errors import MaskwrightError
 from maskwright.tasks.speedrun.race import Entry, race
 from maskwright.tasks.speedrun.record import in_words, track_named
-from maskwright.tasks.speedrun.text import Text, open_text
+from maskwright.tasks.speedrun.text import SpeedrunText, open_text
 
 SCRIPT = "peers/hf_trainer.py"
 
@@ -39,7 +39,7 @@ class HuggingFace:
         self.identity = storage.sha256_of([self.name, settings])
         self._said = ""
 
-    def train(self, seed: int, text: Text, run: str) -> None:
+    def train(self, seed: int, text: SpeedrunText, run: str) -> None:
         options = {**self.settings, "seed": seed, "to": run}
         words = [word for key, value in options.items() if value is not False for word in self._word(key, value)]
         command = [sys.executable, str(HERE / SCRIPT), text.store.location, *words]

@@ -27,7 +27,7 @@ from common import alternate, medians, write_result
 
 from maskwright.core.folder import Folder
 from maskwright.monitor.watch.runs import Runs
-from maskwright.monitor.watch.series import Series
+from maskwright.monitor.watch.series import RunCurves
 from maskwright.run.directory import Status
 from maskwright.run.heartbeat import Beat, file_name, pid_started, this_pid_space
 
@@ -119,7 +119,7 @@ def one_round(sweep: Sweep) -> dict[str, float]:
         look()
         return time.process_time() - begin
 
-    runs, series = Runs([sweep.root]), Series(Folder(sweep.folders[0]))
+    runs, series = Runs([sweep.root]), RunCurves(Folder(sweep.folders[0]))
     found = {"first": seconds(runs.refresh), "later": 0.0}
     rows = runs.rows()
     assert len(rows) == RUNS and {row["state"] for row in rows} == {"running"}, rows[:1]

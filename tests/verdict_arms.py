@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.labels.scoring import Outcomes, scorer
-from maskwright.verdict.results import Arm, Results, Run, Task
+from maskwright.verdict.results import Arm, ComparedTask, Results, ScoredRun
 
 NORMAL = NormalDist()
 
@@ -67,7 +67,7 @@ def results_of(right: NDArray[np.bool_], **task: Any) -> Results:
 
 def results_from(arms: dict[str, Any], gold: Outcomes, **task: Any) -> Results:
     """`arms`: by name, predictions by pretraining run and seed."""
-    made = Task(
+    made = ComparedTask(
         **{
             "name": "task",
             "gold": gold,
@@ -83,7 +83,7 @@ def results_from(arms: dict[str, Any], gold: Outcomes, **task: Any) -> Results:
             predictions = [tuple(one) for one in seeds]
             scores = scorer(made.scoring, predictions)(np.ones((1, made.test_examples), np.float32))[0].tolist()
             runs += [
-                Run(arm, f"{arm} {number}", made.name, seed, score, own)
+                ScoredRun(arm, f"{arm} {number}", made.name, seed, score, own)
                 for seed, (own, score) in enumerate(zip(predictions, scores, strict=True))
             ]
     named = tuple(

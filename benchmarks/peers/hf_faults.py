@@ -29,7 +29,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from maskwright.core.config import Model
+from maskwright.core.config import ModelSection
 from maskwright.data.store import TokenStore
 
 SEED = 0
@@ -72,7 +72,9 @@ def main() -> None:
     if options.init_from:
         model = RobertaForMaskedLM.from_pretrained(options.init_from)
     else:
-        model = model_of(store, Model(size=options.size, hidden_dropout=0.1, attention_dropout=0.1), options.seq_len)
+        model = model_of(
+            store, ModelSection(size=options.size, hidden_dropout=0.1, attention_dropout=0.1), options.seq_len
+        )
     options.to.mkdir(exist_ok=True)
     Trainer(
         model=model,

@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from timing import Steps, peak_memory_bytes
 
 from maskwright.core import hardware
-from maskwright.core.config import Model
+from maskwright.core.config import ModelSection
 from maskwright.data.store import TokenStore
 from maskwright.model.config import model_config
 from maskwright.model.hf.config import to_hf_config
@@ -81,7 +81,7 @@ class Clock(Steps, TrainerCallback):
         self.end_step()
 
 
-def model_of(store: TokenStore, model: Model, seq_len: int, **dropout: float) -> transformers.PreTrainedModel:
+def model_of(store: TokenStore, model: ModelSection, seq_len: int, **dropout: float) -> transformers.PreTrainedModel:
     """Of the shape that our side has, with weights that transformers draws."""
     shape = model_config(model, store.vocabulary.size, seq_len)
     values = to_hf_config(shape) | dropout
@@ -100,7 +100,9 @@ def tokenizer_of(store: TokenStore) -> PreTrainedTokenizerFast:
 def train(arguments: argparse.Namespace, steps: int, store: TokenStore, rows: np.ndarray) -> tuple[Clock, Any]:
     dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1} if arguments.defaults else {}
     transformers.set_seed(arguments.seed)
-    model = model_of(store, Model(size=arguments.size, **json.loads(arguments.model)), arguments.seq_len, **dropout)
+    model = model_of(
+        store, ModelSection(size=arguments.size, **json.loads(arguments.model)), arguments.seq_len, **dropout
+    )
     recipe: dict[str, Any] = {}
     if not arguments.defaults:
         recipe = {

@@ -93,6 +93,22 @@ FOREIGN_TEXT = {
     "core/folder.py": "gcsfs's 403, an OSError without a number",
 }
 """Where something is decided by the words of an error, and whose words these are: never our own."""
+SHARED_NAMES = {
+    "Block": {"data/foreign/blocks.py", "data/prepare/blocks.py", "data/rows.py"},
+    "Cleaner": {"data/convert.py", "text/cleaning/steps.py"},
+    "Counts": {"data/convert.py", "data/prepare/request.py"},
+    "Document": {"data/pregenerate/sequences.py", "text/document.py"},
+    "Encoded": {"data/encode.py", "labels/encode.py"},
+    "Evaluations": {"tasks/evaluate.py", "text/cleaning/contamination.py"},
+    "Examples": {"data/foreign/static_masks.py", "labels/rows.py"},
+    "Finding": {"labels/report.py", "text/audit.py"},
+    "Guess": {"tasks/fill.py", "text/layout.py"},
+    "Part": {"data/stream.py", "text/parts/cut.py"},
+    "Place": {"data/stream.py", "launch/target.py"},
+    "Span": {"data/stream.py", "text/compression.py"},
+    "Totals": {"data/rows.py", "text/cleaning/limits.py"},
+}
+"""Public classes that still share a name with another one, and where they are defined."""
 FORBIDDEN = {"pickle", "marshal", "shelve", "dill", "joblib", "lightning", "litdata", "torch_xla"}
 
 
@@ -213,6 +229,16 @@ def test_functions_fit_a_screen(path: Path) -> None:
         if isinstance(node, ast.FunctionDef):
             length = (node.end_lineno or 0) - node.lineno
             assert length <= 75, f"{name(path)}: {node.name} has {length} lines"
+
+
+def test_a_public_class_name_stands_for_one_thing() -> None:
+    defined: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                defined.setdefault(node.name, []).append(name(path))
+    shared = {word: files for word, files in defined.items() if len(files) > 1}
+    assert shared == {word: sorted(files) for word, files in SHARED_NAMES.items()}
 
 
 def test_every_package_is_in_the_layers() -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from maskwright.monitor.watch.server import Desk, application
+from maskwright.monitor.watch.server import RunIndex, application
 
 TOKEN = "a-token-of-the-tests-alone"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -35,7 +35,7 @@ class Served:
 
     def folder(self, folder: Path) -> str:
         """Serves the runs below it. Gives back the address with the token, as it is printed."""
-        self._app = application(Desk([str(folder)], stop_seconds=10.0), token=TOKEN, host="127.0.0.1")
+        self._app = application(RunIndex([str(folder)], stop_seconds=10.0), token=TOKEN, host="127.0.0.1")
         return f"{self.address}#token={TOKEN}"
 
     def start(self) -> None:

@@ -20,9 +20,9 @@ from maskwright.cloud.environment import Environment, build_environment
 from maskwright.cloud.google import inventory, rest
 from maskwright.cloud.google.inventory import KINDS
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.inspect.audit import Audit, audit
+from maskwright.cloud.inspect.audit import ResourceAudit, audit
 from maskwright.cloud.provision import variables
-from maskwright.cloud.record import Record
+from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core.errors import CloudError
 
 LAB = {
@@ -119,11 +119,11 @@ def plant(cloud: Cloud, kind: str, key: str, body: dict[str, Any]) -> None:
     cloud.resources[key] = about | body
 
 
-def look(environment: Environment, wanted: dict[str, Any] | None = None, **options: Any) -> Audit:
+def look(environment: Environment, wanted: dict[str, Any] | None = None, **options: Any) -> ResourceAudit:
     return audit(Google("lab-proj"), environment, wanted=wanted, **options)
 
 
-def names(found: Audit) -> dict[str, list[str]]:
+def names(found: ResourceAudit) -> dict[str, list[str]]:
     kinds: dict[str, list[str]] = {}
     for item in found.items:
         kinds.setdefault(item.found.kind, []).append(item.found.name)
@@ -210,7 +210,7 @@ def test_an_environment_may_have_the_name_that_the_state_bucket_begins_with(clou
 
 
 def wanted_of(environment: Environment) -> dict[str, Any]:
-    return variables.variables(environment, Record(seeded={"files": 1}), None)
+    return variables.variables(environment, EnvironmentRecord(seeded={"files": 1}), None)
 
 
 def lab_of(cloud: Cloud, environment: Environment) -> None:
@@ -367,5 +367,5 @@ def test_record_tells_no_less_than_before(cloud: Cloud, environment: Environment
     """The audit reads the state bucket and never writes there."""
     cloud.put(f"gs://{environment.state}/{environment.prefix}/x", "")
     look(environment)
-    assert record.read(environment) == Record()
+    assert record.read(environment) == EnvironmentRecord()
     assert not cloud.calls(r"storage\.objects\.(insert|delete).*")

@@ -15,7 +15,7 @@ from maskwright.cloud.environment import read_environment
 from maskwright.cloud.old_setup import build_table
 from maskwright.cloud.old_setup.build_table import commands, row_of
 from maskwright.core import child
-from maskwright.core.child import Steps
+from maskwright.core.child import CommandSequence
 from maskwright.core.errors import InputError, JobError, StoppedEarly
 
 D, T = "default", "true"
@@ -165,7 +165,7 @@ def test_commands_are_run_as_processes(tmp_path: Path, capfd: pytest.CaptureFixt
     path = tmp_path / "e.yaml"
     path.write_text(LAB.replace("name: lab1", "name: LAB"))
     with pytest.raises(JobError) as caught:
-        build_table.run([["prices", str(path)], ["prices"]], Steps())
+        build_table.run([["prices", str(path)], ["prices"]], CommandSequence())
     assert caught.value.exit_code == 2
     shown = capfd.readouterr()
     assert "error: " in shown.err and "currency" not in shown.out
@@ -211,7 +211,7 @@ def test_a_build_that_is_stopped_lets_its_command_clean_up(tmp_path: Path, monke
     def stop(number: int, frame: object) -> None:
         raise StoppedEarly("by SIGTERM")
 
-    steps = Steps()
+    steps = CommandSequence()
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, 1.0)
     try:

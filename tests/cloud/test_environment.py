@@ -12,7 +12,7 @@ from maskwright.cli.pages import environment_page
 from maskwright.cloud import machines
 from maskwright.cloud.environment import Environment, build_environment, read_environment
 from maskwright.cloud.provision import variables
-from maskwright.cloud.record import Record
+from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core.errors import ConfigError
 from maskwright.core.settings import keys_of
 
@@ -143,16 +143,16 @@ def test_a_file_is_read_and_its_errors_have_a_line(tmp_path: Path) -> None:
 
 def test_variables_attach_the_disk_once_it_is_seeded() -> None:
     env = lab()
-    before = variables.variables(env, Record().for_disk(env), None)
+    before = variables.variables(env, EnvironmentRecord().for_disk(env), None)
     assert before["disk"] == {"name": "lab1-data-1", "type": "hyperdisk-ml", "size_gb": 2055, "seeded": False}
     assert [before[kind]["attach_disk"] for kind in ("slice", "group")] == [False, False]
-    seeded = Record(seeded={"files": 1}, disk_gb=2055, disk_type="hyperdisk-ml").for_disk(env)
+    seeded = EnvironmentRecord(seeded={"files": 1}, disk_gb=2055, disk_type="hyperdisk-ml").for_disk(env)
     after = variables.variables(env, seeded, None)
     assert after["disk"]["seeded"] and after["slice"]["attach_disk"] and after["group"]["attach_disk"]
 
 
 def test_another_size_is_another_disk() -> None:
-    seeded = Record(seeded={"files": 1}, disk_gb=2055, disk_type="hyperdisk-ml")
+    seeded = EnvironmentRecord(seeded={"files": 1}, disk_gb=2055, disk_type="hyperdisk-ml")
     larger = seeded.for_disk(lab(disk__size_gb=4000))
     assert (larger.generation, larger.seeded, larger.disk_gb) == (2, None, 4000)
     assert seeded.for_disk(lab()) == seeded
@@ -161,7 +161,7 @@ def test_another_size_is_another_disk() -> None:
 
 def test_placements_begin_with_the_own_one_and_go_round() -> None:
     env = lab(disk=None, nfs=None, slice__fallbacks=[{"zone": "us-east5-a"}, {"provisioning_model": "STANDARD"}])
-    found = [variables.variables(env, Record().moved("slice", n), None)["slice"] for n in range(4)]
+    found = [variables.variables(env, EnvironmentRecord().moved("slice", n), None)["slice"] for n in range(4)]
     assert [(f["zone"], f["provisioning_model"]) for f in found] == [
         ("us-east5-b", "SPOT"),
         ("us-east5-a", "SPOT"),
@@ -171,11 +171,14 @@ def test_placements_begin_with_the_own_one_and_go_round() -> None:
 
 
 def test_a_queued_slice_is_not_terraforms() -> None:
-    assert variables.variables(lab(slice={"accelerator": "v5e", "topology": "4x4"}), Record(), None)["slice"] is None
+    assert (
+        variables.variables(lab(slice={"accelerator": "v5e", "topology": "4x4"}), EnvironmentRecord(), None)["slice"]
+        is None
+    )
 
 
 def test_only_keeps_the_other_parts_as_they_were() -> None:
-    wished = variables.variables(lab(), Record(), None)
+    wished = variables.variables(lab(), EnvironmentRecord(), None)
     none = variables.only(None, wished, ["disk"])
     assert none["disk"] and [none[part] for part in ("slice", "group", "nfs")] == [None, None, None]
     old = {**wished, "slice": {**wished["slice"], "topology": "2x2"}, "group": None}
@@ -187,8 +190,10 @@ def test_only_keeps_the_other_parts_as_they_were() -> None:
 def test_a_host_that_stays_keeps_its_subnetwork() -> None:
     theirs = {"name": "vpc", "project": "host-proj", "subnetworks": {"us-east5": "a", "us-west1": "b"}}
     west = {"zone": "us-west1-c", "machine_type": "g2-standard-12"}
-    old = variables.variables(lab(network=theirs, group=west, nfs=None, disk=None), Record(), None)
-    wished = variables.variables(lab(network=theirs | {"subnetworks": {"us-east5": "c"}}, group=None), Record(), None)
+    old = variables.variables(lab(network=theirs, group=west, nfs=None, disk=None), EnvironmentRecord(), None)
+    wished = variables.variables(
+        lab(network=theirs | {"subnetworks": {"us-east5": "c"}}, group=None), EnvironmentRecord(), None
+    )
     kept = variables.only(old, wished, ["slice"])
     host = "projects/host-proj"
     assert kept["network"] == {

@@ -39,7 +39,7 @@ def google(cloud: Cloud) -> Google:
     return Google("lab-proj")
 
 
-def group(google: Google) -> groups.Group:
+def group(google: Google) -> groups.InstanceGroup:
     found = groups.describe(google, ZONE, NAME)
     assert found is not None
     return found
@@ -51,11 +51,11 @@ def resize(google: Google, size: int) -> None:
     google.wait("compute", google.call("compute", "POST", path, requestId=new_request_id(), size=size), seconds=5)
 
 
-def is_whole(found: groups.Group) -> bool:
+def is_whole(found: groups.InstanceGroup) -> bool:
     return found.target == len(found.members) and all(member.running for member in found.members)
 
 
-def settle(google: Google, tries: int = 6) -> groups.Group:
+def settle(google: Google, tries: int = 6) -> groups.InstanceGroup:
     for _ in range(tries):
         found = group(google)
     return found

@@ -16,9 +16,9 @@ from maskwright.cli import env
 from maskwright.cli.main import run
 from maskwright.cloud import record
 from maskwright.cloud.environment import read_environment
-from maskwright.cloud.jobs.watcher import Refused
+from maskwright.cloud.jobs.watcher import PermanentRefusal
 from maskwright.cloud.provision import commands
-from maskwright.cloud.record import Record
+from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core.folder import Folder
 from maskwright.launch.target import parse_spec
 
@@ -163,7 +163,7 @@ def test_what_hosts_are_told(cloud: Cloud, say: Say) -> None:
     assert command.run == "/mnt/common/nfs_share/runs/one" and command.processes == 2
     assert command.overrides == ("checkpoint.copy_to=gs://mine/one", "engine.kind=torch", "engine.device=cuda")
     lab(slice=SLICE, disk=DISK, nfs={"share": "share"}, host={"container": "mine", "setup": "mine.sh"})
-    seeded = Record(seeded={"files": 1})
+    seeded = EnvironmentRecord(seeded={"files": 1})
     record.write(read_environment("lab.yaml"), seeded)
     arrow = ["--set", "data.format=arrow", "--set", "data.arrow.tokenizer=/mnt/common/shared_pd/tok"]
     say(*submit("--dry-run", *arrow, "--set", "data.store=/mnt/common/shared_pd/shards"))
@@ -237,7 +237,7 @@ def test_detached_job_that_will_never_have_hosts_is_no_success(cloud: Cloud, say
     Folder(f"gs://{BUCKET}/jobs/slice").put_json("0001/result.json", {"code": 0, "cause": "", "report": []})
     for key in [key for key in cloud.resources if "/instance" in key]:
         del cloud.resources[key]
-    cloud.small.fails = [Refused("may not compute.instances.create", fix="ask")]  # type: ignore[attr-defined]
+    cloud.small.fails = [PermanentRefusal("may not compute.instances.create", fix="ask")]  # type: ignore[attr-defined]
     assert "the job failed: may not compute.instances.create" in say(*submit("--up", "--detach"), code=1)
 
 

@@ -20,7 +20,7 @@ from google_cloud.small_terraform import SmallTerraform
 
 from maskwright.cli import main
 from maskwright.cloud.jobs import follow, lease
-from maskwright.cloud.jobs.hosts import EnvironmentGround
+from maskwright.cloud.jobs.hosts import GoogleHosts
 from maskwright.cloud.jobs.policy import Rules
 from maskwright.cloud.provision import commands
 from maskwright.core import storage
@@ -53,7 +53,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cloud]:
         monkeypatch.setattr(lease, "SILENT_SECONDS", 3.0)
         monkeypatch.setattr(follow, "POLL_SECONDS", 0.5)
         rules = Rules(patience_seconds=(600.0, 600.0), base_seconds=0.2, cap_seconds=1.0)
-        monkeypatch.setattr(EnvironmentGround, "rules", lambda self: rules)
+        monkeypatch.setattr(GoogleHosts, "rules", lambda self: rules)
         cloud.small = small  # type: ignore[attr-defined]
         yield cloud
 

@@ -11,7 +11,7 @@ import pytest
 from maskwright.cli.main import run
 from maskwright.cloud.environment import Environment, build_environment
 from maskwright.cloud.machines import ATTACHED, GPUS, TPUS
-from maskwright.cloud.prices import BOOT_DISK_GIB, TABLE, Estimate, estimate, read_prices, table
+from maskwright.cloud.prices import BOOT_DISK_GIB, TABLE, CostEstimate, estimate, read_prices, table
 from maskwright.core.errors import ConfigError
 
 SOURCES = "currency: USD\nsources:\n  mine: {date: 2026-01-31, address: https://example.org/prices}\nprices:\n"
@@ -114,7 +114,7 @@ def test_what_the_older_set_up_had_is_priced_or_named() -> None:
     """Its zone and sizes, on the oldest and the newest of the slices that the import offers."""
     disk = {"size_gb": 2055, "source": "gs://data-bucket/c"}
 
-    def costs(**parts: Any) -> Estimate:
+    def costs(**parts: Any) -> CostEstimate:
         return estimate(lab(zone="europe-west4-a", nfs={}, **parts), read_prices())
 
     old = costs(slice={"accelerator": "v3", "topology": "4x4"}, disk=disk | {"type": "pd-balanced"})

@@ -8,7 +8,7 @@ import pytest
 from google_cloud.fake import Cloud
 
 from maskwright.cloud.google import queued_resource
-from maskwright.cloud.google.queued_resource import Slice, Wanted, absent, describe, ensure
+from maskwright.cloud.google.queued_resource import QueuedResource, Wanted, absent, describe, ensure
 from maskwright.cloud.google.rest import Google
 from maskwright.core.errors import CloudError
 
@@ -35,7 +35,7 @@ def google(cloud: Cloud) -> Google:
     return Google("lab-proj")
 
 
-def settled(google: Google) -> Slice:
+def settled(google: Google) -> QueuedResource:
     """What Google's queue has come to."""
     for _ in range(20):
         found = describe(google, ZONE, NAME)

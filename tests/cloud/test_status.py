@@ -18,7 +18,7 @@ from in_process import Cli
 from maskwright.cloud import record
 from maskwright.cloud.environment import Environment, build_environment
 from maskwright.cloud.provision import variables
-from maskwright.cloud.record import Record
+from maskwright.cloud.record import EnvironmentRecord
 from maskwright.launch.target import JobSpec, Training
 
 LAB: dict[str, Any] = {
@@ -52,7 +52,7 @@ def lab(cloud: Cloud, environment: Environment) -> Cloud:
     for bucket in (environment.state, environment.dataset_bucket, environment.runs_bucket):
         cloud.put(f"gs://{bucket}/some", "x")
         cloud.resources[f"storage/b/{bucket}"]["labels"] = LABELS if bucket != environment.state else {}
-    known = Record(seeded=SEEDED, disk_gb=100, disk_type="hyperdisk-ml")
+    known = EnvironmentRecord(seeded=SEEDED, disk_gb=100, disk_type="hyperdisk-ml")
     record.write(environment, known)
     cloud.put(
         f"gs://{environment.state}/env/lab1/wanted.json", json.dumps(variables.variables(environment, known, None))

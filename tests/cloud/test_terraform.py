@@ -21,7 +21,7 @@ from google_cloud.terraform_world import ROOT, SOURCE, Terraform, TerraformWorld
 
 from maskwright.cloud.environment import Environment, build_environment
 from maskwright.cloud.provision.variables import seeder, variables
-from maskwright.cloud.record import Record
+from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core.secrets import redact
 
 pytestmark = pytest.mark.skipif(terraform_world.why_not() is not None, reason=str(terraform_world.why_not()))
@@ -41,11 +41,11 @@ def environment(**parts: Any) -> Environment:
 
 def lab(*, generation: int = 1, seeded: bool = False, **parts: Any) -> dict[str, Any]:
     """Variables as the product writes them, of an environment with these parts."""
-    return variables(environment(**parts), Record(generation, SEEDED if seeded else None), None)
+    return variables(environment(**parts), EnvironmentRecord(generation, SEEDED if seeded else None), None)
 
 
 def seeding(**parts: Any) -> dict[str, Any]:
-    return {**lab(**parts), "seeder": seeder(environment(**parts), Record(), None)}
+    return {**lab(**parts), "seeder": seeder(environment(**parts), EnvironmentRecord(), None)}
 
 
 @pytest.fixture(scope="module")
@@ -299,7 +299,7 @@ def test_other_place_of_the_slice(terraform: Terraform) -> None:
     """A fallback in another region: its subnetwork is there from the start, so nothing else moves."""
     slice_ = {**SLICE, "fallbacks": [{"zone": "us-east1-d", "provisioning_model": "FLEX_START"}], "max_run_hours": 24}
     terraform.apply(lab(slice=slice_))
-    terraform.apply(variables(environment(slice=slice_), Record().moved("slice", 1), None))
+    terraform.apply(variables(environment(slice=slice_), EnvironmentRecord().moved("slice", 1), None))
     assert {kind for _, kind, _ in terraform.world.changes()} == {MANAGER, TEMPLATE, POLICY}
     made = [entry["state"] for entry in terraform.world.journal() if entry["op"] == "create"]
     assert [state["zone"] for state in made if "target_size_policy" in state] == ["us-east1-d"]

@@ -15,8 +15,8 @@ import pytest
 from maskwright.cli.env import replaced
 from maskwright.cloud.environment import build_environment
 from maskwright.cloud.provision import variables
-from maskwright.cloud.provision.terraform_cli import Change, Plan, Terraform, _changes
-from maskwright.cloud.record import Record
+from maskwright.cloud.provision.terraform_cli import Change, Terraform, TerraformPlan, _changes
+from maskwright.cloud.record import EnvironmentRecord
 
 ENVIRONMENT = {"name": "lab1", "project": "lab-proj", "zone": "us-east5-b"}
 BINARY = """#!/bin/bash
@@ -110,16 +110,16 @@ def test_what_was_replaced_already_loses_nothing_more() -> None:
 def test_who_deletes_a_bucket_is_told_that_nothing_brings_it_back() -> None:
     bucket = Change("google_storage_bucket.runs", "google_storage_bucket", "delete")
     disk = Change("google_compute_disk.data[0]", "google_compute_disk", "delete")
-    told = [replaced(Plan((*changes,), "", "", True))[-1] for changes in ((disk, bucket), (disk,))]
+    told = [replaced(TerraformPlan((*changes,), "", "", True))[-1] for changes in ((disk, bucket), (disk,))]
     assert "no soft delete" in told[0] and told[1] == f"with their data: {disk.address}"
 
 
 def test_only_leaves_hosts_what_they_live_in() -> None:
     """Their region's network and their gateway, though the YAML does not name them any more."""
     far = {"accelerator": "v6e", "topology": "4x4", "zone": "us-east1-d"}
-    before = variables.variables(build_environment({**ENVIRONMENT, "slice": far}, ""), Record(), None)
+    before = variables.variables(build_environment({**ENVIRONMENT, "slice": far}, ""), EnvironmentRecord(), None)
     group = {"machine_type": "g2-standard-12"}
-    wished = variables.variables(build_environment({**ENVIRONMENT, "group": group}, ""), Record(), None)
+    wished = variables.variables(build_environment({**ENVIRONMENT, "group": group}, ""), EnvironmentRecord(), None)
     assert before["nat"] and not wished["nat"]
     both = variables.only(before, wished, ("group",))
     assert both["nat"] and both["regions"] == ["us-east5", "us-east1"] and both["slice"] == before["slice"]

@@ -17,7 +17,7 @@ from maskwright.cloud.inspect.drift import differences
 from maskwright.cloud.provision import queued_slice, their_network
 from maskwright.cloud.provision.init import init
 from maskwright.cloud.provision.variables import variables
-from maskwright.cloud.record import Record
+from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core.errors import InputError
 
 HOST = "projects/host-proj"
@@ -142,7 +142,7 @@ def test_who_makes_no_network_needs_no_permission_to(cloud: Cloud) -> None:
 
 
 def test_a_move_is_said_and_their_network_is_never_called_gone() -> None:
-    asked, before = (variables(environment, Record(), None) for environment in (lab(), lab(network={})))
+    asked, before = (variables(environment, EnvironmentRecord(), None) for environment in (lab(), lab(network={})))
     nothing = Inventory([], [])
     moved = differences(lab(), asked, before, nothing, None)
     assert moved[0] == f"network: {SUBNETWORK.removeprefix('compute/')} in the YAML, its own in the last `env up`"
@@ -152,6 +152,6 @@ def test_a_move_is_said_and_their_network_is_never_called_gone() -> None:
 
 def test_a_queued_slice_is_put_there_too(cloud: Cloud) -> None:
     environment = lab(slice={"accelerator": "v5e", "topology": "4x4"})
-    values = variables(environment, Record(), None)
-    wanted = queued_slice.describe(environment, Record(), values, {"service_account": "a"})
+    values = variables(environment, EnvironmentRecord(), None)
+    wanted = queued_slice.describe(environment, EnvironmentRecord(), values, {"service_account": "a"})
     assert (wanted.network, f"compute/{wanted.subnetwork}") == (VPC, SUBNETWORK)

@@ -11,9 +11,9 @@ import pytest
 
 from maskwright.cloud.jobs import lease as lease_module
 from maskwright.cloud.jobs import watcher as module
-from maskwright.cloud.jobs.lease import Lease
+from maskwright.cloud.jobs.lease import WatcherLease
 from maskwright.cloud.jobs.policy import Action, Rules
-from maskwright.cloud.jobs.watcher import HISTORY, Limits, Machines, Refused, Watcher
+from maskwright.cloud.jobs.watcher import HISTORY, JobLimits, MachineState, PermanentRefusal, Watcher
 from maskwright.core.errors import Locked, MaskwrightError
 from maskwright.core.folder import Folder
 from maskwright.launch.bucket.leader import Leader
@@ -36,11 +36,13 @@ class Machinery:
     price: float = 10.0
     repairs: bool = False
 
-    def look(self) -> Machines:
+    def look(self) -> MachineState:
         names = tuple(f"m-{n}" for n in range(self.running))
         trouble = "stockout" if self.place in self.dry and not self.running else ""
         making = bool(trouble)
-        return Machines(2, self.place or 0, self.place is not None, names, self.stopped, self.running, making, trouble)
+        return MachineState(
+            2, self.place or 0, self.place is not None, names, self.stopped, self.running, making, trouble
+        )
 
     def has_bucket(self) -> bool:
         return True
@@ -86,7 +88,7 @@ class Scene:
     now: float = 1_000_000.0
     watcher: Watcher | None = None
 
-    def watching(self, limits: Limits | None = None) -> Watcher:
+    def watching(self, limits: JobLimits | None = None) -> Watcher:
         self.watcher = Watcher(self.folder, self.machinery, limits, clock=lambda: self.now)
         return self.watcher
 
@@ -159,7 +161,10 @@ def test_held_lock_is_waited_for_and_counts_as_no_try(scene: Scene) -> None:
 
 
 def test_failing_api_is_tried_again_with_waits_and_a_refusal_is_the_jobs_end(scene: Scene) -> None:
-    scene.machinery.fails = [MaskwrightError("the API fails", fix="x"), Refused("may not", fix="ask for the role")]
+    scene.machinery.fails = [
+        MaskwrightError("the API fails", fix="x"),
+        PermanentRefusal("may not", fix="ask for the role"),
+    ]
     scene.watching()
     assert "the API fails" in scene.turn().why
     assert "the API fails" in scene.turn().why  # and now it waits
@@ -212,7 +217,7 @@ def test_group_gets_back_the_hosts_it_lost_and_old_words_do_not_count(scene: Sce
 
 
 def test_budget_saves_then_takes_down_even_when_nothing_answers(scene: Scene) -> None:
-    Limits(1, max_usd=1.0, rates=(10.0, 10.0)).store(scene.folder)
+    JobLimits(1, max_usd=1.0, rates=(10.0, 10.0)).store(scene.folder)
     scene.watching()
     asked = scene.until("ask")  # 20 USD an hour: after three minutes
     assert "--max-cost 1 is reached" in asked.why and scene.folder.get_json("stop.json") == {"submission": 1}
@@ -225,7 +230,7 @@ def test_budget_saves_then_takes_down_even_when_nothing_answers(scene: Scene) ->
 
 
 def test_budget_goes_on_counting_in_the_next_watcher_and_survives_a_lock(scene: Scene) -> None:
-    Limits(1, stop_after_hours=0.1).store(scene.folder)
+    JobLimits(1, stop_after_hours=0.1).store(scene.folder)
     scene.watching()
     scene.until("make")
     scene.turn(200.0)
@@ -238,7 +243,7 @@ def test_budget_goes_on_counting_in_the_next_watcher_and_survives_a_lock(scene: 
 
 
 def test_budget_goes_past_a_lock_that_never_opens(scene: Scene) -> None:
-    Limits(1, stop_after_hours=0.1).store(scene.folder)
+    JobLimits(1, stop_after_hours=0.1).store(scene.folder)
     scene.watching()
     scene.until("make")
     scene.machinery.fails = [Locked("another run holds the state", fix="wait")] * 99
@@ -249,7 +254,7 @@ def test_budget_goes_past_a_lock_that_never_opens(scene: Scene) -> None:
 def test_budget_is_kept_without_the_bucket_and_whatever_somebody_writes_there(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Limits(1, stop_after_hours=0.1).store(scene.folder)
+    JobLimits(1, stop_after_hours=0.1).store(scene.folder)
     scene.watching()
     scene.until("make")
     scene.turn()
@@ -290,7 +295,7 @@ def test_host_that_was_lost_after_it_had_been_idle_is_a_try_as_any(scene: Scene)
 
 
 def test_down_when_done(scene: Scene) -> None:
-    Limits(1, down_when_done=True).store(scene.folder)
+    JobLimits(1, down_when_done=True).store(scene.folder)
     scene.watching()
     scene.until("make")
     scene.result(0)
@@ -298,8 +303,8 @@ def test_down_when_done(scene: Scene) -> None:
 
 
 def test_limits_of_another_submission_do_not_count(scene: Scene) -> None:
-    Limits(7, stop_after_hours=0.001, down_when_done=True).store(scene.folder)
-    scene.watching(Limits(max_usd=1e9, rates=(10.0,)))
+    JobLimits(7, stop_after_hours=0.001, down_when_done=True).store(scene.folder)
+    scene.watching(JobLimits(max_usd=1e9, rates=(10.0,)))
     scene.until("make")
     for _ in range(20):
         assert scene.turn().kind == "nothing"
@@ -340,7 +345,7 @@ def test_watcher_and_leader_read_what_hosts_say_at_once(scene: Scene, monkeypatc
 
 def test_one_lease_at_a_time_and_the_silent_one_is_taken_over(tmp_path: Path) -> None:
     folder, now = Folder(f"file://{tmp_path}"), 0.0
-    first, second, third = (Lease(folder, clock=lambda: now) for _ in range(3))
+    first, second, third = (WatcherLease(folder, clock=lambda: now) for _ in range(3))
     assert first.turn() and not second.turn() and not third.turn()
     assert second.holder.startswith("process ")
     now = 80.0
@@ -358,9 +363,9 @@ def test_of_many_that_try_at_once_one_gets_it(tmp_path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     folder = Folder(f"file://{tmp_path}")
-    leases = [Lease(folder) for _ in range(16)]
+    leases = [WatcherLease(folder) for _ in range(16)]
     with ThreadPoolExecutor(16) as pool:
-        assert sum(pool.map(Lease.turn, leases)) == 1
+        assert sum(pool.map(WatcherLease.turn, leases)) == 1
 
 
 def test_second_watcher_does_nothing_and_takes_over(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,7 +387,7 @@ def test_second_watcher_does_not_go_before_the_hosts_that_the_first_is_to_take_a
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease_module, "SILENT_SECONDS", 1e9)
-    Limits(1, down_when_done=True).store(scene.folder)
+    JobLimits(1, down_when_done=True).store(scene.folder)
     scene.watching()
     scene.until("make")
     scene.result(0)

@@ -19,7 +19,7 @@ from google_cloud.terraform_world import TerraformWorld, why_not
 from maskwright.cli.main import run
 from maskwright.cloud.google import groups
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.provision.commands import Desk
+from maskwright.cloud.provision.commands import EnvironmentSession
 from maskwright.cloud.provision.seed import _checked
 from maskwright.core.errors import MaskwrightError
 
@@ -137,7 +137,7 @@ def test_init_up_resize_seed_down(life: Life) -> None:
     assert moved[-1] == ("delete", "resource_policy")
     assert life.cloud.resources[f"{ZONE}/instanceGroupManagers/lab1-slice"]["targetSize"] == 16
 
-    Desk(str(life.folder / "lab.yaml")).folder.remove("wanted.json")  # by hand
+    EnvironmentSession(str(life.folder / "lab.yaml")).folder.remove("wanted.json")  # by hand
     said = json.dumps(life.document("down", "--yes"))
     assert life.exists("instanceGroupManagers") == [] and life.exists("disks") == ["lab1-data-1"]
     for stays in ("lab1-data-1", "lab1-nfs", "lab-proj-lab1-runs"):
@@ -301,15 +301,15 @@ def test_a_queued_slice_is_asked_for_after_a_yes_and_never_forgotten(life: Life)
 def test_of_two_commands_at_once_neither_forgets_what_the_other_did(life: Life) -> None:
     path = life.write()
     life.cloud.put("gs://lab-proj-maskwright-state/env/started", "")
-    one, other = Desk(path), Desk(path)
+    one, other = EnvironmentSession(path), EnvironmentSession(path)
     one.want(one.asked_for())
     with pytest.raises(MaskwrightError, match="another command has changed the environment"):
         other.want({})
     one.want({**one.asked_for(), "nfs": None})
-    Desk(path).want({})
+    EnvironmentSession(path).want({})
     life.cloud.put("gs://lab-proj-maskwright-state/env/lab1/wanted.json", "{")
     with pytest.raises(MaskwrightError, match="cannot be read"):
-        Desk(path)
+        EnvironmentSession(path)
 
 
 def test_only_a_result_that_is_one_counts() -> None:

@@ -220,8 +220,10 @@ def test_stopped_it_has_saved_and_is_continued_by_rays_own_command(cluster: Clus
     name = ended.out.strip()
     assert name.startswith("stopped-") and f"maskwright stop ray:{name}" in ended.last
     (worker,) = cluster.until_saved("stopped")
-    given = f"Submitted({name!r}).logs(follow=True, lines=None, show=show_line)"
-    follow = f"from maskwright.core.console import show_line; from maskwright.launch.ray.jobs import Submitted; {given}"
+    given = f"RayJobTarget({name!r}).logs(follow=True, lines=None, show=show_line)"
+    follow = (
+        f"from maskwright.core.console import show_line; from maskwright.launch.ray.jobs import RayJobTarget; {given}"
+    )
     with halted(worker):
         ended = cluster.ended(cluster.submit("stopped"))
         assert ended.code == 2 and f"is being trained by ray:{name}, RUNNING" in ended.last

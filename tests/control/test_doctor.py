@@ -21,8 +21,8 @@ from maskwright.core.cgroups import Cgroups
 from maskwright.engines.torch import look
 from maskwright.engines.torch.prepare import choose_device, choose_dtype
 from maskwright.monitor.doctor import frameworks, machine, surroundings, tools
-from maskwright.monitor.doctor.finding import Finding, Report
-from maskwright.monitor.doctor.frameworks import Asked
+from maskwright.monitor.doctor.finding import DoctorFinding, DoctorReport
+from maskwright.monitor.doctor.frameworks import FrameworkProbe
 
 SECRET = "hf_this-is-the-secret-itself"
 FOREIGN = (
@@ -131,7 +131,7 @@ BUILD: dict[str, Any] = {
 
 
 class Said:
-    """In place of `Asked`: what a framework's process printed, and how it ended."""
+    """In place of `FrameworkProbe`: what a framework's process printed, and how it ended."""
 
     def __init__(self, *lines: dict[str, Any], failure: str | None = None) -> None:
         self._lines, self._failure = list(lines), failure
@@ -205,7 +205,7 @@ def test_a_framework_that_crashes_or_hangs_is_a_finding(tmp_path: Path, monkeypa
     hangs, raises = "import time\ntime.sleep(60)", "import nothing_here"
     tree(tmp_path, {"crashes.py": crashes, "hangs.py": hangs, "raises.py": raises, "answers.py": answers})
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    crashing, hanging, raising, answering = map(Asked, ("crashes", "hangs", "raises", "answers"))
+    crashing, hanging, raising, answering = map(FrameworkProbe, ("crashes", "hangs", "raises", "answers"))
     until = time.monotonic() + 60
     for one in (crashing, raising):
         one.wait(until, lines=1)
@@ -316,7 +316,7 @@ def test_credentials_are_named_and_never_shown(bare: Path, monkeypatch: pytest.M
     assert found["W&B"].values["source"] == f"{bare}/.netrc"
     assert found["S3"].fix == f"chmod 600 {bare}/.aws/credentials"
     assert found["Google"].values["kind"] == "service_account" and found["Kubernetes"].values["context"] == "lab"
-    report = Report(list(found.values()), 0.1)
+    report = DoctorReport(list(found.values()), 0.1)
     assert SECRET not in report.text() + json.dumps(report.to_json())
     key.unlink()
     assert surroundings.google(reach=False).state == "fail"
@@ -353,7 +353,7 @@ def test_credentials_of_services_are_looked_for_where_they_look(
         monkeypatch.setenv(name, value.replace("~", str(bare)))
     found = next(one for one in surroundings.credentials(reach=False) if one.name == service)
     assert (found.state, found.values) == (state, {"source": source and source.replace("~", str(bare))})
-    shown = Report([found], 0.0)
+    shown = DoctorReport([found], 0.0)
     assert told.replace("~", str(bare)) in found.detail and SECRET not in shown.text() + json.dumps(shown.to_json())
 
 
@@ -381,7 +381,7 @@ def server() -> Any:
 def test_the_network_is_asked_on_request_only(bare: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", f"http://me:{SECRET}@proxy:3128")
     monkeypatch.setattr(surroundings, "_servers", lambda: 1 / 0)
-    report = Report(list(surroundings.network(reach=False)), 0.0)
+    report = DoctorReport(list(surroundings.network(reach=False)), 0.0)
     assert report.state == "ok" and "HTTPS_PROXY http://***@proxy:3128" in report.text()
     monkeypatch.delenv("HTTPS_PROXY")
     asked = [("there", f"http://{server}", "one"), ("gone", "http://127.0.0.1:9", "another")]
@@ -424,13 +424,14 @@ def test_the_exit_code_is_that_of_the_worst_finding(cli: Callable[..., Any], mon
     from maskwright.monitor.doctor import examine
 
     found = [
-        Finding("hardware", "disk", state, "a disk", "mend it" if state != "ok" else None) for state in ("ok", "warn")
+        DoctorFinding("hardware", "disk", state, "a disk", "mend it" if state != "ok" else None)
+        for state in ("ok", "warn")
     ]  # type: ignore[arg-type]
-    monkeypatch.setattr(examine, "examine", lambda network: Report(found, 1.0))
+    monkeypatch.setattr(examine, "examine", lambda network: DoctorReport(found, 1.0))
     result = cli("doctor")
     assert (result.code, result.out.splitlines()) == (0, [
         "hardware", "  ok    disk          a disk", "  warn  disk          a disk",
         "                      Fix: mend it", "1 ok, 1 warn, 0 fail; 1.0 s",
     ])  # fmt: skip
-    found.append(Finding("hardware", "disk", "fail", "a disk", "mend it"))
+    found.append(DoctorFinding("hardware", "disk", "fail", "a disk", "mend it"))
     assert cli("doctor").code == 1

@@ -18,10 +18,10 @@ from fake_tpu import Hosts
 from maskwright.core.config import build_config
 from maskwright.core.errors import InputError, JobError, StoppedEarly
 from maskwright.launch.cluster import sized
-from maskwright.launch.outcome import End, Verdict, judge, report
+from maskwright.launch.outcome import End, JobOutcome, judge, report
 from maskwright.launch.ssh import host as host_module
 from maskwright.launch.ssh import slice as slice_module
-from maskwright.launch.ssh.host import Attempt
+from maskwright.launch.ssh.host import ShellAttempt
 from maskwright.launch.ssh.script import first_command, script_for
 from maskwright.launch.target import JobSpec, Training, parse_spec
 from maskwright.training.stop import StopRequest
@@ -144,7 +144,7 @@ def test_a_job_that_was_told_to_end_is_not_begun_again() -> None:
     ],
 )
 def test_job_that_was_stopped_before_every_host_was_done_is_not_done(ends: list[End]) -> None:
-    assert judge(ends, 2, asked=True) == Verdict(75, False, None, "signal")
+    assert judge(ends, 2, asked=True) == JobOutcome(75, False, None, "signal")
     assert judge(ends, 2).code == 75
 
 
@@ -155,10 +155,10 @@ def test_submit_that_is_ended_while_it_connects_ends_with_75(monkeypatch: pytest
             signal.raise_signal(signal.SIGTERM)
         return ["sleep", "60"]
 
-    monkeypatch.setattr(slice_module.Slice, "look", lambda _: ("READY", "v4-32", 2))
-    monkeypatch.setattr(slice_module.Slice, "ssh_words", connect)
+    monkeypatch.setattr(slice_module.TpuSlice, "look", lambda _: ("READY", "v4-32", 2))
+    monkeypatch.setattr(slice_module.TpuSlice, "ssh_words", connect)
     with pytest.raises(StoppedEarly):
-        slice_module.Slice("pod").submit(SPEC.command, dry_run=False)
+        slice_module.TpuSlice("pod").submit(SPEC.command, dry_run=False)
 
 
 def test_a_limit_is_a_reason_and_the_first_reason_stays() -> None:
@@ -181,7 +181,7 @@ def test_report_begins_with_the_host_to_look_at() -> None:
 
 # ---- on a host -----------------------------------------------------------------------------------------------------
 
-Run = Callable[..., Attempt]
+Run = Callable[..., ShellAttempt]
 
 
 @pytest.fixture
@@ -191,12 +191,12 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
     return Hosts(tmp_path / "hosts", 2)
 
 
-def begin(hosts: Hosts, spec: JobSpec = SPEC, *, workers: int = 1, job: str = "one", **options: Any) -> Attempt:
+def begin(hosts: Hosts, spec: JobSpec = SPEC, *, workers: int = 1, job: str = "one", **options: Any) -> ShellAttempt:
     options = {"values": {}, "setup": True, **options}
-    return Attempt(spec, range(workers), hosts.argv, job=job, **options)
+    return ShellAttempt(spec, range(workers), hosts.argv, job=job, **options)
 
 
-def finish(attempt: Attempt) -> list[End]:
+def finish(attempt: ShellAttempt) -> list[End]:
     until = time.monotonic() + 120
     while not attempt.over:
         assert time.monotonic() < until
@@ -205,7 +205,7 @@ def finish(attempt: Attempt) -> list[End]:
     return attempt.ends
 
 
-def wait_for(path: Path, attempt: Attempt | None = None) -> None:
+def wait_for(path: Path, attempt: ShellAttempt | None = None) -> None:
     until = time.monotonic() + 120
     while not path.exists():
         assert time.monotonic() < until, path

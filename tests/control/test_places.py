@@ -17,9 +17,9 @@ from typer.main import get_command
 from maskwright.cli import places
 from maskwright.cli.main import app
 from maskwright.cli.submit import read_cluster
-from maskwright.core.child import Finetuning
+from maskwright.core.child import FinetuneCommand
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
-from maskwright.launch.bucket.place import Bucket
+from maskwright.launch.bucket.place import BucketPlace
 from maskwright.launch.ray import submit as ray
 from maskwright.launch.schedulers import slurm
 from maskwright.launch.schedulers.slurm import Slurm
@@ -171,7 +171,7 @@ def test_a_cluster_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyP
     found = read_cluster("slurm --cpus 4 --sbatch=--partition=gpu --sbatch=--time=01:00:00")
     assert found == Slurm(cpus=4, sbatch=("--partition=gpu", "--time=01:00:00"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    one = Finetuning("task.yaml", "/runs/a", (), "/runs/a.log", "/runs/a/results.json")
+    one = FinetuneCommand("task.yaml", "/runs/a", (), "/runs/a.log", "/runs/a/results.json")
     with pytest.raises(InputError, match="is not installed, or not on the path") as caught:
         next(run_side_by_side(found, [one], 1))
     assert caught.value.where == "squeue"
@@ -197,7 +197,7 @@ def test_a_job_that_ends_before_it_is_asked_for_gets_no_second_one(tmp_path: Pat
         def ended(self, job: str, log: str) -> int | None:
             return 0
 
-    runs = [Finetuning("t.yaml", name, (), f"{name}.log", str(tmp_path / f"{name}.json")) for name in "ab"]
+    runs = [FinetuneCommand("t.yaml", name, (), f"{name}.log", str(tmp_path / f"{name}.json")) for name in "ab"]
     assert (list(run_side_by_side(Jobs(), runs, 2)), began) == ([(0, 0), (1, 0)], ["b"])
 
 
@@ -207,6 +207,6 @@ def test_a_program_submits_as_the_command_line_does(tmp_path: Path, capsys: pyte
     submit(places.place("ray")(follow=True), command, dry_run=True)
     assert "entrypoint   exec maskwright pretrain a.yaml --run /runs/a\n" in capsys.readouterr().out
     for secret in (command.setting("a=https://me:hunter2@host"), command):
-        place = Bucket("gs://b/job.json", setup=None if secret is not command else "curl https://me:hunter2@host")
+        place = BucketPlace("gs://b/job.json", setup=None if secret is not command else "curl https://me:hunter2@host")
         with pytest.raises(InputError, match="holds a secret"):
             submit(place, secret, dry_run=True)

@@ -22,7 +22,7 @@ from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.launch.bucket import agent as agent_module
 from maskwright.launch.bucket import leader, machine, queue
-from maskwright.launch.bucket.place import Bucket as BucketPlace
+from maskwright.launch.bucket.place import BucketPlace
 from maskwright.launch.outcome import End
 from maskwright.launch.target import JobSpec, Training
 from maskwright.run.directory import MANIFEST, step_folder

@@ -17,7 +17,7 @@ import pytest
 from fake_tpu import PROJECT, ZONE, FakeCloud, Hosts, fake_cloud, gcloud_environment
 
 from maskwright.core.errors import InputError, MaskwrightError
-from maskwright.launch.ssh.slice import Slice
+from maskwright.launch.ssh.slice import TpuSlice
 from maskwright.launch.target import Training, parse_spec
 
 needs_gcloud = pytest.mark.skipif(not shutil.which("gcloud"), reason="needs gcloud on the path")
@@ -149,33 +149,33 @@ def test_what_is_wrong_with_the_slice_is_one_line(pod: Pod, monkeypatch: pytest.
             monkeypatch.delenv(name)
     for name, value in pod.environment.items():
         monkeypatch.setenv(name, value)
-    assert Slice("pod", ZONE).look() == ("READY", "v4-32", 2)
+    assert TpuSlice("pod", ZONE).look() == ("READY", "v4-32", 2)
 
-    def complaint(place: Slice) -> str:
+    def complaint(place: TpuSlice) -> str:
         with pytest.raises(InputError) as caught:
             place.look()
         assert "\n" not in str(caught.value) and ". Fix: " in str(caught.value)
         return str(caught.value)
 
-    assert "slice other: no such TPU VM slice" in complaint(Slice("other", ZONE))
-    assert "no zone is given. Fix: give --zone" in complaint(Slice("pod"))
+    assert "slice other: no such TPU VM slice" in complaint(TpuSlice("other", ZONE))
+    assert "no zone is given. Fix: give --zone" in complaint(TpuSlice("pod"))
     monkeypatch.setenv("CLOUDSDK_COMPUTE_ZONE", ZONE)
-    assert Slice("pod").look()[0] == "READY"
+    assert TpuSlice("pod").look()[0] == "READY"
     monkeypatch.delenv("CLOUDSDK_CORE_PROJECT")
-    assert Slice("pod", ZONE, PROJECT).look()[0] == "READY"
-    assert "no project is given. Fix: give --project" in complaint(Slice("pod", ZONE))
+    assert TpuSlice("pod", ZONE, PROJECT).look()[0] == "READY"
+    assert "no project is given. Fix: give --project" in complaint(TpuSlice("pod", ZONE))
     monkeypatch.delenv("CLOUDSDK_AUTH_ACCESS_TOKEN")
-    assert "gcloud is not logged in. Fix: `gcloud auth login`" in complaint(Slice("pod", ZONE, PROJECT))
+    assert "gcloud is not logged in. Fix: `gcloud auth login`" in complaint(TpuSlice("pod", ZONE, PROJECT))
     pod.cloud.node["networkEndpoints"] = None
     monkeypatch.setenv("CLOUDSDK_AUTH_ACCESS_TOKEN", "made-up-token")
     with pytest.raises(MaskwrightError, match="does not know"):
-        Slice("pod", ZONE, PROJECT).look()
+        TpuSlice("pod", ZONE, PROJECT).look()
 
 
 def test_gcloud_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match=r"gcloud: is not installed.* Fix: .*submit bucket"):
-        Slice("pod", ZONE).look()
+        TpuSlice("pod", ZONE).look()
 
 
 @pytest.mark.parametrize(
@@ -228,13 +228,13 @@ def test_a_configuration_that_lies_here_is_looked_at_first(
 ) -> None:
     config = tmp_path / "a.yaml"
     config.write_text("data: {store: stores/one}\nschedule: {steps: 1}\nbatch: {micro_batch_rows: 32}\n")
-    monkeypatch.setattr(Slice, "look", lambda place: ("READY", kind, 2))
+    monkeypatch.setattr(TpuSlice, "look", lambda place: ("READY", kind, 2))
     with pytest.raises(InputError) as caught:
-        Slice("pod", ZONE).submit(Training(str(config), "runs/a"), dry_run=True)
+        TpuSlice("pod", ZONE).submit(Training(str(config), "runs/a"), dry_run=True)
     rows = 32 // devices
     told = f"--set batch.virtual_workers={devices} --set batch.micro_batch_rows={rows}"
     assert str(caught.value).endswith(f"Fix: add --set engine.kind=jax {told}")
     right = ("engine.kind=jax", f"batch.virtual_workers={devices}")
-    Slice("pod", ZONE).submit(Training(str(config), "runs/a", right), dry_run=True)
+    TpuSlice("pod", ZONE).submit(Training(str(config), "runs/a", right), dry_run=True)
     assert "data.store: each host reads stores/one in its folder maskwright" in capsys.readouterr().err
-    Slice("pod", ZONE).submit(Training("not-here.yaml", "runs/a"), dry_run=True)
+    TpuSlice("pod", ZONE).submit(Training("not-here.yaml", "runs/a"), dry_run=True)

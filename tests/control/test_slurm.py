@@ -147,13 +147,13 @@ def test_two_nodes_train_one_run_through_a_kill_to_the_same_bits(cluster: Cluste
 
 MANY = """
 import json, os, sys
-from maskwright.core.child import Finetuning
+from maskwright.core.child import FinetuneCommand
 from maskwright.launch import side_by_side
 from maskwright.launch.schedulers.slurm import Slurm
 side_by_side.POLL_SECONDS = 0.5
 here = os.path.join(os.getcwd(), "many")
 def one(run):
-    return Finetuning("news.yaml", run, ("seed=1",), f"{run}.log", f"{run}/results.json")
+    return FinetuneCommand("news.yaml", run, ("seed=1",), f"{run}.log", f"{run}/results.json")
 runs = [one(f"{here}/{run}") for run in sys.argv[1:]]
 ends = side_by_side.run_side_by_side(Slurm(restarts=0), runs, at_once=2)
 print(json.dumps({sys.argv[1 + number]: code for number, code in ends}))

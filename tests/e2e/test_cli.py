@@ -271,7 +271,7 @@ def test_the_quickstart_expects_what_was_measured() -> None:
 
 def test_the_verdict_of_a_quickstart(tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its labelled strings are what they are said to be, and the command that it prints ends with a verdict."""
-    place = quickstart.Place.under(str(tmp_path))
+    place = quickstart.QuickstartPaths.under(str(tmp_path))
     (tmp_path / "text").mkdir()
     gather(place.corpus, max_bytes=200_000)
     monkeypatch.setattr(quickstart, "VERDICT_BUDGET", ["--learning-rates", "1e-3", "--seeds", "1"])

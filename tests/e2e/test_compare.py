@@ -26,7 +26,7 @@ from warm import Popen
 
 from maskwright import compare
 from maskwright.core import storage
-from maskwright.core.child import Finetuning
+from maskwright.core.child import FinetuneCommand
 from maskwright.core.errors import HealthError, InputError, JobError
 from maskwright.core.finetuning import FinetuneConfig, Task
 from maskwright.labels.dataset import Dataset
@@ -35,7 +35,16 @@ from maskwright.labels.metrics import Predictions, default_metric, measure
 from maskwright.labels.scoring import scorer
 from maskwright.monitor.status import look
 from maskwright.run.directory import RunDirectory, Status
-from maskwright.tasks.compare import Arm, Budget, Comparison, FineTuning, LabelledTask, Start, read_starts, read_tasks
+from maskwright.tasks.compare import (
+    ArmTraining,
+    Budget,
+    ComparedRun,
+    ComparisonPlan,
+    LabelledTask,
+    Start,
+    read_starts,
+    read_tasks,
+)
 from maskwright.tasks.compared import _protocol, outcomes, verdict_task
 from maskwright.tasks.compared import compare as make
 from maskwright.verdict.results import read_results
@@ -289,7 +298,7 @@ def test_tasks_that_cannot_be_judged_are_refused(model: str, task: Path, tmp_pat
 def test_last_finite_weights_that_are_not_finite_are_a_word(model: str, task: Path, tmp_path: Path) -> None:
     """Every run ends as its health check ends one, also that which only scores."""
 
-    def fails(commands: Sequence[Finetuning], at_once: int) -> Generator[tuple[int, int], None, None]:
+    def fails(commands: Sequence[FinetuneCommand], at_once: int) -> Generator[tuple[int, int], None, None]:
         assert at_once == 3
         for number, command in enumerate(commands):
             os.makedirs(command.run)
@@ -304,13 +313,13 @@ def test_last_finite_weights_that_are_not_finite_are_a_word(model: str, task: Pa
 def test_the_page_says_where_budgets_are_not_equal(model: str, task: Path) -> None:
     starts, budget = read_starts([model], "random"), Budget((1e-3,), 6)
     (read,) = read_tasks([str(task)], starts, (), budget)
-    assert _protocol(Comparison("", starts, (read,), budget)).budget == (
+    assert _protocol(ComparisonPlan("", starts, (read,), budget)).budget == (
         "The same for every arm. foxes: 10 steps of 16 examples (1.98 epochs), rows up to 32 tokens. "
         "Every arm had the learning rate 1e-3."
     )
     asks = replace(read, config=read.config.model_copy(update={"task": Task(kind="question_answering")}))
-    asks = replace(asks, arms={"random": read.arms["random"], "model": Arm(12, 48)})
-    assert _protocol(Comparison("", starts, (asks,), budget)).budget.startswith(
+    asks = replace(asks, arms={"random": read.arms["random"], "model": ArmTraining(12, 48)})
+    assert _protocol(ComparisonPlan("", starts, (asks,), budget)).budget.startswith(
         "foxes: random 10 steps of 16 windows, rows up to 32 tokens and model 12 steps of 16 windows, rows up to 48"
     )
 
@@ -353,7 +362,7 @@ def test_the_verdict_scores_what_the_run_scored(kind: Any, metric: str | None, t
     dataset = Dataset([], [], examples, labels, None, "")  # type: ignore[arg-type]
     metric = metric or default_metric(own, labels)
     given = LabelledTask("task", "task.yaml", config, dataset, metric, {}, {})
-    run = FineTuning(given, Start("a", ("a",)), 0, 1e-3, 1, False, str(tmp_path))
+    run = ComparedRun(given, Start("a", ("a",)), 0, 1e-3, 1, False, str(tmp_path))
     record = {"outcomes": found, "where": [one.where for one in examples]}
     storage.write_json(str(tmp_path / "predictions-test.json"), record)
     task = verdict_task(given)

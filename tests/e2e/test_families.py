@@ -16,7 +16,7 @@ import transformers
 from conftest import small_config
 
 from maskwright.core import storage
-from maskwright.core.config import Engine, RunConfig
+from maskwright.core.config import EngineSection, RunConfig
 from maskwright.core.errors import ModelError, StoppedEarly
 from maskwright.core.finetuning import FinetuneConfig, build_finetune_config
 from maskwright.data.prepare.driver import prepare
@@ -140,7 +140,7 @@ def test_a_public_encoder_is_continued_and_comes_back(
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
     assert type(theirs).__name__ == f"{FAMILIES[architecture].class_begins}ForMaskedLM"
     assert held_out_loss(theirs, config) == pytest.approx(losses[-1], rel=1e-5)
-    assert evaluate(again, store, seq_len=48, engine=Engine(device="cpu")).loss > 0.0
+    assert evaluate(again, store, seq_len=48, engine=EngineSection(device="cpu")).loss > 0.0
     mask = transformers.AutoTokenizer.from_pretrained(folder).mask_token
     assert fill(again, f"The fox {mask} the garden.", top=1)
     pairs_are_told_alike(str(folder), tmp_path)

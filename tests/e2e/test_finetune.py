@@ -31,12 +31,12 @@ from maskwright.report import page
 from maskwright.report.run import read_all
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.export import export
-from maskwright.tasks.finetune import PreparedFinetuning, finetune, prepare_finetuning
+from maskwright.tasks.finetune import FinetuneRun, finetune, prepare_finetuning
 from maskwright.tasks.models import load_model
 from maskwright.tasks.planning import labelled, trial
 from maskwright.tasks.planning.expected import load_of
 from maskwright.tasks.planning.labelled import work_of_labelled
-from maskwright.tasks.predict import Given
+from maskwright.tasks.predict import TextOptions
 from maskwright.tasks.scores import judge
 from maskwright.tasks.start import start_engine
 from maskwright.training.stop import StopRequest
@@ -120,7 +120,7 @@ def make(tmp_path: Path, tokenizer: str) -> Callable[..., FinetuneConfig]:
     return made
 
 
-def prepared(config: FinetuneConfig) -> PreparedFinetuning:
+def prepared(config: FinetuneConfig) -> FinetuneRun:
     return prepare_finetuning(config, RunDirectory("nowhere"))
 
 
@@ -330,7 +330,7 @@ def test_losses_are_those_of_plain_transformers(
     assert np.abs(np.array(found) - np.array(losses)).max() < 1e-5
 
 
-def transformers_model(ready: PreparedFinetuning) -> Any:
+def transformers_model(ready: FinetuneRun) -> Any:
     from maskwright.model.hf.config import to_hf_config
 
     values = to_hf_config(ready.model, ready.dataset.labels)
@@ -341,7 +341,7 @@ def transformers_model(ready: PreparedFinetuning) -> Any:
     return made
 
 
-def groups(model: Any, ready: PreparedFinetuning, layer_decay: float) -> list[dict[str, Any]]:
+def groups(model: Any, ready: FinetuneRun, layer_decay: float) -> list[dict[str, Any]]:
     """A group for each parameter: matrices are decayed, and each layer learns `layer_decay` times the one above."""
     layers, found = ready.model.num_hidden_layers, []
     for name, parameter in model.named_parameters():
@@ -468,10 +468,10 @@ def test_evaluate_finds_the_results_again_in_run_and_export(
     finetune(make(kind, **{"schedule.steps": 4}), run)
     results = json.loads((tmp_path / "run" / "results.json").read_text())["test"]
     results.pop("loss")
-    found = judge(load_model(run), None, Given(), str, "cpu")
+    found = judge(load_model(run), None, TextOptions(), str, "cpu")
     assert {"examples": found.count, **found.metrics} == pytest.approx(results, abs=1e-6)
     assert export(load_model(run), folder) < 1e-4
     model = load_model(folder)
     assert model.may_be_none is (False if kind == "question_answering" else None)
-    again = judge(model, found.examples, Given(), str, "cpu")
+    again = judge(model, found.examples, TextOptions(), str, "cpu")
     assert again.metrics == pytest.approx(found.metrics, abs=1e-6) and again.confusion == found.confusion

@@ -217,14 +217,14 @@ def test_a_stop_saves_in_all_and_is_not_begun_again(machine: Machine) -> None:
 def test_what_is_lost_every_time_is_given_up(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """One process meets a kill at its first step, in each attempt; there is no checkpoint in between."""
     from maskwright.launch import local
-    from maskwright.launch.group import Group
+    from maskwright.launch.group import WorkerGroup
     from maskwright.launch.target import Training
 
     monkeypatch.setattr(local, "RESTARTS", 1)
     words = ["-c", "import os; os.kill(os.getpid(), 9)"]
     monkeypatch.setattr(local, "COMMAND", [sys.executable, *words])
     with pytest.raises(Exception, match="killed by SIGKILL") as raised:
-        local.supervise(Training("x.yaml", str(machine.folder / "none")), Group(2), 5.0)
+        local.supervise(Training("x.yaml", str(machine.folder / "none")), WorkerGroup(2), 5.0)
     assert raised.value.exit_code == 1  # type: ignore[attr-defined]
 
 

@@ -26,7 +26,7 @@ from command_line import COMMAND, maskwright, write_config
 
 from maskwright.core.folder import Folder
 from maskwright.data.store import TokenStore
-from maskwright.monitor.status import Report, look
+from maskwright.monitor.status import RunReport, look
 from maskwright.run import liveness
 from maskwright.run.directory import RunDirectory
 from maskwright.run.heartbeat import read_beats, states_here
@@ -103,7 +103,7 @@ class Team:
     def said(self) -> str:
         return "\n".join((self.folder / f"rank{rank}.txt").read_text() for rank in range(2))
 
-    def wait_for(self, condition: Callable[[Report], Any], seconds: float = 300.0) -> Report:
+    def wait_for(self, condition: Callable[[RunReport], Any], seconds: float = 300.0) -> RunReport:
         deadline, found = time.monotonic() + seconds, None
         while time.monotonic() < deadline:
             if self.run.exists() and any(self.run.iterdir()):
@@ -113,7 +113,7 @@ class Team:
             time.sleep(0.05)
         raise AssertionError(f"{found.report() if found else 'no run'}\n{self.said()}")
 
-    def trains(self) -> Report:
+    def trains(self) -> RunReport:
         return self.wait_for(
             lambda found: (
                 found.state == "running"
@@ -127,7 +127,7 @@ class Team:
         return [process.wait(timeout=300.0) for process in self.processes]
 
 
-def verdicts(found: Report) -> dict[int, str]:
+def verdicts(found: RunReport) -> dict[int, str]:
     return {one.beat.rank: one.verdict for one in found.ranks}
 
 

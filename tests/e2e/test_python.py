@@ -397,7 +397,11 @@ def test_a_fine_tuned_model_predicts_as_the_command_does(
     (tmp_path / "texts.jsonl").write_text('{"text": "the fox saw a garden"}\n{"text": "an old house"}\n')
     model, output = maskwright.load(location), tmp_path / "said.jsonl"
     predict.predict(
-        load_model(location), str(tmp_path / "texts.jsonl"), str(output), given=predict.Given(), probabilities=True
+        load_model(location),
+        str(tmp_path / "texts.jsonl"),
+        str(output),
+        given=predict.TextOptions(),
+        probabilities=True,
     )
     expected = [json.loads(line) for line in output.read_text().splitlines()]
     said = model.predict(["the fox saw a garden", "an old house"], probabilities=True)

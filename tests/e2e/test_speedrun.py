@@ -132,7 +132,7 @@ def test_what_is_judged_is_in_nobodys_reach(place: Path) -> None:
 def test_the_claim_takes_p_and_seeds(place: Path) -> None:
     record = records.read_record(str(place / "record"))
 
-    def judged(*values: float, target: float = 5.0) -> records.Verdict:
+    def judged(*values: float, target: float = 5.0) -> records.RecordVerdict:
         results = [record.results[0].model_copy(update={"value": value, "seconds": 1.0 + value}) for value in values]
         return records.judge(record.model_copy(update={"results": results, "target": target}))
 
@@ -302,7 +302,8 @@ def test_seeds_of_records_follow_from_their_recipes(place: Path) -> None:
 def test_a_table_names_the_best_that_holds(place: Path, table: ModuleType) -> None:
     record = records.read_record(str(place / "record"))
     verdicts = [
-        records.Verdict(5, seconds, 4.9, 0.01, p, p < 0.01) for seconds, p in ((90.0, 1e-4), (60.0, 1e-5), (30.0, 0.2))
+        records.RecordVerdict(5, seconds, 4.9, 0.01, p, p < 0.01)
+        for seconds, p in ((90.0, 1e-4), (60.0, 1e-5), (30.0, 0.2))
     ]
     found = {"minute": [(f"records/minute/{n}", record, one) for n, one in enumerate(verdicts)], "ten": []}
     lines = table.table(found).splitlines()

@@ -13,7 +13,7 @@ import torch
 
 from maskwright.core import hardware
 from maskwright.core.cgroups import Cgroups
-from maskwright.core.config import Engine, Optimizer, RunConfig
+from maskwright.core.config import EngineSection, Optimizer, RunConfig
 from maskwright.core.errors import CheckpointError, MaskwrightError, StoppedEarly
 from maskwright.core.library_errors import is_out_of_memory
 from maskwright.data.batch import Batch
@@ -76,7 +76,7 @@ def test_fewer_rows_at_once_give_the_same_update(
     for limit in (None, rows):
         if limit:
             small_memory(monkeypatch, limit, cpu_error)
-        engine = TorchEngine(model, Optimizer(kind="adamw"), Engine(device="cpu", dtype=dtype), 0)
+        engine = TorchEngine(model, Optimizer(kind="adamw"), EngineSection(device="cpu", dtype=dtype), 0)
         engine.write(TrainState(0, initial_parameters(model, 0)))
         stats = [engine.step(loader.batches(step), 1e-3) for step in range(3)]
         engines.append((engine, [float(s.loss_sum) for s in stats if s], engine.evaluate([loader.batch(9, 0)])))

@@ -32,7 +32,7 @@ class SmallTerraform:
         record.write(environment, known)
         self.acts.append(f"up {kind} {self.make(environment, known, kind)}")
 
-    def make(self, environment: Environment, known: record.Record, kind: str) -> str:
+    def make(self, environment: Environment, known: record.EnvironmentRecord, kind: str) -> str:
         """The slice or group, without its record. Its zone."""
         hosts = variables.variables(environment, known, None)[kind]
         project, zone, name = environment.project, hosts["zone"], f"{environment.name}-{kind}"

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from maskwright.core.config import Model
+from maskwright.core.config import ModelSection
 from maskwright.model.config import NEVER_PREDICTED, model_config
 from maskwright.model.initial import initial_parameters
 from maskwright.model.torch.attention import (
@@ -216,7 +216,7 @@ def test_one_program_serves_any_number_of_segments(architecture: str, monkeypatc
         return graph.forward
 
     more = {"num_hidden_layers": 3, "global_attn_every_n_layers": 2, "local_attention": 16}
-    run = Model(size="nano", architecture=architecture, **(more if architecture == "modernbert" else {}))  # type: ignore[arg-type]
+    run = ModelSection(size="nano", architecture=architecture, **(more if architecture == "modernbert" else {}))  # type: ignore[arg-type]
     config = model_config(run, 512, 64)
     network = make_network(config)
     assign(dict(network.named_parameters()), initial_parameters(config, 0), config, NEVER_PREDICTED)

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-from maskwright.core import config as run
+from maskwright.core.config import EngineSection, Optimizer
 from maskwright.data.batch import Batch
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import make_engine
@@ -279,7 +279,7 @@ def test_engines_predict_the_same_logits_however_few_rows_fit(kind: str, task: T
     tensors = (torch.from_numpy(positions), given["real"], index)
     expected = [model(torch.from_numpy(batch.input_ids).long(), *tensors).detach().numpy() for batch in (one, two)]
     for engine in ["torch", "jax"] if importlib.util.find_spec("jax") else ["torch"]:
-        made = make_engine(config, run.Optimizer(), run.Engine(kind=engine, device="cpu", dtype="fp32"), seed=0)
+        made = make_engine(config, Optimizer(), EngineSection(kind=engine, device="cpu", dtype="fp32"), seed=0)
         made.write(TrainState(0, parameters))
         for rows in (None, 1):
             made.rows_at_once = rows

@@ -16,8 +16,7 @@ from parity.test_transformers import SHAPES, inputs, ours_forward, random_parame
 from reference import parity  # noqa: E402
 from reference.parity_rows import ROWS  # noqa: E402
 
-from maskwright.core import config as run  # noqa: E402
-from maskwright.core.config import RunConfig  # noqa: E402
+from maskwright.core.config import Optimizer, RunConfig  # noqa: E402
 from maskwright.data.store import TokenStore  # noqa: E402
 from maskwright.engines.jax import optimizers as optimizers_jax  # noqa: E402
 from maskwright.engines.jax.optimizers import Rates  # noqa: E402
@@ -45,7 +44,7 @@ def test_torch_and_jax_give_the_same_numbers(store: TokenStore, config: Callable
 
 def test_an_update_of_a_new_familys_parameters_is_that_of_torch() -> None:
     """What is decayed is decided by dimensions, not by names, and each layer's rate by one rule."""
-    options = run.Optimizer(kind="adamw", learning_rate=0.1, weight_decay=0.5, layer_decay=0.7)
+    options = Optimizer(kind="adamw", learning_rate=0.1, weight_decay=0.5, layer_decay=0.7)
     shapes = {"word.weight": (5, 4), "layers.down.weight": (3, 4, 4), "layers.gain": (3, 4), "head.scale": (4,)}
     stacked = {name: jax.numpy.ones(shape) for name, shape in shapes.items()}
     zeros = {name: jax.numpy.zeros(shape) for name, shape in shapes.items()}

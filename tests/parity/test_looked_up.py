@@ -7,7 +7,7 @@ import pytest
 import torch
 from finetuned import shape
 
-from maskwright.core import config as run
+from maskwright.core.config import EngineSection
 from maskwright.core.finetuning import FinetuningOptimizer
 from maskwright.data.batch import Batch
 from maskwright.engines.base import TrainState
@@ -49,7 +49,7 @@ def test_only_the_embeddings_that_are_looked_up_need_training(
     judged = [batch(generator.integers(0, config.vocab_size, (4, 12))) for _ in range(2)]
 
     def made(ids: np.ndarray | None, state: TrainState) -> TorchEngine:
-        engine = TorchEngine(config, optimizer, run.Engine(device="cpu", dtype="fp32"), seed=0, looked_up=ids)
+        engine = TorchEngine(config, optimizer, EngineSection(device="cpu", dtype="fp32"), seed=0, looked_up=ids)
         engine.write(state)
         return engine
 
@@ -85,7 +85,7 @@ def test_in_fp16_a_skipped_update_decays_nothing_and_resumes_exactly() -> None:
     given = [batch(generator.choice(SEEN, (4, 12))) for _ in range(6)]
 
     def made(state: TrainState) -> TorchEngine:
-        options = run.Engine(device="cpu", dtype="fp16")
+        options = EngineSection(device="cpu", dtype="fp16")
         engine = TorchEngine(config, optimizer, options, 0, micro_batch_losses=4, label_smoothing=0.1, looked_up=SEEN)
         engine.write(state)
         return engine

@@ -20,14 +20,14 @@ from finetuned import SHAPES, TASKS, finished_run, shape
 
 from maskwright.cli import main as cli
 from maskwright.core import storage
-from maskwright.core.config import Engine
+from maskwright.core.config import EngineSection
 from maskwright.core.errors import InputError, VerificationError
 from maskwright.data.store import TokenStore
 from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, TaskKind
 from maskwright.tasks.evaluate import evaluate
 from maskwright.tasks.export import export
 from maskwright.tasks.models import load_model
-from maskwright.tasks.predict import Given
+from maskwright.tasks.predict import TextOptions
 from maskwright.tasks.scores import judge
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
@@ -135,7 +135,7 @@ def test_scores_are_those_of_evaluate_on_the_validation_file(task: TaskKind, tok
     run = finished_run(tmp_path / "run", shape("modernbert", task), tokenizer)
     files = labelled(tmp_path, task)
     record_of(run, config={"seed": 0, "data.max_seq_len": 32, **files})
-    expected = judge(load_model(str(run)), files["data.validation"], Given(), str, "cpu").metrics
+    expected = judge(load_model(str(run)), files["data.validation"], TextOptions(), str, "cpu").metrics
     assert cli.run(["export", str(run), "--to", str(tmp_path / "model"), "--onnx"]) == 0
     found = table(tmp_path / "model")
     assert "30 examples of the validation split" in (tmp_path / "model" / "README.md").read_text()
@@ -147,7 +147,7 @@ def test_scores_are_those_of_evaluate_on_the_validation_file(task: TaskKind, tok
 def test_a_masked_lm_run_is_measured_on_its_held_out_text(store: TokenStore, tokenizer: str, tmp_path: Path) -> None:
     run = finished_run(tmp_path / "run", SHAPES["roberta"], tokenizer)
     record_of(run, config={"data.seq_len": 32, "data.packing": "documents"}, store=store.location)
-    expected = asdict(evaluate(load_model(str(run)), store, engine=Engine(dtype="fp32")))
+    expected = asdict(evaluate(load_model(str(run)), store, engine=EngineSection(dtype="fp32")))
     export(load_model(str(run)), str(tmp_path / "model"), onnx=True)
     for found in [table(tmp_path / "model")[file] for file in ("model.safetensors", "onnx/model.onnx")]:
         assert (found["loss"], found["accuracy"]) == pytest.approx((expected["loss"], expected["accuracy"]), abs=1e-4)

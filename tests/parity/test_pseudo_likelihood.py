@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from maskwright.core import storage
-from maskwright.core.config import Engine
+from maskwright.core.config import EngineSection
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.config import to_hf_config
 from maskwright.model.hf.names import pieces
@@ -68,13 +68,13 @@ def test_packed_copies_equal_one_copy_a_row(
     monkeypatch.setattr(task, "BATCH_TOKENS", 256)
     model = random_model(tokenizer, architecture)
     ids = texts(model.vocabulary)
-    copies = task.Copies.of(ids, LENGTHS, model.vocabulary)
+    copies = task.MaskedCopies.of(ids, LENGTHS, model.vocabulary)
     batches = list(copies.batches())
     assert len(batches) > 5 and len({(batch.input_ids.shape, batch.labels.shape) for batch in batches}) == 1
     assert sum(batch.text_tokens for batch in batches) == copies.positions == (LENGTHS * (LENGTHS + 2)).sum()
 
     expected = slow_twin(model, tmp_path / "model", ids, LENGTHS)
-    scorer = task.open_scorer(model, Engine(device="cpu", threads=1))
+    scorer = task.open_scorer(model, EngineSection(device="cpu", threads=1))
     found = task.score_texts(scorer, model.vocabulary, ids, LENGTHS)
     assert np.ptp(expected) > 5.0
     np.testing.assert_allclose(found.log_probs, expected, rtol=0, atol=1e-4)
@@ -94,13 +94,13 @@ def test_jax_gives_the_same_on_several_devices_and_in_parts(tokenizer: str, monk
     monkeypatch.setattr(task, "BATCH_TOKENS", 256)
     model = random_model(tokenizer, "modernbert")
     ids, words = texts(model.vocabulary), model.vocabulary
-    batches = list(task.Copies.of(ids, LENGTHS, words).batches())
-    expected, likeliest = task.open_scorer(model, Engine(device="cpu", threads=1)).log_probs(batches)
+    batches = list(task.MaskedCopies.of(ids, LENGTHS, words).batches())
+    expected, likeliest = task.open_scorer(model, EngineSection(device="cpu", threads=1)).log_probs(batches)
     assert len(batches) % 3 and 0 < np.count_nonzero(likeliest) < len(likeliest)
-    scorer = task.open_scorer(model, Engine(kind="jax", device="cpu", devices=3))
+    scorer = task.open_scorer(model, EngineSection(kind="jax", device="cpu", devices=3))
     for scorer.rows_at_once in (None, 1):
         found, correct = scorer.log_probs(batches)
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
         np.testing.assert_array_equal(correct, likeliest)
     whole = task.score_texts(scorer, words, ids, LENGTHS).log_probs  # fewer batches than devices at the end
-    np.testing.assert_allclose(whole[task.Copies.of(ids, LENGTHS, words).order], expected, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(whole[task.MaskedCopies.of(ids, LENGTHS, words).order], expected, rtol=0, atol=1e-4)

@@ -15,7 +15,7 @@ import transformers
 from safetensors.numpy import save_file
 
 from maskwright.core import storage
-from maskwright.core.config import Model
+from maskwright.core.config import ModelSection
 from maskwright.core.errors import ModelError
 from maskwright.model.config import ModelConfig, model_config
 from maskwright.model.hf.config import read_hf_config, to_hf_config
@@ -531,7 +531,9 @@ def test_modernberts_residual_matrices_start_smaller() -> None:
 def test_gated_layers_multiply_as_much_as_plain_ones() -> None:
     for size in ("mini", "small", "base", "large"):
         kinds = ("roberta", "modernbert")
-        plain, gated = (model_config(Model(size=size, architecture=kind), 1000, 64).body_parameters for kind in kinds)
+        plain, gated = (
+            model_config(ModelSection(size=size, architecture=kind), 1000, 64).body_parameters for kind in kinds
+        )
         assert gated == pytest.approx(plain, rel=0.03)
 
 

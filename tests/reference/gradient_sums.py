@@ -8,7 +8,7 @@ import random
 import numpy as np
 import torch
 
-from maskwright.core.config import Engine
+from maskwright.core.config import EngineSection
 from maskwright.engines.torch import gradients as module
 from maskwright.engines.torch.gradients import Gradients
 from maskwright.engines.torch.optimizers import numel, views
@@ -70,7 +70,7 @@ def one_case(seed: int, processes: object, number: int, count: int) -> None:
 def main() -> None:
     module.BUCKET_BYTES = 100  # several buckets in so small a network
     torch.set_num_threads(1)
-    processes = connect(Engine(device="cpu"), "cpu")
+    processes = connect(EngineSection(device="cpu"), "cpu")
     for seed in range(60):
         one_case(seed, processes, processes.rank, processes.world_size)
     processes.close()

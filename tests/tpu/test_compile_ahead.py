@@ -15,7 +15,7 @@ import pytest
 from maskwright.core import storage
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError
-from maskwright.engines.jax.ahead import SETTINGS, Request, Result
+from maskwright.engines.jax.ahead import SETTINGS, CompileRequest, CompileResult
 from maskwright.tasks import plan as task
 
 pytestmark = pytest.mark.skipif(
@@ -91,8 +91,8 @@ def test_devices_that_the_hosts_of_a_slice_do_not_divide_are_refused(config: Cal
 SCORE = """
 import sys
 from maskwright.core import storage
-from maskwright.engines.jax.ahead import Request, program_for
-request = Request(**storage.read_json(sys.argv[1]))
+from maskwright.engines.jax.ahead import CompileRequest, program_for
+request = CompileRequest(**storage.read_json(sys.argv[1]))
 program, _ = program_for(request)
 sizes = {"rows": request.rows, "tokens": request.tokens, "slots": request.slots}
 state, batch, *_ = program.update_shapes(micro_batches=request.micro_batches, **sizes)
@@ -104,10 +104,10 @@ print("peak", compiled.memory_analysis().peak_memory_in_bytes)
 def test_evaluation_compiles_too(
     config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Request] = []
+    asked: list[CompileRequest] = []
     made = task.compiled
 
-    def remember(request: Request) -> Result:
+    def remember(request: CompileRequest) -> CompileResult:
         asked.append(request)
         return made(request)
 

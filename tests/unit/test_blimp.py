@@ -14,7 +14,7 @@ import pytest
 from conftest import documents, sentence
 from reference.stored import documents_of
 
-from maskwright.core.config import Engine
+from maskwright.core.config import EngineSection
 from maskwright.core.errors import InputError
 from maskwright.data.loader import validation_batches, validation_rows
 from maskwright.data.prepare.driver import prepare
@@ -33,7 +33,7 @@ from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import load_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
 
-CPU = Engine(device="cpu", dtype="fp32", threads=1)
+CPU = EngineSection(device="cpu", dtype="fp32", threads=1)
 
 
 def model_of(tokenizer: str, favoured: str | None = None, *, is_random: bool = False) -> TrainedModel:

@@ -22,7 +22,7 @@ from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.graphs import Graphs
 from maskwright.model.config import model_config
 from maskwright.model.initial import initial_parameters
-from maskwright.training.ahead import Ahead
+from maskwright.training.ahead import BatchPrefetcher
 from maskwright.training.masked_lm import MaskedLM
 
 
@@ -155,7 +155,7 @@ def test_batches_made_ahead_are_those_of_their_step(
         return make(data_step, virtual_workers)
 
     objective.batches = watched  # type: ignore[method-assign]
-    ahead = Ahead(objective, [1], threads=threads)
+    ahead = BatchPrefetcher(objective, [1], threads=threads)
     for data_step, following in ((0, 1), (1, 2), (7, 8), (8, 9)):
         (batch,), work = ahead.take(data_step, following)
         assert np.array_equal(batch.input_ids, loader.batch(data_step, 1).input_ids)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import transformers
 
-from maskwright.core.config import Model
+from maskwright.core.config import ModelSection
 from maskwright.core.errors import InputError, SourceError
 from maskwright.model.config import model_config
 from maskwright.model.initial import initial_parameters
@@ -134,7 +134,7 @@ def test_a_models_new_rows_are_means_of_old_ones(
 ) -> None:
     old, words = tokenizer_of(kind), read_vocabulary(tokenizer_of(kind))
     architecture = "modernbert" if kind == "gemma" else kind  # mmBERT
-    shape = Model(architecture=architecture, size="nano", hidden_size=32, num_attention_heads=2)  # type: ignore[arg-type]
+    shape = ModelSection(architecture=architecture, size="nano", hidden_size=32, num_attention_heads=2)  # type: ignore[arg-type]
     config = model_config(shape, words.size + 2, 34, **special_ids(words))  # more rows than tokens, as ModernBERT has
     trained = TrainedModel(str(tmp_path), config, initial_parameters(config, 1), old, words)
     export(trained, str(tmp_path / "model"))

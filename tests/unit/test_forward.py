@@ -17,7 +17,7 @@ from maskwright.cli import main
 from maskwright.core import extras, storage
 from maskwright.core.errors import ConfigError, Locked, MaskwrightError
 from maskwright.monitor.forward.forward import FOLDER, Forwarder, Sent, To, forward
-from maskwright.monitor.forward.service import About, Line, Outcome
+from maskwright.monitor.forward.service import About, MetricsLine, Outcome
 from maskwright.run.directory import FORMAT, RunDirectory, Status
 from maskwright.run.metric_names import trainer_names
 from maskwright.tasks import pretrain as task
@@ -203,7 +203,7 @@ class Made:
     """A service that keeps what it gets. `failing`: how many calls raise."""
 
     failing: int = 0
-    got: list[Line] = field(default_factory=list)
+    got: list[MetricsLine] = field(default_factory=list)
     begun: list[str | None] = field(default_factory=list)
     ended: list[Outcome] = field(default_factory=list)
     about: About | None = None
@@ -215,7 +215,7 @@ class Made:
         self._fail()
         return self
 
-    def send(self, lines: Sequence[Line]) -> None:
+    def send(self, lines: Sequence[MetricsLine]) -> None:
         self._fail()
         self.got += lines
 

@@ -17,7 +17,7 @@ from maskwright.core import storage
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.data.store import TokenStore
-from maskwright.engines.jax.ahead import Request, Result
+from maskwright.engines.jax.ahead import CompileRequest, CompileResult
 from maskwright.model.config import model_config
 from maskwright.model.hf.config import to_hf_config
 from maskwright.tasks import plan as task
@@ -37,20 +37,20 @@ class Compiler:
 
     def __init__(self, limit_gib: float, fixed_gib: float, row_gib: float) -> None:
         self.limit, self.fixed, self.row, self.asked = limit_gib, fixed_gib, row_gib, list[int]()
-        self.requests = list[Request]()
+        self.requests = list[CompileRequest]()
 
-    def __call__(self, request: Request) -> Result:
+    def __call__(self, request: CompileRequest) -> CompileResult:
         self.asked.append(request.rows)
         self.requests.append(request)
         return self.result(request.rows, request.micro_batches)
 
-    def result(self, rows: int, micro_batches: int = 1) -> Result:
+    def result(self, rows: int, micro_batches: int = 1) -> CompileResult:
         needed = self.fixed + self.row * rows + (1.2 if micro_batches > 1 else 0.0)  # a second gradient
         fits = needed <= self.limit
         sizes = {"limit_bytes": round(self.limit * GIB), "needed_bytes": round(needed * GIB), "arguments_bytes": GIB}
         temporaries = round((needed - 1) * GIB) if fits else None
         collectives = {"all-reduce": 6} if fits else {}
-        return Result(
+        return CompileResult(
             "TPU v5 lite", 8, fits, temporaries_bytes=temporaries, collectives=collectives, compile_seconds=1.0,
             versions={"jax": "0"}, **sizes
         )  # fmt: skip

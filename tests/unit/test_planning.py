@@ -31,7 +31,7 @@ from maskwright.tasks.planning.interval import Interval, mean_of
 from maskwright.tasks.planning.labelled import LabelledWork
 from maskwright.tasks.planning.probe import probe
 from maskwright.tasks.planning.recipes import table
-from maskwright.tasks.planning.run import Plan, prepared
+from maskwright.tasks.planning.run import PlanReport, prepared
 from maskwright.tasks.planning.steps import extrapolated, seconds_of
 from maskwright.tasks.planning.trial import time_before
 from maskwright.tasks.planning.work import Work, memory, work_of, work_without_store
@@ -391,13 +391,13 @@ def test_an_environments_yaml_names_its_parts(tmp_path: Path) -> None:
 def test_the_report_says_what_each_number_is(config: Callable[..., RunConfig]) -> None:
     one = work("base", 128, 512)
     quotes = [estimate.Quote("SPOT", "us-central1", "a machine", 36.0, "2026-08-20")]
-    text = Plan(one, [estimate.elsewhere(one, place("h100"), quotes, None, None)]).report()
+    text = PlanReport(one, [estimate.elsewhere(one, place("h100"), quotes, None, None)]).report()
     assert "h100: projected, 1 x 989 TFLOP/s" in text and "measured" not in text
     seconds = 1000 * one.tokens / projection.rate(one, place("h100"))[0].mid
     assert f"cost        {seconds / 100:.2f}"[:-2] in text
     assert re.search(r"[\d.]+ USD \([\d.]+ to [\d.]+\), SPOT: a machine", text)
     assert re.search(r"energy      [\d.]+ Wh \([\d.]+ to [\d.]+\), at the devices' limit", text) and "fits" in text
     long = work("base", 128, 512, schedule={"steps": 40_000_000, "warmup_steps": 1})
-    text = Plan(long, [estimate.elsewhere(long, place("h100"), [], None, None)]).report()
+    text = PlanReport(long, [estimate.elsewhere(long, place("h100"), [], None, None)]).report()
     assert re.search(r"energy      [\d,]+ kWh \([\d,]+ to \d,\d{3}\), at the devices' limit", text), text
     assert re.search(r" [\d,]+ PFLOP\b", text), text

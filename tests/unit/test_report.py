@@ -26,12 +26,12 @@ from maskwright.data.store import TokenStore
 from maskwright.engines.base import StepStats
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.report import configuration, curves, incidents, levels, plots
-from maskwright.report.curves import COLUMNS, Panel, Series, stack, thinned
-from maskwright.report.document import Words
+from maskwright.report.curves import COLUMNS, Curve, Panel, stack, thinned
+from maskwright.report.document import Paragraph
 from maskwright.report.levels import Level
 from maskwright.report.page import NOTHING, contents, write
-from maskwright.report.run import Run, read, read_all
-from maskwright.report.tables import Table
+from maskwright.report.run import RecordedRun, read, read_all
+from maskwright.report.tables import ReportTable
 from maskwright.report.words import span
 from maskwright.tasks import data_card, languages
 from maskwright.tasks.evaluate import unigram
@@ -166,8 +166,8 @@ def test_fewer_than_three_checkpoints_say_which_keys_keep_more(folder: Path, tmp
     shutil.rmtree(oldest)
     table, words = guesses(read(str(few)), ["The <mask>."])
     said = "The run keeps 2 checkpoints (checkpoint.keep 3, checkpoint.keep_every_steps not set, "
-    assert isinstance(table, Table) and len(table.header) == 3
-    assert isinstance(words, Words) and words.text.startswith(said)
+    assert isinstance(table, ReportTable) and len(table.header) == 3
+    assert isinstance(words, Paragraph) and words.text.startswith(said)
 
 
 def test_runs_in_a_bucket_and_their_copies(folder: Path) -> None:
@@ -235,7 +235,7 @@ def test_kills_are_starts_without_a_last_word(folder: Path) -> None:
     assert incidents.kills(run) == 0
     engine = {"engine": "torch on cpu, 1 thread, 2 processes, exact sums", "processes": 2}
     lines = [line | (engine if line["event"] == "started" else {}) for line in run.history if line["event"] != "ended"]
-    killed = Run(**{**run.__dict__, "history": lines})
+    killed = RecordedRun(**{**run.__dict__, "history": lines})
     assert incidents.kills(killed) == 1
     said = incidents.in_words(killed)
     assert any("gone without a word" in line for line in said)
@@ -250,7 +250,7 @@ def test_kills_are_starts_without_a_last_word(folder: Path) -> None:
         ("ses", "1 restart,"),
     ):
         history = [start if one == "s" else {**start, "event": "ended"} for one in events]
-        assert told in incidents.summary(Run(**{**run.__dict__, "history": history}))
+        assert told in incidents.summary(RecordedRun(**{**run.__dict__, "history": history}))
 
 
 def test_thinned_curves_keep_the_ends_and_each_column_highest_and_lowest() -> None:
@@ -268,7 +268,7 @@ def test_thinned_curves_keep_the_ends_and_each_column_highest_and_lowest() -> No
             columns.setdefault(int(step / last * COLUMNS), []).append(value)
     assert inside.keys() == kept.keys()
     assert all((min(inside[one]), max(inside[one])) == (min(kept[one]), max(kept[one])) for one in inside)
-    assert len(stack([Panel("loss", [Series("a", points)])], last, "x")) < 40_000
+    assert len(stack([Panel("loss", [Curve("a", points)])], last, "x")) < 40_000
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_thinned_curves_keep_the_ends_and_each_column_highest_and_lowest() -> No
 def test_scales_hold_their_values_between_few_marks(values: list[float]) -> None:
     for height, may_be_log in ((60, False), (240, True)):
         panel = Panel(
-            "x", [Series("a", [*enumerate(values)])], [Level("line", max(values))], (), height, False, may_be_log
+            "x", [Curve("a", [*enumerate(values)])], [Level("line", max(values))], (), height, False, may_be_log
         )
         scale = curves._scale_of(panel)
         assert scale.share(min(values)) >= 0.0 and scale.share(max(values)) <= 1.0
@@ -334,7 +334,7 @@ def test_a_name_of_a_line_stands_where_no_curve_runs(lines: list[tuple[str, floa
 
 def test_a_name_that_has_no_free_place_is_below_the_curve() -> None:
     points = [(float(at), 6.5 + (at % 2)) for at in range(100)]
-    drawn = stack([Panel("loss", [Series("a", points)], [Level("unigram baseline 7", 7.0)])], 99.0, "x")
+    drawn = stack([Panel("loss", [Curve("a", points)], [Level("unigram baseline 7", 7.0)])], 99.0, "x")
     assert drawn.index("unigram baseline 7") < drawn.index("<path")
 
 

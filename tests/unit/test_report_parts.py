@@ -15,17 +15,17 @@ from maskwright.core import recipes
 from maskwright.core.config import build_config, read_config
 from maskwright.core.finetuning import build_finetune_config, read_finetune_config
 from maskwright.core.settings import flat, parse_yaml, put
-from maskwright.monitor.status import Report
+from maskwright.monitor.status import RunReport
 from maskwright.report import background, configuration, training
-from maskwright.report.document import Code, Drawing, Facts, Folded, Section, to_markdown
-from maskwright.report.run import Run
+from maskwright.report.document import Code, Drawing, Facts, Folded, ReportSection, to_markdown
+from maskwright.report.run import RecordedRun
 
 
-def recorded(name: str, metrics: list[dict[str, Any]], *, finetuning: bool = False, **more: Any) -> Run:
+def recorded(name: str, metrics: list[dict[str, Any]], *, finetuning: bool = False, **more: Any) -> RecordedRun:
     """A run of which this is known."""
     record: dict[str, Any] = {"config": {}} | ({"task": {}} if finetuning else {})
-    look = Report(name, "done", "", "", 0.0, None, None)
-    return replace(Run(name, look, record, {}, {}, metrics, [], {}, None, {}), **more)
+    look = RunReport(name, "done", "", "", 0.0, None, None)
+    return replace(RecordedRun(name, look, record, {}, {}, metrics, [], {}, None, {}), **more)
 
 
 PRETRAINING = "data: {store: s}\nschedule: {steps: 10}\noptimizer: {learning_rate: 0.004}\n"
@@ -113,7 +113,7 @@ def test_markdown_has_the_curves_in_numbers(
     both = training.in_numbers([run, recorded("two", LOGGED, finetuning=finetuning)])
     assert [line[1:] for line in both.rows if line[0] == "one"] == [*table.rows]
     assert {line[0] for line in both.rows} == {"one", "two"}
-    text = to_markdown("x", [Section("Training", tuple(training.curves([run])))])
+    text = to_markdown("x", [ReportSection("Training", tuple(training.curves([run])))])
     assert "## Training" in text and f"| {' | '.join(row)} |" in text
 
 
@@ -167,7 +167,7 @@ def test_what_lies_in_a_bucket_is_brought_and_pushed() -> None:
 
 def test_differences_are_named_once() -> None:
     run = recorded("one", [], record={"config": {"seed": 3, "data.store": "s"}})
-    text = to_markdown("x", [Section("Configuration", tuple(configuration.configuration(run)))])
+    text = to_markdown("x", [ReportSection("Configuration", tuple(configuration.configuration(run)))])
     assert text.count("differ") == 1 and "Of 2 keys, these differ from the defaults:" in text
 
 

@@ -15,7 +15,7 @@ from maskwright.core.console import progress
 from maskwright.core.errors import MaskwrightError
 from maskwright.core.runner import Here
 from maskwright.launch.ray import watch
-from maskwright.launch.ray.watch import Answer, Watch
+from maskwright.launch.ray.watch import TaskResult, Watch
 
 
 def kinds(base: type[MaskwrightError]) -> list[type[MaskwrightError]]:
@@ -54,7 +54,7 @@ def test_a_part_is_computed_again_but_not_without_end(monkeypatch: pytest.Monkey
 
     with progress("work", 10, "bytes") as bar:
         seen = Watch("work", 4, None, bar)
-        seen.ended(3, Answer("here", 1.0, 3_000_000_000), 10)
+        seen.ended(3, TaskResult("here", 1.0, 3_000_000_000), 10)
         fails(exceptions.OutOfMemoryError("Ray's own words"))
         assert [parts._answer(None, 0, seen) for _ in range(parts.MEMORY_REPETITIONS)] == [None, None]
         with pytest.raises(MaskwrightError, match="ran out of memory again and again") as found:
@@ -76,7 +76,7 @@ def test_a_part_that_takes_long_is_named_with_its_machine(
     monkeypatch.setattr(watch.time, "monotonic", lambda: now[0])
     with progress("work", 10, "bytes") as bar:
         seen = Watch("work", 4, str(tmp_path), bar)
-        seen.ended(0, Answer("node-1", 20.0, 1), 10)
+        seen.ended(0, TaskResult("node-1", 20.0, 1), 10)
         (tmp_path / "1").write_text("node-7 (process 12)")
         for _ in range(40):
             now[0] += 2.0

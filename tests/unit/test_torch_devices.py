@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from maskwright.core import config as run
 from maskwright.core import hardware
+from maskwright.core.config import EngineSection, ModelSection, Optimizer
 from maskwright.core.errors import ConfigError
 from maskwright.engines.choose import make_engine
 from maskwright.engines.torch import processes
@@ -17,7 +17,7 @@ from maskwright.engines.torch.prepare import choose_compile, choose_device, choo
 from maskwright.model.config import model_config
 
 AVX2 = "fpu sse4_2 avx avx2 fma f16c"
-SHAPE = model_config(run.Model(size="nano"), 300, 32)
+SHAPE = model_config(ModelSection(size="nano"), 300, 32)
 NO_BF16 = " (this CPU has no fast bf16 products)"
 
 
@@ -85,7 +85,7 @@ def test_processes_do_not_share_apple_gpus(monkeypatch: pytest.MonkeyPatch) -> N
     for name, value in two.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match="cannot exchange what lies on mps"):
-        processes.connect(run.Engine(), "mps")
+        processes.connect(EngineSection(), "mps")
 
 
 @pytest.mark.parametrize(
@@ -114,9 +114,9 @@ def test_a_cpu_takes_bf16_where_it_is_faster_and_fp16_never(
 def test_the_engine_says_what_auto_took(machine: Machine) -> None:
     machine.has()
     machine.has_cpu(AVX2)
-    engine = TorchEngine(SHAPE, run.Optimizer(), run.Engine(threads=1), 0)
+    engine = TorchEngine(SHAPE, Optimizer(), EngineSection(threads=1), 0)
     assert f"on cpu, 1 thread, float32{NO_BF16}, layers not compiled" in engine.description
-    engine = TorchEngine(SHAPE, run.Optimizer(), run.Engine(threads=1, dtype="fp32"), 0)
+    engine = TorchEngine(SHAPE, Optimizer(), EngineSection(threads=1, dtype="fp32"), 0)
     assert "on cpu, 1 thread, float32, layers not compiled" in engine.description
 
 
@@ -127,4 +127,4 @@ def test_what_is_absent_is_never_replaced(machine: Machine) -> None:
             choose_device(device)
     pytest.importorskip("jax", reason="needs the extra jax")
     with pytest.raises(ConfigError, match="jax does not know Apple's GPUs"):
-        make_engine(SHAPE, run.Optimizer(), run.Engine(kind="jax", device="mps"), 0)
+        make_engine(SHAPE, Optimizer(), EngineSection(kind="jax", device="mps"), 0)

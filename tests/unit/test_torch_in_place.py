@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maskwright.model.torch import in_place
-from maskwright.model.torch.embedding import Table
+from maskwright.model.torch.embedding import EmbeddingTable
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 
@@ -79,7 +79,7 @@ def test_a_table_that_is_looked_up_and_multiplied_by(*, autocast: bool) -> None:
         weight, bias = (drawn(*shape, dtype=torch.float32).requires_grad_() for shape in ((V, D), (V,)))
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             if by_hand:
-                table = Table(weight)
+                table = EmbeddingTable(weight)
                 logits = table.product(torch.tanh(table.look_up(ids)).flatten(0, 1)[1:], bias)
                 assert table.gradient is None
             else:
@@ -94,7 +94,7 @@ def test_a_table_that_is_looked_up_and_multiplied_by(*, autocast: bool) -> None:
 def test_a_look_up_alone_sums_in_fp32() -> None:
     """1 + 1/256 is 1 in bf16: what is added to a large sum there is lost."""
     weight = torch.zeros(3, 1, dtype=torch.bfloat16, requires_grad=True)
-    Table(weight).look_up(torch.ones(512, dtype=torch.long)).sum().backward()
+    EmbeddingTable(weight).look_up(torch.ones(512, dtype=torch.long)).sum().backward()
     assert weight.grad.flatten().tolist() == [0.0, 512.0, 0.0]
     with torch.no_grad():
-        assert Table(weight).look_up(torch.tensor([1])).requires_grad is False
+        assert EmbeddingTable(weight).look_up(torch.tensor([1])).requires_grad is False

@@ -10,7 +10,7 @@ import pytest
 
 from maskwright.core import usage
 from maskwright.core.usage import Usage
-from maskwright.monitor.status import Report
+from maskwright.monitor.status import RunReport
 from maskwright.run.directory import Status
 
 
@@ -65,7 +65,7 @@ def test_gpus_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch
 def test_a_run_that_trains_says_what_is_in_use() -> None:
     busy = {"cpu_share": 0.5, "memory_share": 0.25, "gpu_share": 0.75}
     status = Status(phase="training", step=3, of=9, tokens_per_second=1e4, examples_per_second=120.0, busy=busy)
-    running = Report("run", "running", "", "", 9.0, status, None)
+    running = RunReport("run", "running", "", "", 9.0, status, None)
     assert "120 examples/s" in running.report()
     assert "in use: CPU 50%, memory 25%, GPU 75%" in running.report()
     assert "in use" not in replace(running, state="done").report()

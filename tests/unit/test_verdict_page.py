@@ -16,10 +16,10 @@ from verdict_arms import World, results_from, results_of
 from maskwright.core.errors import InputError
 from maskwright.report import plots, words
 from maskwright.verdict import tables, wording
-from maskwright.verdict.judge import Report, judge
+from maskwright.verdict.judge import VerdictReport, judge
 from maskwright.verdict.markdown import markdown, write_markdown
 from maskwright.verdict.page import html, write_page
-from maskwright.verdict.results import Protocol, Results, Search, check, read_results, write_results
+from maskwright.verdict.results import LearningRateSearch, Protocol, Results, check, read_results, write_results
 
 
 def small(*gains: float, **options: Any) -> Results:
@@ -28,7 +28,7 @@ def small(*gains: float, **options: Any) -> Results:
     return results_of(world.right(np.random.default_rng(0), 0.0, *gains, runs=runs))
 
 
-def judged(results: Results) -> Report:
+def judged(results: Results) -> VerdictReport:
     return judge(results, draws=300, class_draws=100)
 
 
@@ -50,7 +50,7 @@ def renamed(results: Results, **names: str) -> Results:
             for run in results.runs
         ),
         protocol=Protocol(names["arm"], names["arm"], names["arm"]),
-        searches=(Search(names["arm"], names["task"], ((0.1, 0.5),), 0.1),),
+        searches=(LearningRateSearch(names["arm"], names["task"], ((0.1, 0.5),), 0.1),),
     )
 
 
@@ -278,8 +278,8 @@ def test_scales_hold_their_values_between_few_round_marks(values: tuple[float, .
 def test_rates_at_the_edge_and_unequal_grids_are_named() -> None:
     results = small(0.1)
     searches = (
-        Search("arm 0", "task", ((1e-4, 0.7), (3e-4, 0.8), (1e-3, 0.75)), 3e-4),
-        Search("arm 1", "task", ((1e-4, 0.7), (1e-3, 0.9)), 1e-3),
+        LearningRateSearch("arm 0", "task", ((1e-4, 0.7), (3e-4, 0.8), (1e-3, 0.75)), 3e-4),
+        LearningRateSearch("arm 1", "task", ((1e-4, 0.7), (1e-3, 0.9)), 1e-3),
     )
     results = replace(results, searches=searches)
     edge, unequal = wording.warnings(results)

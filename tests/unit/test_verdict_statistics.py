@@ -17,7 +17,7 @@ from verdict_arms import World, results_from, results_of
 
 from maskwright.labels.scoring import METRICS, Scoring, scorer
 from maskwright.verdict import power, statistics
-from maskwright.verdict.judge import Comparison, judge
+from maskwright.verdict.judge import ArmDifference, judge
 
 RANDOM = np.random.default_rng
 
@@ -170,7 +170,7 @@ def test_holm_and_how_many_seeds_it_takes() -> None:
     assert [statistics.least_pretraining_runs(tasks) for tasks in (1, 2, 7)] == [4, 5, 6]
 
 
-def one(world: World, random: np.random.Generator, gain: float, **options: Any) -> Comparison:
+def one(world: World, random: np.random.Generator, gain: float, **options: Any) -> ArmDifference:
     return judge(results_of(world.right(random, 0.0, gain)), class_draws=0, **options).comparisons[0]
 
 
@@ -214,7 +214,7 @@ def test_error_and_power_over_many_experiments(world: World) -> None:
 def test_error_and_power_for_recipes() -> None:
     random, world, count = RANDOM(1), World(examples=500, seeds=3, run=0.06), 150
 
-    def experiment(gain: float) -> Comparison:
+    def experiment(gain: float) -> ArmDifference:
         return judge(results_of(world.right(random, 0.0, gain, runs=5)), draws=1_000, class_draws=0).comparisons[0]
 
     equal = [experiment(0.0) for _ in range(count)]

@@ -25,7 +25,7 @@ from maskwright.monitor.watch import details, find, numbers, terminal
 from maskwright.monitor.watch.grown import Grown
 from maskwright.monitor.watch.numbers import POINTS, Numbers
 from maskwright.monitor.watch.runs import Runs
-from maskwright.monitor.watch.series import KEPT_SECONDS, Series, Shelf, buckets
+from maskwright.monitor.watch.series import KEPT_SECONDS, RunCurves, Shelf, buckets
 
 FAR = "memory://watched"
 
@@ -114,7 +114,7 @@ def test_ctrl_c_is_not_taken_for_a_run_that_cannot_be_read(
     root = Folder(far)
     monkeypatch.setattr(root, "names", interrupted)
     with pytest.raises(StoppedEarly):
-        list(find._far(root, find.Search()))
+        list(find._far(root, find.FoundRuns()))
 
 
 def test_a_folder_that_cannot_be_read_is_named_and_the_others_are_shown(
@@ -175,7 +175,7 @@ def test_a_run_at_a_url_is_not_asked_for_all_the_time(
         looked.append(now - begin)
         return look(at, clock=clock)
 
-    def searching(folders: list[str], **given: Any) -> find.Search:
+    def searching(folders: list[str], **given: Any) -> find.FoundRuns:
         searched.extend([now - begin] * len(folders))
         return real(folders, **given)
 
@@ -197,7 +197,7 @@ def test_a_store_that_does_not_answer_holds_nothing_up(far: str, sweep: Path, mo
     answers = threading.Event()
     real = find._far
 
-    def slowly(root: Folder, found: find.Search) -> Iterator[tuple[str, str]]:
+    def slowly(root: Folder, found: find.FoundRuns) -> Iterator[tuple[str, str]]:
         assert answers.wait(60.0)
         return real(root, found)
 
@@ -299,7 +299,7 @@ def test_no_broken_file_of_a_run_ends_the_watching(sweep: Path, tmp_path: Path) 
                 assert watched is not None
                 json.dumps(details.details(watched), allow_nan=False)
                 details.log(watched, "a", 5, None)
-                Series(watched.folder).curves(["loss"], 10)
+                RunCurves(watched.folder).curves(["loss"], 10)
         path.unlink()
         path.mkdir()
         runs.refresh()
@@ -447,7 +447,7 @@ def test_curves_of_a_file_that_grows_and_is_rewritten(tmp_path: Path, far: str, 
         json.dumps({"step": s, "loss": 1.0 / s, "valid_loss": 2.0} if s % 2 else {"step": s, "loss": 1.0 / s})
         for s in range(1, 9)
     ]
-    series = Series(place)
+    series = RunCurves(place)
 
     def points(*names: str) -> dict[str, list[int]]:
         return {name: columns["step"] for name, columns in series.curves(names, 100).items()}

@@ -22,7 +22,7 @@ from command_line import COMMAND
 from maskwright.core.errors import ConfigError, InputError, StoppedEarly
 from maskwright.monitor import run as target
 from maskwright.monitor.watch import guard, server
-from maskwright.monitor.watch.server import Desk, application
+from maskwright.monitor.watch.server import RunIndex, application
 from maskwright.run.directory import RunDirectory
 
 for _package in ("starlette", "uvicorn", "plotly"):
@@ -36,8 +36,8 @@ class Asked:
     """An application, asked as by a browser that has its address."""
 
     def __init__(self, folder: Path, *, host: str = "127.0.0.1", stop_seconds: float = 10.0) -> None:
-        self.desk = Desk([str(folder)], stop_seconds=stop_seconds)
-        self._app = application(self.desk, token=TOKEN, host=host)
+        self.index = RunIndex([str(folder)], stop_seconds=stop_seconds)
+        self._app = application(self.index, token=TOKEN, host=host)
 
     def __call__(
         self, path: str, method: str = "GET", headers: dict[str, str] = BEARER, **query: Any

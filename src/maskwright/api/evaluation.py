@@ -9,7 +9,7 @@ from maskwright.api.models import Model
 from maskwright.core.errors import InputError
 from maskwright.tasks.blimp import Blimp
 from maskwright.tasks.evaluate import Evaluation, Evaluations
-from maskwright.tasks.measure import SHORTEST, Asked, measure, require_one
+from maskwright.tasks.measure import SHORTEST, EvaluationRequest, measure, require_one
 from maskwright.tasks.models import load_model
 from maskwright.tasks.pseudo_likelihood import PseudoPerplexity
 from maskwright.tasks.scores import Scores
@@ -47,7 +47,7 @@ def evaluate(
     Raises `InputError` if more than one is asked for, for a value that the measurement does not use or the model does
     not take, and where the model has nothing to be measured on.
     """
-    asked = Asked(
+    request = EvaluationRequest(
         store=None if store is None else location(store),
         blimp=None if blimp is None else location(blimp),
         text=None if text is None else location(text),
@@ -60,8 +60,8 @@ def evaluate(
         seq_len=None if seq_len is None else integer(seq_len, "seq_len", SHORTEST),
     )
     require_word(device, "device", Device)
-    require_one(asked)
-    return measure(model.whole if isinstance(model, Model) else load_model(location(model)), asked, device=device)
+    require_one(request)
+    return measure(model.whole if isinstance(model, Model) else load_model(location(model)), request, device=device)
 
 
 def _columns(given: Columns, where: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from maskwright.api.given import Location, location
 from maskwright.core import output, storage
 from maskwright.core.errors import InputError
 from maskwright.core.extras import installed
-from maskwright.report.document import Section, html
+from maskwright.report.document import ReportSection, html
 from maskwright.report.page import NOTHING, contents
 from maskwright.report.run import read_all
 from maskwright.report.training import curves
@@ -102,7 +102,7 @@ class Run:
         run, and for one that is given twice."""
         runs = read_all([self.location, *map(location, others)])
         title = ", ".join(run.name for run in runs)
-        return Page(html(title, [Section("", tuple(curves(runs)))]))
+        return Page(html(title, [ReportSection("", tuple(curves(runs)))]))
 
     def report(self, *others: Location) -> Page:
         """The page of `maskwright report`: curves, what happened, data, configuration, commands. `others`, and what is

@@ -12,7 +12,7 @@ from maskwright.api.given import Location, location, locations, overriding
 from maskwright.tasks.compare import Budget
 from maskwright.tasks.compared import PAGE, in_words
 from maskwright.tasks.compared import compare as make
-from maskwright.verdict.judge import Report
+from maskwright.verdict.judge import VerdictReport
 from maskwright.verdict.results import Results
 
 
@@ -23,7 +23,7 @@ class Comparison:
 
     location: str
     results: Results
-    report: Report
+    report: VerdictReport
 
     @property
     def page(self) -> str:

@@ -26,10 +26,10 @@ from maskwright.core.console import answer
 if TYPE_CHECKING:
     from maskwright.cloud.environment import Environment
     from maskwright.cloud.google.rest import Google
-    from maskwright.cloud.jobs.policy import Word
+    from maskwright.cloud.jobs.policy import WatcherEvent
     from maskwright.cloud.provision.commands import Confirm
-    from maskwright.cloud.provision.terraform_cli import Plan
-    from maskwright.cloud.record import Record
+    from maskwright.cloud.provision.terraform_cli import TerraformPlan
+    from maskwright.cloud.record import EnvironmentRecord
 
 env = typer.Typer(help="Create, seed, watch and delete a training environment on Google Cloud.", **plain)
 app.add_typer(env, name="env")
@@ -118,8 +118,8 @@ def plan(
     from maskwright.cloud.provision import commands
 
     known = read_prices(prices)
-    desk, drawn = commands.plan(location, parts=parts(only), lock_timeout_seconds=lock_timeout_seconds)
-    cost = estimate(desk.environment, known, desk.record.placement)
+    session, drawn = commands.plan(location, parts=parts(only), lock_timeout_seconds=lock_timeout_seconds)
+    cost = estimate(session.environment, known, session.record.placement)
     changes = [{"address": one.address, "change": one.kind, "loses_data": one.loses_data} for one in drawn.changes]
     while_up = ["", f"While all that {location} asks for is up:", table(cost)]
     report = "\n".join([drawn.text.rstrip(), *replaced(drawn), *while_up])
@@ -231,18 +231,18 @@ def watch(
     """Recreate the hosts of the job when they are preempted, and delete them at a limit."""
     from maskwright.cloud.jobs import follow as following
     from maskwright.cloud.jobs import spec as jobs
-    from maskwright.cloud.jobs.hosts import EnvironmentGround
+    from maskwright.cloud.jobs.hosts import GoogleHosts
 
     place = jobs.find(location, target)
     limits = following.make_limits(max_cost, stop_after_hours, down_when_done)
-    ground = EnvironmentGround(place.location, place.kind, prices)
+    pool = GoogleHosts(place.location, place.kind, prices)
     with stdout_for_document(json) as documents:
 
-        def hear(word: Word) -> None:
+        def on_event(event: WatcherEvent) -> None:
             if json:
-                print_line(asdict(word), documents)
+                print_line(asdict(event), documents)
 
-        following.watch(place, ground, limits, stay=stay, poll_seconds=poll_seconds, hear=hear)
+        following.watch(place, pool, limits, stay=stay, poll_seconds=poll_seconds, on_event=on_event)
 
 
 @env.command("status")
@@ -271,7 +271,7 @@ def down(
 
     asked = parts(only)
     with stdout_for_document(json):
-        desk = commands.down(
+        session = commands.down(
             location,
             parts=asked,
             delete_data=delete_data,
@@ -280,7 +280,7 @@ def down(
         )
         if not (delete_data and not asked):
             status.end_jobs(location, asked)  # also where there was nothing to take away
-    _audit(desk.google, desk.environment, desk.wanted, desk.record, prices, json=json)
+    _audit(session.google, session.environment, session.wanted, session.record, prices, json=json)
 
 
 @env.command("audit")
@@ -322,7 +322,7 @@ def prices(
 
 
 def _audit(
-    google: Google, environment: Environment, wanted: Any, known: Record, prices: str | None, json: bool
+    google: Google, environment: Environment, wanted: Any, known: EnvironmentRecord, prices: str | None, json: bool
 ) -> None:
     """Prints what is left, what it costs, and why. Exit code 1 when something that nobody asked for costs money."""
     from maskwright.cloud.inspect import audit
@@ -345,7 +345,7 @@ def parts(only: list[str] | None) -> tuple[str, ...]:
 
 
 def _ending_jobs(location: str, kinds: Collection[str], ask: Confirm) -> Confirm:
-    def confirm(drawn: Plan) -> None:
+    def confirm(drawn: TerraformPlan) -> None:
         from maskwright.cloud.jobs import status
 
         ask(drawn)
@@ -357,7 +357,7 @@ def _ending_jobs(location: str, kinds: Collection[str], ask: Confirm) -> Confirm
 def asking(yes: bool) -> Confirm:
     """Shows the plan on stderr and asks, once for each plan."""
 
-    def confirm(drawn: Plan) -> None:
+    def confirm(drawn: TerraformPlan) -> None:
         from maskwright.core.console import say
 
         for line in [*drawn.text.rstrip().splitlines(), *replaced(drawn)]:
@@ -379,7 +379,7 @@ def require_yes(question: str, where: str, otherwise: str) -> None:
         raise StoppedEarly(otherwise)
 
 
-def replaced(drawn: Plan) -> list[str]:
+def replaced(drawn: TerraformPlan) -> list[str]:
     """Parts that go or are made anew, for users who do not read the plan."""
     lines = []
     for kind, word in (("replace", "made anew"), ("delete", "taken away")):

@@ -37,7 +37,7 @@ def build(
     """Run the commands that a row of the older Cloud Build set-up stands for. It ends with the first that fails."""
     from maskwright.cloud.environment import read_environment
     from maskwright.cloud.old_setup import build_table
-    from maskwright.core.child import Step, Steps, typed
+    from maskwright.core.child import CommandSequence, Step, typed
     from maskwright.core.console import say, warn
     from maskwright.core.errors import InputError
 
@@ -60,7 +60,7 @@ def build(
 
     if dry_run:
         return tell([Step(typed(["env", *words])) for words in listed])
-    steps = Steps()
+    steps = CommandSequence()
     try:
         with stdout_for_document(as_json):
             build_table.run(listed, steps)

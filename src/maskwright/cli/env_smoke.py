@@ -30,7 +30,7 @@ def smoke(
     from maskwright.cloud import smoke as task
     from maskwright.cloud.environment import read_environment
     from maskwright.cloud.prices import estimate, read_prices, table
-    from maskwright.core.child import Steps
+    from maskwright.core.child import CommandSequence
     from maskwright.core.console import say
 
     planned, image = task.plan(read_environment(location), on, container), container is None
@@ -46,7 +46,7 @@ def smoke(
         say(line)
     if not yes:
         require_yes("Spend that?", "env smoke", "nothing was made")
-    steps = Steps()
+    steps = CommandSequence()
     try:
         with stdout_for_document(as_json):
             task.smoke(planned, image=image, run=steps.run)

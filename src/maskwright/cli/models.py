@@ -126,7 +126,7 @@ def pretrain(
     end_with_parent()
     set_ = all_overrides(set_, simulated_gpus, b_size, datapath)
     resolved = read_config(config, set_)
-    machines = local.Machines(processes, num_nodes, gpus_per_node, node_rank, rendezvous)
+    machines = local.LaunchOptions(processes, num_nodes, gpus_per_node, node_rank, rendezvous)
     command = Training(
         *(config, run, tuple(set_), stop_after_hours, stop_after_steps, profile_steps),
         begin_from=begin_from,
@@ -201,7 +201,7 @@ def finetune(
 
     end_with_parent()
     resolved = read_finetune_config(config, set_)
-    machines = local.Machines(processes, num_nodes, gpus_per_node, node_rank, rendezvous)
+    machines = local.LaunchOptions(processes, num_nodes, gpus_per_node, node_rank, rendezvous)
     command = Training(
         config, run, tuple(set_ or ()), stop_after_hours, stop_after_steps, profile_steps, verb="finetune"
     )
@@ -245,18 +245,18 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Measure held-out loss, minimal pairs or the perplexity of a text; of a fine-tuned model, every metric."""
-    from maskwright.tasks.measure import Asked, measure, require_one
+    from maskwright.tasks.measure import EvaluationRequest, measure, require_one
     from maskwright.tasks.models import load_model
 
     def spelt(name: str) -> str:
         return {"examples": "--input", "page": "--to"}.get(name, f"--{name.replace('_', '-')}")
 
     columns = tuple(text_column or ()), text_pair, tuple(label or ())
-    asked = Asked(store, blimp, text, source, share, max_rows, seq_len, layout, *columns, to)
-    require_one(asked, spelt)
+    request = EvaluationRequest(store, blimp, text, source, share, max_rows, seq_len, layout, *columns, to)
+    require_one(request, spelt)
     result = measure(
         load_model(model),
-        asked,
+        request,
         device=device,
         spelt=spelt,
         sources=lambda place, column: open_sources([place], layout, column),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from maskwright.core.errors import InputError
-from maskwright.launch.target import Place, Report, Target
+from maskwright.launch.target import Place, RunTarget, TargetReport
 
 PLACES = {
     "ray": "Train on a Ray cluster, over its job API.",
@@ -45,9 +45,9 @@ def place(name: str) -> type[Place]:
 
             return SkyPilot
         case "slice":
-            from maskwright.launch.ssh.slice import Slice
+            from maskwright.launch.ssh.slice import TpuSlice
 
-            return Slice
+            return TpuSlice
         case "vertex":
             from maskwright.cloud.vertex.request import Vertex
 
@@ -57,9 +57,9 @@ def place(name: str) -> type[Place]:
 
             return OnEnvironment
         case "bucket":
-            from maskwright.launch.bucket.place import Bucket
+            from maskwright.launch.bucket.place import BucketPlace
 
-            return Bucket
+            return BucketPlace
     near = get_close_matches(name, PLACES, 1)
     fix = f"did you mean {near[0]}?" if near else f"maskwright submit PLACE CONFIG --run RUN; PLACE is {_listed()}"
     raise InputError(f"{name[:40]!r} is no place to run", where="submit", fix=fix)
@@ -70,7 +70,7 @@ def _listed() -> str:
     return f"{', '.join(names)} or {last}"
 
 
-def run(location: str, address: str | None = None, *, options: frozenset[str] = frozenset()) -> Target:
+def run(location: str, address: str | None = None, *, options: frozenset[str] = frozenset()) -> RunTarget:
     """The run that is written so (`RUNS`). Raises `InputError` where one of the `options` that were given means nothing
     there."""
     found = _run(location, address)
@@ -81,29 +81,29 @@ def run(location: str, address: str | None = None, *, options: frozenset[str] = 
     return found
 
 
-def _run(location: str, address: str | None) -> Target:
+def _run(location: str, address: str | None) -> RunTarget:
     if location.startswith("ray:"):
         from maskwright.launch.ray import jobs
 
-        return jobs.Submitted(jobs.parse_id(location), address)
+        return jobs.RayJobTarget(jobs.parse_id(location), address)
     if location.startswith("vertex:"):
-        from maskwright.cloud.vertex.jobs import Submitted
+        from maskwright.cloud.vertex.jobs import VertexJobTarget
 
-        return Submitted(location)
+        return VertexJobTarget(location)
     if location.endswith((".yaml", ".yml")):
         from maskwright.cloud.jobs.status import EnvironmentJobs
 
         return EnvironmentJobs(location)
     if location.endswith("/job.json"):
-        from maskwright.launch.bucket.place import Bucket
+        from maskwright.launch.bucket.place import BucketPlace
 
-        return Bucket(location)
+        return BucketPlace(location)
     from maskwright.monitor.run import RunFolder
 
     return RunFolder(location)
 
 
-def jobs(name: str, address: str | None) -> Report:
+def jobs(name: str, address: str | None) -> TargetReport:
     """All jobs that were submitted to a place. Raises `InputError` where it keeps no list of them."""
     if name != "ray":
         place(name)

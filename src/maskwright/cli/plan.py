@@ -11,7 +11,7 @@ from maskwright.cli.options import AsJson, Config, Set, app, print_result
 if TYPE_CHECKING:
     from maskwright.cloud.prices import Prices
     from maskwright.core.config import RunConfig
-    from maskwright.tasks.planning.devices import Place
+    from maskwright.tasks.planning.devices import DeviceCount
     from maskwright.tasks.planning.estimate import Estimate
     from maskwright.tasks.planning.work import Work
 
@@ -58,25 +58,25 @@ def plan(
         if name == "here" and ready:
             found.append(task.plan_here(work, ready, probe_seconds))
         found += [_elsewhere(work, resolved, table, *one, vocab_size, search) for one in places]
-    result = task.Plan(work, found)
+    result = task.PlanReport(work, found)
     print_result(result.report(), result.to_json(), as_json)
     if result.refused:
         raise typer.Exit(1)
 
 
-def _places(name: str, region: str) -> list[tuple[Place, str | None, int, str]]:
+def _places(name: str, region: str) -> list[tuple[DeviceCount, str | None, int, str]]:
     """(place, what has a price, how many of it, region) of each part of an environment, or of a device."""
     from maskwright.cloud.hire import gpu_machine, hosts_of
     from maskwright.cloud.machines import ATTACHED
-    from maskwright.tasks.planning.devices import ACCELERATORS, DEVICES, Place, place
+    from maskwright.tasks.planning.devices import ACCELERATORS, DEVICES, DeviceCount, place
 
     if name == "here":
         return []
     if name.endswith((".yaml", ".yml")):
-        found: list[tuple[Place, str | None, int, str]] = []
+        found: list[tuple[DeviceCount, str | None, int, str]] = []
         for hosts in hosts_of(name):
             device = DEVICES[ACCELERATORS.get(hosts.accelerator, hosts.accelerator)]
-            one = Place(f"{name} {hosts.part}", device, hosts.count, hosts.topology)
+            one = DeviceCount(f"{name} {hosts.part}", device, hosts.count, hosts.topology)
             found.append((one, hosts.machine, hosts.machines, hosts.region))
         return found
     one = place(name)
@@ -99,7 +99,7 @@ def _elsewhere(
     work: Work,
     config: RunConfig,
     prices: Prices,
-    place: Place,
+    place: DeviceCount,
     machine: str | None,
     count: int,
     region: str,

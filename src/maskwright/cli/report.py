@@ -45,7 +45,7 @@ def report(
 
     from maskwright.core import output
     from maskwright.core.console import say, warn
-    from maskwright.report.page import Asked, write
+    from maskwright.report.page import ComputedBlocks, write
     from maskwright.report.run import read_all
 
     output.require_ending(to, (".html", ".md"), f"--to {to}")
@@ -55,15 +55,15 @@ def report(
     runs = read_all(run)
     for line in (line for one in runs for line in one.damaged):
         warn(line)
-    asked = Asked({}, {})
+    computed = ComputedBlocks({}, {})
     if fill or evaluate:
         from maskwright.tasks.report import guesses, in_parts
 
         for one in runs:
-            asked.fill[one.name] = guesses(one, fill) if fill else []
-            asked.held_out[one.name] = in_parts(one) if evaluate else []
+            computed.fill[one.name] = guesses(one, fill) if fill else []
+            computed.held_out[one.name] = in_parts(one) if evaluate else []
     for path in pages:
-        write(path, runs, asked=asked, dollars_per_hour=dollars_per_hour)
+        write(path, runs, computed=computed, dollars_per_hour=dollars_per_hour)
         say(f"report: {path}")
     if as_json:
         print_result("", {"pages": pages}, True)

@@ -115,8 +115,8 @@ def reproduce(
     """Train a run or a record again, and compare: bit by bit on a machine of the same kind, else by the spread."""
     from dataclasses import asdict
 
-    from maskwright.tasks.speedrun.reproduce import Places, reproduce, require_reproduced
+    from maskwright.tasks.speedrun.reproduce import TextPaths, reproduce, require_reproduced
 
-    found = reproduce(what, to, Places(store, text or [], blimp, work), seeds=seeds, check=check)
+    found = reproduce(what, to, TextPaths(store, text or [], blimp, work), seeds=seeds, check=check)
     print_result(found.report(), asdict(found), as_json)
     require_reproduced(found)

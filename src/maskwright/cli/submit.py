@@ -21,7 +21,7 @@ from maskwright.core.console import answer
 from maskwright.core.errors import InputError
 from maskwright.launch import target
 from maskwright.launch.side_by_side import Cluster
-from maskwright.launch.target import Place, Submitted, Training
+from maskwright.launch.target import Place, Submission, Training
 
 REQUIRED = inspect.Parameter.empty
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and start nothing.")]
@@ -43,7 +43,7 @@ OF_TRAINING: dict[str, tuple[Any, Any]] = {
 }
 
 
-class Places(TyperGroup):
+class _PlaceCommands(TyperGroup):
     """One command for each place, made when it is asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -77,11 +77,11 @@ def _function(name: str, kind: type[Place]) -> Any:
             return target.submit(where, training, dry_run=dry_run)
         stdout = sys.stdout
 
-        def tell(found: Submitted) -> None:
-            answer(as_document({"place": name, **asdict(found)}), stdout)
+        def print_submission(submission: Submission) -> None:
+            answer(as_document({"place": name, **asdict(submission)}), stdout)
 
         with redirect_stdout(sys.stderr):  # where a job that is followed shows its lines
-            target.submit(where, training, dry_run=dry_run, tell=tell)
+            target.submit(where, training, dry_run=dry_run, on_submission=print_submission)
 
     arguments = {name: _typed(name, *own.pop(name)) for name in list(own) if get_args(own[name][0])[1].argument}
     asked = arguments | shared | {name: _typed(name, *given) for name, given in own.items()}
@@ -141,7 +141,9 @@ def _typed(name: str, annotation: Any, default: Any) -> tuple[Any, Any]:
     return Annotated[kind, typer.Option(words, metavar=option.metavar, help=option.help, min=option.min)], default
 
 
-submit_app = typer.Typer(help="Train on other machines. Each place has its own options.", **plain | {"cls": Places})
+submit_app = typer.Typer(
+    help="Train on other machines. Each place has its own options.", **plain | {"cls": _PlaceCommands}
+)
 app.add_typer(submit_app, name="submit")
 
 
@@ -168,13 +170,13 @@ def agent(
     as_json: common.AsJson = False,
 ) -> None:
     """Wait on a host for jobs in a bucket, and run them. For a host's start-up script."""
-    from maskwright.launch.bucket.agent import News, run_agent
+    from maskwright.launch.bucket.agent import AgentEvent, run_agent
 
     with stdout_for_document(as_json) as documents:
 
-        def hear(news: News) -> None:
+        def on_event(event: AgentEvent) -> None:
             if as_json:
-                print_line(asdict(news), documents)
+                print_line(asdict(event), documents)
 
         run_agent(
             spec,
@@ -184,5 +186,5 @@ def agent(
             poll_seconds=poll_seconds,
             instance=instance,
             idle_minutes=idle_minutes,
-            hear=hear,
+            on_event=on_event,
         )

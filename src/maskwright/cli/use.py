@@ -76,7 +76,7 @@ def predict(
     from maskwright.tasks import predict as task
     from maskwright.tasks.models import load_model
 
-    given = task.Given(tuple(text or ()), text_pair, (), max_seq_len, on_bad_input == "skip")
+    given = task.TextOptions(tuple(text or ()), text_pair, (), max_seq_len, on_bad_input == "skip")
     trained = load_model(model)
     written = task.predict(
         trained, source, output, given=given, device=device, probabilities=probabilities, may_be_none=no_answer
@@ -119,7 +119,7 @@ def embed(
     from maskwright.tasks import embed as task
     from maskwright.tasks.export import announce
     from maskwright.tasks.models import load_model
-    from maskwright.tasks.predict import Given
+    from maskwright.tasks.predict import TextOptions
 
     if (source is None) != (output is None) or not (source or sentence_transformers):
         raise InputError("nothing to do", fix="give --input and --output, or --sentence-transformers, or all three")
@@ -130,7 +130,7 @@ def embed(
         announce(difference, sentence_transformers)
         value |= {"folder": sentence_transformers, "largest_logit_difference": difference}
     if source is not None and output is not None:
-        given = Given(tuple(text or ()), None, (), max_seq_len, on_bad_input == "skip")
+        given = TextOptions(tuple(text or ()), None, (), max_seq_len, on_bad_input == "skip")
         count, width = task.embed(trained, source, output, given=given, device=device)
         value |= {"output": output, "vectors": count, "width": width}
     if as_json:

@@ -111,7 +111,7 @@ class Placement(NamedTuple):
     model: Model
 
 
-class Hosts(Section):
+class _Hosts(Section):
     provisioning_model: Model = "STANDARD"
     """STANDARD (on demand), SPOT, FLEX_START or RESERVATION_BOUND."""
     reservation: str | None = None
@@ -145,7 +145,7 @@ class Hosts(Section):
         return {self.provisioning_model, *(place.provisioning_model for place in self.fallbacks)}
 
     @model_validator(mode="after")
-    def _models_have_what_they_need(self) -> Hosts:
+    def _models_have_what_they_need(self) -> _Hosts:
         models = self.models()
         if "FLEX_START" in models and not 0 < (self.max_run_hours or 0) <= MOST_FLEX_START_HOURS:
             most = f"add max_run_hours: {MOST_FLEX_START_HOURS}, or less"
@@ -156,7 +156,7 @@ class Hosts(Section):
         return self
 
 
-class Slice(Hosts):
+class Slice(_Hosts):
     """The hosts of one TPU slice."""
 
     kind: ClassVar = "slice"
@@ -210,7 +210,7 @@ class Slice(Hosts):
         return self
 
 
-class Group(Hosts):
+class Group(_Hosts):
     """A group of machines with GPUs, or without."""
 
     kind: ClassVar = "group"

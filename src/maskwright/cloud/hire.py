@@ -22,7 +22,7 @@ class Hourly(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Hosts:
+class _TrainingHosts:
     """Those of an environment that train."""
 
     part: str
@@ -72,17 +72,19 @@ def _attached(prices: Prices, gpu: str, region: str, count: int) -> list[Hourly]
     return found
 
 
-def hosts_of(location: str) -> list[Hosts]:
+def hosts_of(location: str) -> list[_TrainingHosts]:
     """Of an environment's YAML. Raises `ConfigError`."""
     environment = read_environment(location)
     found = []
     if (one := environment.slice) is not None:
         place = one.place(environment.zone, 0)
         machine = one.accelerator  # priced by the chip
-        found.append(Hosts("slice", machine, one.chips, one.topology, one.chips, machine, region_of(place.zone)))
+        found.append(
+            _TrainingHosts("slice", machine, one.chips, one.topology, one.chips, machine, region_of(place.zone))
+        )
     if (group := environment.group) is not None and group.gpus:
         accelerator, _ = GPUS[group.machine_type]
         place = group.place(environment.zone, 0)
         count, region = group.gpus * group.size, region_of(place.zone)
-        found.append(Hosts("group", accelerator, count, None, group.size, group.machine_type, region))
+        found.append(_TrainingHosts("group", accelerator, count, None, group.size, group.machine_type, region))
     return found

@@ -75,7 +75,7 @@ TPU7X_IMAGE = "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu
 
 
 @dataclass(frozen=True)
-class Family:
+class MachineFamily:
     """Traits that the machine types of one family share."""
 
     data_disks: tuple[str, ...] = SHARED_DISKS
@@ -90,20 +90,20 @@ class Family:
 
 ONLY_ML, ML_OR_BALANCED = ("hyperdisk-ml",), ("pd-balanced", "hyperdisk-ml")
 ML_OR_SSD, NO_HYPERDISK = ("hyperdisk-ml", "pd-balanced", "pd-ssd"), ("pd-balanced", "pd-ssd", "pd-standard")
-HYPERDISK_ONLY = Family(ONLY_ML, "hyperdisk-balanced")
+HYPERDISK_ONLY = MachineFamily(ONLY_ML, "hyperdisk-balanced")
 FAMILIES = {
-    **dict.fromkeys(("v2", "v3", "v4"), Family(("pd-balanced",), accelerator="tpu")),
-    "v5litepod": Family(ML_OR_BALANCED, accelerator="tpu"),
-    "ct5p": Family(ML_OR_BALANCED, accelerator="tpu", image=TPU_IMAGE),
-    "ct6e": Family(ONLY_ML, "hyperdisk-balanced", "tpu", TPU_IMAGE),
-    "tpu7x": Family(ONLY_ML, "hyperdisk-balanced", "tpu", TPU7X_IMAGE),
-    "g2": Family(ML_OR_SSD, accelerator="gpu"),
-    "g4": Family(accelerator="gpu"),
-    "a2": Family(accelerator="gpu"),
-    "a3": Family(ML_OR_SSD, accelerator="gpu"),
-    "a3-ultragpu": Family(ONLY_ML, "hyperdisk-balanced", "gpu"),
-    "a4": Family(ONLY_ML, "hyperdisk-balanced", "gpu"),
-    **dict.fromkeys(("n1", "n2", "n2d", "e2"), Family(NO_HYPERDISK)),
+    **dict.fromkeys(("v2", "v3", "v4"), MachineFamily(("pd-balanced",), accelerator="tpu")),
+    "v5litepod": MachineFamily(ML_OR_BALANCED, accelerator="tpu"),
+    "ct5p": MachineFamily(ML_OR_BALANCED, accelerator="tpu", image=TPU_IMAGE),
+    "ct6e": MachineFamily(ONLY_ML, "hyperdisk-balanced", "tpu", TPU_IMAGE),
+    "tpu7x": MachineFamily(ONLY_ML, "hyperdisk-balanced", "tpu", TPU7X_IMAGE),
+    "g2": MachineFamily(ML_OR_SSD, accelerator="gpu"),
+    "g4": MachineFamily(accelerator="gpu"),
+    "a2": MachineFamily(accelerator="gpu"),
+    "a3": MachineFamily(ML_OR_SSD, accelerator="gpu"),
+    "a3-ultragpu": MachineFamily(ONLY_ML, "hyperdisk-balanced", "gpu"),
+    "a4": MachineFamily(ONLY_ML, "hyperdisk-balanced", "gpu"),
+    **dict.fromkeys(("n1", "n2", "n2d", "e2"), MachineFamily(NO_HYPERDISK)),
     **dict.fromkeys(("c4", "c4a", "c4d", "n4", "n4a", "n4d", "h4d", "x4"), HYPERDISK_ONLY),
 }
 """Families by the beginning of a machine type, or of the TPU API's accelerator type. Others take any
@@ -112,9 +112,9 @@ of `SHARED_DISKS`: docs.cloud.google.com/tpu/docs/attach-durable-block-storage, 
 of 2025 left out."""
 
 
-def family_of(machine_type: str) -> Family:
+def family_of(machine_type: str) -> MachineFamily:
     first, *rest = machine_type.split("-")
-    return FAMILIES.get(f"{first}-{rest[0]}" if rest else first) or FAMILIES.get(first) or Family()
+    return FAMILIES.get(f"{first}-{rest[0]}" if rest else first) or FAMILIES.get(first) or MachineFamily()
 
 
 def machine_of(kind: str) -> str:

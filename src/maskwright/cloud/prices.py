@@ -35,7 +35,7 @@ STORAGE = re.compile(r"(pd|hyperdisk)-.+|BASIC_HDD|BASIC_SSD|ZONAL|REGIONAL|buck
 Usd = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
-class Source(Section):
+class PriceSource(Section):
     address: str
     date: Annotated[datetime.date, Field(strict=False)]
     note: str = ""
@@ -66,7 +66,7 @@ class Price(Section):
 
 class Prices(Section):
     currency: Literal["USD"]
-    sources: dict[str, Source]
+    sources: dict[str, PriceSource]
     prices: list[Price]
 
     @model_validator(mode="after")
@@ -90,7 +90,7 @@ class Prices(Section):
 
 
 @dataclass(frozen=True)
-class Line:
+class PricedPart:
     """A part that has a price."""
 
     part: str
@@ -111,8 +111,8 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Estimate:
-    lines: list[Line]
+class CostEstimate:
+    lines: list[PricedPart]
     unpriced: dict[str, str]
     """Parts without a price, each with a sentence that says so."""
 
@@ -150,10 +150,10 @@ def require_region(region: str, prices: Prices) -> None:
         raise InputError(f"no table of prices has a region {region[:40]!r}", where="--region", fix=fix)
 
 
-def estimate(environment: Environment, prices: Prices, placement: dict[str, int] | None = None) -> Estimate:
+def estimate(environment: Environment, prices: Prices, placement: dict[str, int] | None = None) -> CostEstimate:
     """Everything that the YAML asks for, while it runs. `placement` says by slice and group which of their places is in
     use."""
-    costs = Estimate([], {})
+    costs = CostEstimate([], {})
     for part, what, region, model, count in _asked(environment, placement or {}):
         found = prices.find(what, region, model)
         if found is None:
@@ -163,7 +163,7 @@ def estimate(environment: Environment, prices: Prices, placement: dict[str, int]
         price, usd = found
         hourly = count * usd / (HOURS_A_MONTH if price.unit == "GiB-month" else 1)
         date = prices.sources[price.source].date.isoformat()
-        costs.lines.append(Line(part, what, count, UNIT_WORDS[price.unit], usd, hourly, price.source, date))
+        costs.lines.append(PricedPart(part, what, count, UNIT_WORDS[price.unit], usd, hourly, price.source, date))
     return costs
 
 
@@ -186,7 +186,7 @@ def _asked(environment: Environment, placement: dict[str, int]) -> Iterator[tupl
         yield "nat", "nat", region, "STANDARD", min(machines, MOST_NAT_MACHINES)
 
 
-def table(costs: Estimate) -> str:
+def table(costs: CostEstimate) -> str:
     """The estimate for people: a line for each part, the total, and what it leaves out."""
     lines = [f"{'part':<12} {'what':<16} {'how many':<15} {'USD each':>10} {'USD/hour':>10} {'USD/month':>11}  as of"]
     for line in costs.lines:

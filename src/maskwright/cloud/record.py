@@ -23,7 +23,7 @@ WANTED = "wanted.json"
 
 
 @dataclass(frozen=True)
-class Record:
+class EnvironmentRecord:
     generation: int = 1
     """Number of the disk, counted from 1."""
     seeded: dict[str, Any] | None = None
@@ -33,13 +33,13 @@ class Record:
     disk_type: str | None = None
     """Type of that disk. Another type is another disk too."""
     placement: dict[str, int] = field(default_factory=lambda: {"slice": 0, "group": 0})
-    """Places in use: by slice and group, a number in `Hosts.placements`."""
+    """Places in use: by slice and group, a number in `placements` of its section."""
     queued_zone: str | None = None
     """Zone in which a queued resource was asked for, which Terraform does not know."""
     image: str | None = None
     """Image that `env image` built last, as REPOSITORY/maskwright:VERSION-SHA12@sha256:…"""
 
-    def for_disk(self, environment: Environment) -> Record:
+    def for_disk(self, environment: Environment) -> EnvironmentRecord:
         """The same record for the same disk. A disk of another size or type is a new one, not seeded yet."""
         disk = environment.disk
         if disk is None or (self.disk_gb, self.disk_type) == (disk.size_gb, disk.type):
@@ -62,7 +62,7 @@ class Record:
         named = environment.host.container or f"{environment.built_image}:{__version__}"
         return self.built(environment) or named
 
-    def moved(self, kind: str, number: int) -> Record:
+    def moved(self, kind: str, number: int) -> EnvironmentRecord:
         return replace(self, placement={**self.placement, kind: number})
 
 
@@ -70,18 +70,20 @@ def folder(environment: Environment) -> Folder:
     return Folder(f"gs://{environment.state}/{environment.prefix}")
 
 
-def read(environment: Environment) -> Record:
+def read(environment: Environment) -> EnvironmentRecord:
     """A new record where there is none. Raises `MaskwrightError` for one of another format."""
     place = folder(environment)
     values = place.get_json(NAME)
     if values is None and place.get(NAME) is None:
-        return Record()
+        return EnvironmentRecord()
     if values is None or values.get("format") != FORMAT:
         fix = "use the version that wrote it, or restore the object's last version"
         raise MaskwrightError(f"is not a record of format {FORMAT}", where=f"{place.location}/{NAME}", fix=fix)
     disk = {key: values["disk"].get(key) for key in OF_DISK}
-    placement = {**Record().placement, **values["placement"]}
-    return Record(**disk, placement=placement, queued_zone=values.get("queued_zone"), image=values.get("image"))
+    placement = {**EnvironmentRecord().placement, **values["placement"]}
+    return EnvironmentRecord(
+        **disk, placement=placement, queued_zone=values.get("queued_zone"), image=values.get("image")
+    )
 
 
 def wanted(environment: Environment) -> dict[str, Any] | None:
@@ -89,7 +91,7 @@ def wanted(environment: Environment) -> dict[str, Any] | None:
     return folder(environment).get_json(WANTED)
 
 
-def write(environment: Environment, record: Record) -> None:
+def write(environment: Environment, record: EnvironmentRecord) -> None:
     values = vars(record)
     disk = {key: values[key] for key in OF_DISK}
     rest = {key: value for key, value in values.items() if key not in OF_DISK}

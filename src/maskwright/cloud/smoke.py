@@ -19,7 +19,7 @@ import yaml
 
 from maskwright.cloud.environment import Environment, build_environment
 from maskwright.core import storage
-from maskwright.core.child import Step, Steps, require, typed
+from maskwright.core.child import CommandSequence, Step, require, typed
 from maskwright.core.console import say
 from maskwright.core.errors import JobError
 from maskwright.core.folder import Folder
@@ -177,7 +177,7 @@ def copy(smoke: Smoke) -> None:
 
 def smoke(planned: Smoke, *, image: bool, run: Run | None = None) -> None:
     """Raises `JobError` with the code of the first command that fails. Whatever happens, it takes everything away."""
-    run = run or Steps().run
+    run = run or CommandSequence().run
     write(planned)
     try:
         for words in planned.before():

@@ -18,7 +18,7 @@ MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True)
-class Source:
+class DiskSource:
     """Names of files and folders are relative to `disk.source`."""
 
     location: str
@@ -58,7 +58,7 @@ class Source:
         ]
 
 
-def look(google: Google, disk: Disk) -> Source:
+def look(google: Google, disk: Disk) -> DiskSource:
     """Raises `MaskwrightError` where the bucket is not there, or may not be looked at."""
     bucket, _, folder = disk.source.removeprefix("gs://").rstrip("/").partition("/")
     prefix = f"{folder}/" if folder else ""
@@ -73,10 +73,10 @@ def look(google: Google, disk: Disk) -> Source:
     place = Folder(disk.source)
     # Behind so many that were read, each is taken for a store's.
     stores = [name for at, name in enumerate(manifests) if at >= MOST_STORES or "dtype" in (place.get_json(name) or {})]
-    return Source(disk.source, [name.removesuffix(MANIFEST).rstrip("/") for name in stores], listed())
+    return DiskSource(disk.source, [name.removesuffix(MANIFEST).rstrip("/") for name in stores], listed())
 
 
-def require_readable(source: Source) -> None:
+def require_readable(source: DiskSource) -> None:
     """Raises `InputError` where no run can read anything of it."""
     if source.readable():
         return

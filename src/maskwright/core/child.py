@@ -19,7 +19,7 @@ from maskwright.core.parent import PARENT
 
 
 @dataclass(frozen=True)
-class Finetuning:
+class FinetuneCommand:
     """`maskwright finetune` as a value."""
 
     config: str
@@ -47,7 +47,7 @@ def python_module(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
-SideBySide = Callable[[Sequence[Finetuning], int], Generator[tuple[int, int], None, None]]
+SideBySide = Callable[[Sequence[FinetuneCommand], int], Generator[tuple[int, int], None, None]]
 """Makes such runs, so many at once, and yields (place in the sequence, exit code) as they end."""
 
 
@@ -87,7 +87,7 @@ def typed(words: Sequence[str]) -> str:
     return f"maskwright {shlex.join(words)}"
 
 
-class Steps:
+class CommandSequence:
     """Runs one command after another, as `run`; `ran` has those that began."""
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ def require(run: Callable[[Sequence[str]], int], words: Sequence[str]) -> None:
         raise JobError(f"exit {code}", code, where=typed(words), fix="see what it said")
 
 
-def run_side_by_side(commands: Sequence[Finetuning], at_once: int) -> Generator[tuple[int, int], None, None]:
+def run_side_by_side(commands: Sequence[FinetuneCommand], at_once: int) -> Generator[tuple[int, int], None, None]:
     """Runs them on this machine, `at_once` of them at a time. Yields (place in `commands`, exit code) as they end. None
     outlives this process, even when it is killed.
 

@@ -77,7 +77,7 @@ class Shape(Section):
         return self
 
 
-class Model(Shape):
+class ModelSection(Shape):
     init_from: str | None = None
     """Hugging Face folder to continue from, hf://OWNER/NAME@REVISION, or a run directory, of which the weights of the
     newest checkpoint are taken. Its shape replaces the keys above."""
@@ -113,7 +113,7 @@ class Optimizer(Section):
     """Factor of the learning rate from each layer to the one below it; the embeddings get one more. 0.65 to 0.9 are
     usual for large encoders, 1 treats all alike. Only for adamw."""
 
-    def require_layers(self, engine: Engine) -> None:
+    def require_layers(self, engine: EngineSection) -> None:
         """Raises `Refused` where layers cannot have rates of their own."""
         sharded = engine.kind == "torch" and engine.sharding == "fsdp"
         if self.layer_decay < 1.0 and (self.kind == "muon" or sharded):
@@ -121,7 +121,7 @@ class Optimizer(Section):
             raise Refused(f"optimizer.layer_decay needs {needed}", fix="leave it out, or change the other key")
 
 
-class Batch(Section):
+class BatchSection(Section):
     micro_batch_rows: Count = 8
     """Rows in one micro-batch, which is one forward and backward pass."""
     virtual_workers: Count = 1
@@ -129,7 +129,7 @@ class Batch(Section):
     batch size = virtual_workers x micro_batch_rows."""
 
 
-class Engine(Section):
+class EngineSection(Section):
     kind: Annotated[Literal["torch", "jax"], Resumable] = "torch"
     """Framework that computes: torch on CPU and CUDA, jax on TPU, CPU and CUDA. A run may change it on the way; the
     numbers then continue within rounding."""
@@ -169,7 +169,7 @@ class Engine(Section):
         return self
 
 
-class Checkpoint(Section):
+class CheckpointSection(Section):
     save_every_steps: Annotated[Count | None, Resumable] = None
     """Steps between saves. The run also saves at the end and when asked to stop."""
     save_every_seconds: Annotated[Annotated[float, Field(gt=0.0)] | None, Resumable] = 600.0
@@ -193,7 +193,7 @@ class Health(Section):
     """After this many rollbacks the run stops with exit code 3."""
 
 
-class Evaluation(Section):
+class EvaluationSection(Section):
     every_steps: Annotated[Count | None, Resumable] = None
     """Steps between validations, on held-out rows with fixed 15 % masks. The run also validates at the start and the
     end."""
@@ -225,17 +225,17 @@ class RunConfig(Section):
     """Random seed for initial weights, data order, masking and dropout."""
     data: Data
     masking: Masking = Masking()
-    model: Model = Model()
+    model: ModelSection = ModelSection()
     optimizer: Optimizer = Optimizer()
     schedule: Schedule
     phases: Annotated[list[Phase], Field(default_factory=list)]
     """Parts of the run that differ from the rest of the file, in their order, as [{until_share: 0.8, seq_len: 128}].
     After the last one the run is as the rest of the file says. The keys of a phase are in the table below."""
-    batch: Batch = Batch()
-    engine: Engine = Engine()
-    checkpoint: Checkpoint = Checkpoint()
+    batch: BatchSection = BatchSection()
+    engine: EngineSection = EngineSection()
+    checkpoint: CheckpointSection = CheckpointSection()
     health: Health = Health()
-    evaluation: Evaluation = Evaluation()
+    evaluation: EvaluationSection = EvaluationSection()
     logging: Logging = Logging()
 
     @property

@@ -10,8 +10,8 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from maskwright.core.config import (
     LATER_SHAPE,
-    Checkpoint,
-    Engine,
+    CheckpointSection,
+    EngineSection,
     Health,
     Logging,
     Optimizer,
@@ -262,8 +262,8 @@ class FinetuneConfig(Section):
     optimizer: FinetuningOptimizer = FinetuningOptimizer()
     schedule: FinetuningSchedule = FinetuningSchedule()
     batch: FinetuningBatch = FinetuningBatch()
-    engine: Engine = Engine()
-    checkpoint: Checkpoint = Checkpoint()
+    engine: EngineSection = EngineSection()
+    checkpoint: CheckpointSection = CheckpointSection()
     health: Health = Health()
     evaluation: FinetuningEvaluation = FinetuningEvaluation()
     logging: Logging = Logging()

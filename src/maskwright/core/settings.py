@@ -27,7 +27,13 @@ Needed = Field(json_schema_extra={"needed": True})
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        model_title_generator=lambda section: section.__name__.removesuffix("Section"),  # editors show it
+    )
 
 
 class Refused(ValueError):

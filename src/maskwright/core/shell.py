@@ -38,7 +38,7 @@ LONGEST = 1_000_000
 
 
 @dataclass(frozen=True)
-class Command:
+class _Command:
     """A simple command; redirections are left out."""
 
     words: list[str]
@@ -56,7 +56,9 @@ class Variable:
     line: int
 
 
-def simple_commands(text: str, where: str, variables: dict[str, str], fixed: Collection[str] = ()) -> Iterator[Command]:
+def simple_commands(
+    text: str, where: str, variables: dict[str, str], fixed: Collection[str] = ()
+) -> Iterator[_Command]:
     """The commands in their order. Each assignment has been made in `variables` when its command comes, except those to
     names that are `fixed`. Raises `InputError` for quotes and brackets that do not end."""
     yield from _Reader(re.sub(r"\r(?=\n|\Z)", "", text.replace("\0", "")), variables, where, fixed).commands()
@@ -181,7 +183,7 @@ class _Reader:
         self.tested = False
         """Whether the command before was a test, with && or || behind it."""
 
-    def commands(self) -> Iterator[Command]:
+    def commands(self) -> Iterator[_Command]:
         while self.at < len(self.text):
             character = self.text[self.at]
             self.at += 1
@@ -204,7 +206,7 @@ class _Reader:
                 self._read(character)
         yield from self._command()
 
-    def _command(self) -> Iterator[Command]:
+    def _command(self) -> Iterator[_Command]:
         self._end_word()
         words, sign, self.words, self.sign, self.leads_on = self.words, self.sign, [], "", False
         if words:
@@ -221,7 +223,7 @@ class _Reader:
                     elif self.tested:
                         del self.variables[match[1]]
             self.tested = words[0] in _TESTS and sign in ("&", "|")
-            yield Command(words, self.began, sign, assigns)
+            yield _Command(words, self.began, sign, assigns)
 
     def _branch(self, word: str) -> None:
         """Forgets what a branch has set where it ends."""

@@ -57,7 +57,7 @@ def store_of(config: RunConfig) -> str:
     return stores[0]
 
 
-class Place:
+class _DrillFolder:
     """A folder with the tiny configuration, its undisturbed run and the run that meets the faults."""
 
     def __init__(self, folder: str, config: RunConfig) -> None:
@@ -124,7 +124,7 @@ def _last_line(text: str) -> str:
 
 
 def drills(folder: str, config: RunConfig) -> Iterator[tuple[str, Callable[[], str]]]:
-    place = Place(folder, config)
+    place = _DrillFolder(folder, config)
     yield "the job left alone", lambda: place.train(place.straight).require(0)
     for phase, call, number in phases(config.engine.kind):
         if phase == "validation" and not place.store.split("valid").documents:
@@ -145,7 +145,7 @@ def drills(folder: str, config: RunConfig) -> Iterator[tuple[str, Callable[[], s
     yield "SIGTERM in data prepare", partial(_prepare, place)
 
 
-def _terminated(place: Place, call: str, number: int, do: str) -> str:
+def _terminated(place: _DrillFolder, call: str, number: int, do: str) -> str:
     before = place.newest()
     ended = place.train(place.bothered, fault={"call": call, "number": number, "do": do})
     seen = ended.require(75)
@@ -153,7 +153,7 @@ def _terminated(place: Place, call: str, number: int, do: str) -> str:
     return f"{seen}, newest checkpoint {place.newest()}"
 
 
-def _hung(place: Place) -> str:
+def _hung(place: _DrillFolder) -> str:
     before = place.newest()
     process = _hanging(place, 2, "--set", f"checkpoint.grace_seconds={GRACE_SECONDS}")
     try:
@@ -169,7 +169,7 @@ def _hung(place: Place) -> str:
     return f"exit 75 after {seconds:.1f} s with a grace period of {GRACE_SECONDS:g} s"
 
 
-def _hanging(place: Place, number: int, *arguments: str) -> subprocess.Popen[str]:
+def _hanging(place: _DrillFolder, number: int, *arguments: str) -> subprocess.Popen[str]:
     """A start of the run that hangs in the engine's call `number`, once it does."""
     sign = os.path.join(place.folder, "hangs")
     with suppress(FileNotFoundError):
@@ -185,7 +185,7 @@ def _hanging(place: Place, number: int, *arguments: str) -> subprocess.Popen[str
     raise AssertionError(f"the run did not come to that step: {_last_line(process.communicate()[1])}")
 
 
-def _killed(place: Place) -> str:
+def _killed(place: _DrillFolder) -> str:
     before = place.newest()
     fault = {"call": SAVE, "number": 2, "do": "kill"}
     ended = place.train(place.bothered, fault=fault)
@@ -194,7 +194,7 @@ def _killed(place: Place) -> str:
     return f"newest checkpoint {place.newest()}"
 
 
-def _second(place: Place) -> str:
+def _second(place: _DrillFolder) -> str:
     first = _hanging(place, 2)  # the dry run before step 1 makes the first call
     try:
         seen = place.train(place.bothered).require(2, f"in use by process {first.pid}")
@@ -204,7 +204,7 @@ def _second(place: Place) -> str:
     return f"{seen}, and the first, killed with -9, leaves nothing to wait for"
 
 
-def _full_disk(place: Place) -> str:
+def _full_disk(place: _DrillFolder) -> str:
     before = place.newest()
     newest = os.path.join(place.bothered.checkpoints, step_folder(before), checkpoint.FILES[0])
     ended = place.train(place.bothered, file_limit=os.path.getsize(newest) // 2)
@@ -213,7 +213,7 @@ def _full_disk(place: Place) -> str:
     return f"{seen}, newest checkpoint still {before}"
 
 
-def _damaged(place: Place) -> str:
+def _damaged(place: _DrillFolder) -> str:
     before = place.newest()
     file = os.path.join(place.bothered.checkpoints, step_folder(before), checkpoint.FILES[0])
     os.truncate(file, os.path.getsize(file) // 2)
@@ -222,7 +222,7 @@ def _damaged(place: Place) -> str:
     return f"{seen}, named, the checkpoint before used"
 
 
-def _nan(place: Place) -> str:
+def _nan(place: _DrillFolder) -> str:
     """Damages a copy of the run, whose manifest agrees with it."""
     run = RunDirectory(os.path.join(place.folder, "nan"))
     shutil.copytree(place.bothered.location, run.location, ignore=shutil.ignore_patterns("lock", "lease.json"))
@@ -237,7 +237,7 @@ def _nan(place: Place) -> str:
     return f"{seen}, before an update, nothing saved"
 
 
-def _bad_shards(place: Place) -> str:
+def _bad_shards(place: _DrillFolder) -> str:
     """Damages one file in a copy of the store, whose other files are links."""
     copy = os.path.join(place.folder, "store")
     shutil.copytree(os.path.abspath(place.store.location), copy, copy_function=os.symlink)
@@ -262,12 +262,12 @@ def _bad_shards(place: Place) -> str:
     return f"{seen}, the file named, nothing begun"
 
 
-def _clock_back(place: Place) -> str:
+def _clock_back(place: _DrillFolder) -> str:
     fault = {"call": f"{LOOP}:_log", "number": 2, "do": "clock_back"}
     return place.train(place.bothered, "--stop-after-steps", "4", fault=fault).require(75)
 
 
-def _tracker_down(place: Place) -> str:
+def _tracker_down(place: _DrillFolder) -> str:
     """TensorBoard's folder is a file."""
     with open(place.bothered.path("events"), "w", encoding="utf-8"):
         pass
@@ -275,13 +275,13 @@ def _tracker_down(place: Place) -> str:
     return f"{ended.require(0, 'events cannot be written')}; trained to the end"
 
 
-def _same_numbers(place: Place) -> str:
+def _same_numbers(place: _DrillFolder) -> str:
     tensors, lines, differences = compare(place.straight, place.bothered)
     assert not differences, "; ".join(differences)
     return f"{tensors} tensors and {lines} lines of metrics are bit-identical"
 
 
-def _export(place: Place) -> str:
+def _export(place: _DrillFolder) -> str:
     to = os.path.join(place.folder, "exported")
     before = set(os.listdir(place.folder))
     fault = {"call": "maskwright.tasks.export:verify", "number": 1, "do": "terminate"}
@@ -291,7 +291,7 @@ def _export(place: Place) -> str:
     return f"{seen}, nothing half left, and the next export is good"
 
 
-def _prepare(place: Place) -> str:
+def _prepare(place: _DrillFolder) -> str:
     """Text of some of the store's own documents, decoded."""
     text, to = (os.path.join(place.folder, name) for name in ("text.txt", "prepared"))
     split = place.store.split("train")

@@ -44,7 +44,7 @@ HELD_OUT_ROWS = 64
 
 
 @dataclass
-class Verdict:
+class ResumeVerdict:
     steps: int
     kills: list[int]
     """Finished steps when the process was killed."""
@@ -109,7 +109,7 @@ def _shrunk(config: RunConfig, share: float) -> list[dict[str, Any]]:
 
 def verify_resume(
     config: RunConfig | FinetuneConfig, *, steps: int, kills: int, seed: int, work: str | None = None
-) -> Verdict:
+) -> ResumeVerdict:
     """Raises `InputError` for too few steps, `VerificationError` if a run fails by itself. The runs are removed if all
     is equal, and otherwise kept and named."""
     if steps < 8 or kills < 1:
@@ -145,7 +145,7 @@ def verify_resume(
         bar.advance(steps)
     tensors, lines, differences = compare(straight, killed)
     results, different = compare_results(straight, killed)
-    verdict = Verdict(steps, found, tensors, lines, results, again, differences + different)
+    verdict = ResumeVerdict(steps, found, tensors, lines, results, again, differences + different)
     if verdict.differences:
         say(f"both runs are kept in {folder}")
     elif work is None:

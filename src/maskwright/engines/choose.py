@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core import config as run
+from maskwright.core.config import EngineSection, Optimizer, RunConfig, shared_out
 from maskwright.core.extras import require
 from maskwright.core.finetuning import FinetuneConfig
 from maskwright.engines.base import Engine
@@ -18,8 +18,8 @@ from maskwright.model.config import ModelConfig
 
 def make_engine(
     model: ModelConfig,
-    optimizer: run.Optimizer,
-    engine: run.Engine,
+    optimizer: Optimizer,
+    engine: EngineSection,
     seed: int,
     *,
     run_flops: float = 0.0,
@@ -42,7 +42,7 @@ def make_engine(
     return TorchEngine(model, optimizer, engine, seed, label_smoothing=label_smoothing, looked_up=looked_up, **more)
 
 
-def choose_device(engine: run.Engine) -> str:
+def choose_device(engine: EngineSection) -> str:
     """The device that a run takes on this machine: cpu, cuda, mps or tpu. Raises `ConfigError` where the one that it
     asks for is absent."""
     if engine.kind == "jax":
@@ -55,18 +55,18 @@ def choose_device(engine: run.Engine) -> str:
     return prepare.choose_device(engine.device)
 
 
-def require_engine(config: run.RunConfig | FinetuneConfig, device: str, run_flops: float) -> None:
+def require_engine(config: RunConfig | FinetuneConfig, device: str, run_flops: float) -> None:
     """Raises the `ConfigError` with which no engine on this `device` would begin, without making one."""
     engine = config.engine
     if engine.kind == "jax":
-        run.shared_out(config.batch.virtual_workers, engine.devices or 1, "devices")
+        shared_out(config.batch.virtual_workers, engine.devices or 1, "devices")
         return
     from maskwright.engines.torch.prepare import choose_layers
 
     choose_layers(config.optimizer, engine, device, run_flops)
 
 
-def find_processes(engine: run.Engine) -> Processes:
+def find_processes(engine: EngineSection) -> Processes:
     """The others that train this run, on all hosts. With jax, what must come before anything else that uses it."""
     if engine.kind == "jax":
         require("jax", "engine.kind")

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Protocol
 
 from maskwright.core.console import say, warn
-from maskwright.launch.outcome import EARLY, End, Verdict, conclude, judge, report
+from maskwright.launch.outcome import EARLY, End, JobOutcome, conclude, judge, report
 
 LONGEST_WAIT_SECONDS = 30.0
 
@@ -130,13 +130,13 @@ def run(
                 say(line)
         cause = verdict.cause.describe(who) if verdict.cause else ""
         if verdict.restart and restarts is None:
-            verdict = Verdict(EARLY, False, verdict.cause, verdict.reason)
+            verdict = JobOutcome(EARLY, False, verdict.cause, verdict.reason)
         if not verdict.restart or streak.ends > (restarts or 0):
             break
         seconds = streak.pause_seconds(wait_seconds)
         warn(streak.describe(cause, restarts or 0, seconds))
         stop.pause(seconds)
         if stop.asked:
-            verdict = Verdict(EARLY, False, verdict.cause, "signal")
+            verdict = JobOutcome(EARLY, False, verdict.cause, "signal")
             break
     conclude(verdict.code, cause, where, verdict.reason)

@@ -11,10 +11,10 @@ from typing import TypeVar
 
 from maskwright.core.console import say, warn
 from maskwright.core.errors import MaskwrightError, StoppedEarly
-from maskwright.launch.target import Report
+from maskwright.launch.target import TargetReport
 
 T = TypeVar("T")
-R = TypeVar("R", bound=Report)
+R = TypeVar("R", bound=TargetReport)
 
 
 class _Leave(BaseException):

@@ -13,7 +13,7 @@ from maskwright.core.finetuning import FinetuneConfig
 
 
 @dataclass(frozen=True)
-class Machines:
+class LaunchOptions:
     """Who trains, as far as `pretrain` was told; None is for the launcher to choose."""
 
     processes: int | None = None
@@ -25,7 +25,7 @@ class Machines:
 
 
 @dataclass(frozen=True)
-class Group:
+class WorkerGroup:
     """Processes that train together."""
 
     processes: int
@@ -51,7 +51,9 @@ class Group:
         }
 
 
-def choose(config: RunConfig | FinetuneConfig, machines: Machines, *, gpus: int | None = None) -> Group | None:
+def choose(
+    config: RunConfig | FinetuneConfig, machines: LaunchOptions, *, gpus: int | None = None
+) -> WorkerGroup | None:
     """As many processes as were asked for, else one for each GPU that torch is to use, else one. None where this
     process is to compute by itself: alone, or as one of several that were started already.
 
@@ -95,4 +97,4 @@ def choose(config: RunConfig | FinetuneConfig, machines: Machines, *, gpus: int 
         raise ConfigError(f"{engine.devices} were asked for, and {total} compute", where="engine.devices", fix=fix)
     if total == 1:
         return None
-    return Group(processes, nodes, node_rank, rendezvous if nodes > 1 else None, engine.kind == "torch")
+    return WorkerGroup(processes, nodes, node_rank, rendezvous if nodes > 1 else None, engine.kind == "torch")

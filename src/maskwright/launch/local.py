@@ -39,7 +39,7 @@ from maskwright.core.parent import (
 )
 from maskwright.core.secrets import redact
 from maskwright.launch.attempts import Stop, run
-from maskwright.launch.group import Group, Machines, choose
+from maskwright.launch.group import LaunchOptions, WorkerGroup, choose
 from maskwright.launch.outcome import End
 from maskwright.launch.ray import gang as ray_gang
 from maskwright.launch.target import Training
@@ -61,7 +61,7 @@ LOOK_EVERY_SECONDS, HUNG_SECONDS = 5.0, 60.0
 
 
 @dataclass
-class Member:
+class _RankProcess:
     number: int
     process: subprocess.Popen[bytes]
     reader: threading.Thread | None = None
@@ -79,15 +79,15 @@ class Member:
             self.send(signal.SIGTERM)
 
 
-class Attempt:
+class _LocalAttempt:
     """All processes of this machine, from their start to their end. Call `turn` until `over`."""
 
-    def __init__(self, command: Training, group: Group, run: str, grace_seconds: float) -> None:
+    def __init__(self, command: Training, group: WorkerGroup, run: str, grace_seconds: float) -> None:
         self._grace_seconds, self._failed_at, self.size = grace_seconds, 0.0, group.processes
         self._run, self._looked, self._since, self._hangs = run, time.monotonic(), 0.0, -1
         self._shown: set[str] = set()
         self.ends: list[End] = []
-        self.members: list[Member] = []
+        self.members: list[_RankProcess] = []
         self._reasons = tempfile.TemporaryDirectory(prefix="maskwright-")
         forget_error()
         listener = socket.create_server(("127.0.0.1", 0), backlog=1024) if group.rendezvous is None else None
@@ -105,7 +105,9 @@ class Attempt:
             if listener:
                 listener.close()
 
-    def _start(self, words: list[str], group: Group, number: int, port: int, listener: socket.socket | None) -> Member:
+    def _start(
+        self, words: list[str], group: WorkerGroup, number: int, port: int, listener: socket.socket | None
+    ) -> _RankProcess:
         variables = {**os.environ, **group.variables(number, port), PARENT: str(os.getpid())}
         variables[REASON_FILE] = os.path.join(self._reasons.name, variables["RANK"])
         variables[ERROR_FILE] = f"{variables[REASON_FILE]}.json"
@@ -121,13 +123,13 @@ class Attempt:
             pass_fds=passed,
             start_new_session=True,  # a Ctrl-C in the terminal is for this process to pass on
         )
-        member = Member(int(variables["RANK"]), process)
+        member = _RankProcess(int(variables["RANK"]), process)
         if not first:
             member.reader = threading.Thread(target=self._relay, args=(member,), daemon=True)
             member.reader.start()
         return member
 
-    def _relay(self, member: Member) -> None:
+    def _relay(self, member: _RankProcess) -> None:
         """What a process other than 0 says, once where several say the same."""
         assert member.process.stderr
         with member.process.stderr as stream:
@@ -218,14 +220,14 @@ def _what_is_left(command: Training, seconds: float, steps: int) -> Training:
     )
 
 
-def supervise(command: Training, group: Group, grace_seconds: float) -> None:
+def supervise(command: Training, group: WorkerGroup, grace_seconds: float) -> None:
     """Runs the command in each process until the run is done. Raises `StoppedEarly` (75) when it can be continued,
     `JobError` with the code of the process that failed first."""
     directory, began, clock = RunDirectory(command.run), time.time(), time.monotonic()
-    first, running = directory.newest_step(), list[Member]()
+    first, running = directory.newest_step(), list[_RankProcess]()
     stop = Stop(quiet=True)
 
-    def begin(number: int) -> Attempt:
+    def begin(number: int) -> _LocalAttempt:
         nonlocal first
         left = command
         if number > 1:
@@ -233,7 +235,7 @@ def supervise(command: Training, group: Group, grace_seconds: float) -> None:
             if number == 2 and status and status.heartbeat >= began:
                 first = status.began  # a copy of the run may have been fetched
             left = _what_is_left(command, time.monotonic() - clock, directory.newest_step() - first)
-        attempt = Attempt(left, group, directory.location, grace_seconds)
+        attempt = _LocalAttempt(left, group, directory.location, grace_seconds)
         running[:] = attempt.members
         return attempt
 
@@ -259,7 +261,7 @@ def supervise(command: Training, group: Group, grace_seconds: float) -> None:
 
 
 def train_elsewhere(
-    command: Training, config: RunConfig | FinetuneConfig, machines: Machines, *, dry_run: bool = False
+    command: Training, config: RunConfig | FinetuneConfig, machines: LaunchOptions, *, dry_run: bool = False
 ) -> bool:
     """Trains as the gang of a Ray job whose driver this is, or in processes of this machine. False where neither is
     needed: then the caller computes by itself. `dry_run` only checks what was asked for."""

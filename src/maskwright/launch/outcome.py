@@ -62,7 +62,7 @@ class End:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class JobOutcome:
     """What the ends of all hosts mean for the job."""
 
     code: int
@@ -74,7 +74,7 @@ class Verdict:
     """Goes with a 75."""
 
 
-def judge(ends: Sequence[End], hosts: int, *, asked: bool = False) -> Verdict:
+def judge(ends: Sequence[End], hosts: int, *, asked: bool = False) -> JobOutcome:
     """`ends` in the order in which they came, one for each of the hosts that got so far. `asked`: the user ended the
     job."""
     done = len(ends) == hosts and all(end.code == 0 for end in ends)
@@ -82,24 +82,24 @@ def judge(ends: Sequence[End], hosts: int, *, asked: bool = False) -> Verdict:
         # The request that ended the run may be what made the scheduler send its signal: srun ends all nodes after one.
         reason: StopReason = next((end.reason for end in ends if end.reason in WISHES), "signal")
         cause = next((end for end in ends if end.failed), None)
-        return Verdict(_code(cause) if cause else 0 if done else EARLY, False, cause, reason)
+        return JobOutcome(_code(cause) if cause else 0 if done else EARLY, False, cause, reason)
     own = [end for end in ends if not end.told]
     cause = next((end for end in own if end.code not in (0, EARLY)), None)
     if cause is not None and not cause.failed:
         since = cause.time
         cause = next((end for end in own if end.failed and end.time - since <= MOMENTS_SECONDS), cause)
     if cause is not None:
-        return Verdict(_code(cause), not cause.failed, cause)
+        return JobOutcome(_code(cause), not cause.failed, cause)
     early = [end for end in own if end.code == EARLY] or [end for end in ends if end.code != 0]
     if not early:
-        return Verdict(0 if done else EARLY, not done, None)
+        return JobOutcome(0 if done else EARLY, not done, None)
     wished = next((end for end in early if end.reason in WISHES), None)
     silent = next((end for end in ends if end.code is None), None)  # told to end, and did not answer: died before
     first = wished or silent or early[0]
-    return Verdict(EARLY, wished is None, first, first.reason)
+    return JobOutcome(EARLY, wished is None, first, first.reason)
 
 
-def report(ends: Sequence[End], verdict: Verdict) -> list[str]:
+def report(ends: Sequence[End], verdict: JobOutcome) -> list[str]:
     """The last lines of the host to look at, then a line for each other host."""
     first = verdict.cause
     lines = []

@@ -10,7 +10,7 @@ import os
 from collections.abc import Generator, Iterable, Sequence
 from typing import ClassVar, Protocol
 
-from maskwright.core.child import Finetuning, signals_wait
+from maskwright.core.child import FinetuneCommand, signals_wait
 from maskwright.core.console import say
 from maskwright.core.errors import StoppedEarly
 from maskwright.launch.follow import until_over
@@ -45,7 +45,7 @@ class Cluster(Place, Protocol):
 
 
 def run_side_by_side(
-    place: Cluster, commands: Sequence[Finetuning], at_once: int
+    place: Cluster, commands: Sequence[FinetuneCommand], at_once: int
 ) -> Generator[tuple[int, int], None, None]:
     """Yields (place in `commands`, exit code) as they end. Closing the iterator leaves the jobs to their cluster.
 

@@ -1,6 +1,6 @@
 """Where a run trains, and what travels there: a command as a value, a job as JSON (`job.json`, format 2).
 
-A place to train is a `Place`; a run that trains somewhere is a `Target`. `cli/places.py` chooses both by their names.
+A place to train is a `Place`; a run that trains somewhere is a `RunTarget`. `cli/places.py` chooses both by name.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ GraceSeconds = Annotated[float, Option("Time between SIGTERM and SIGKILL in whic
 
 
 @dataclass(frozen=True)
-class Submitted:
+class Submission:
     """What became of a submission. Where nothing is `submitted`, `shown` has what the place would be given."""
 
     submitted: bool
@@ -111,16 +111,16 @@ class Submitted:
     """For a person, on stdout: the job's name, or what the place would be given."""
 
 
-Tell = Callable[[Submitted], object]
+OnSubmission = Callable[[Submission], object]
 """Hears of a submission as soon as the place has taken it, and before its job is followed."""
 
 
 def commands_of(job: str) -> tuple[str, str]:
-    """`Submitted.follow` and `.end` of a job that `logs` and `stop` take."""
+    """`Submission.follow` and `.end` of a job that `logs` and `stop` take."""
     return f"maskwright logs {job} --follow", f"maskwright stop {job}"
 
 
-def show(found: Submitted) -> None:
+def show(found: Submission) -> None:
     if found.shown:
         answer(found.shown.removesuffix("\n"))
 
@@ -131,16 +131,16 @@ class Place(Protocol):
 
     leaves_out: ClassVar[frozenset[str]] = frozenset()
 
-    def submit(self, command: Training, *, dry_run: bool, tell: Tell = show) -> None:
+    def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """Raises what gives the process the job's exit code, where the place follows the job. `dry_run` tells what
         would be done, and starts nothing."""
         ...
 
 
-def submit(place: Place, command: Training, *, dry_run: bool = False, tell: Tell = show) -> None:
+def submit(place: Place, command: Training, *, dry_run: bool = False, on_submission: OnSubmission = show) -> None:
     """Raises `InputError` where the command holds what others must not see: it can be read where it runs."""
     require_clean(place, command)
-    place.submit(command, dry_run=dry_run, tell=tell)
+    place.submit(command, dry_run=dry_run, on_submission=on_submission)
 
 
 def require_clean(place: Place, command: Training) -> None:
@@ -164,7 +164,7 @@ def values_of(names: Iterable[str]) -> dict[str, str]:
 # ---- runs ----------------------------------------------------------------------------------------------------------
 
 
-class Report(Protocol):
+class TargetReport(Protocol):
     """How a run is. `over`: it will say nothing new."""
 
     @property
@@ -175,14 +175,14 @@ class Report(Protocol):
     def to_json(self) -> dict[str, Any]: ...
 
 
-class Target(Protocol):
+class RunTarget(Protocol):
     """A run that trains, or trained, somewhere. `takes` names the options of `logs` and `stop` that mean something
     there: not every place can do all that a run directory can."""
 
     @property
     def takes(self) -> frozenset[str]: ...
 
-    def status(self) -> Report: ...
+    def status(self) -> TargetReport: ...
 
     def logs(self, *, follow: bool, lines: int | None, show: Show) -> int:
         """Gives `show` each line. With `follow`, returns the run's exit code or raises what gives it."""

@@ -203,7 +203,7 @@ def config_at(record: dict[str, Any], step: int, where: str) -> ModelConfig:
 
 
 def model_config(
-    section: run.Model, vocab_size: int, seq_len: int, *, bos: int = 0, pad: int = 1, eos: int = 2
+    section: run.ModelSection, vocab_size: int, seq_len: int, *, bos: int = 0, pad: int = 1, eos: int = 2
 ) -> ModelConfig:
     """The shape that a run's `model:` section describes, for training from scratch. `bos`, `pad`, `eos`: the ids that
     its tokenizer begins a row with, fills it up with, and ends it with."""

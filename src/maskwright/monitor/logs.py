@@ -9,7 +9,7 @@ from collections.abc import Callable
 from maskwright.core.console import Show, human_seconds, say
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.folder import Folder
-from maskwright.monitor.status import Report, look
+from maskwright.monitor.status import RunReport, look
 
 LOG = "log.txt"
 POLL_SECONDS = 0.5
@@ -65,7 +65,7 @@ def follow(
         sleep(POLL_SECONDS)
 
 
-def exit_code(found: Report | None) -> int | None:
+def exit_code(found: RunReport | None) -> int | None:
     """The run's exit code. None while it goes on, or may be begun again by its launcher."""
     if found is None or not (found.over or found.state == "lost"):
         return None
@@ -116,14 +116,14 @@ def _last(given: list[str], lines: int | None) -> list[str]:
     return given if lines is None else given[max(len(given) - lines, 0) :]
 
 
-def _look(run: str, clock: Callable[[], float]) -> Report | None:
+def _look(run: str, clock: Callable[[], float]) -> RunReport | None:
     try:
         return look(run, clock=clock)
     except MaskwrightError:
         return None
 
 
-def _note(found: Report | None) -> str:
+def _note(found: RunReport | None) -> str:
     """What one who waits for lines should know; said when it changes."""
     if found is None:
         return "no run there yet: waiting for it to start (Ctrl-C ends this)"

@@ -21,7 +21,7 @@ class RunFolder:
 
     takes: ClassVar[frozenset[str]] = frozenset({"--lines", "--checkpoint"})
 
-    def status(self) -> status.Report:
+    def status(self) -> status.RunReport:
         return status.look(self.location)
 
     def logs(self, *, follow: bool, lines: int | None, show: Show) -> int:

@@ -38,7 +38,7 @@ MOST_LINES = 20
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class NewestCheckpoint:
     """The newest checkpoint of a run."""
 
     step: int
@@ -49,7 +49,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Report:
+class RunReport:
     """What a run directory says of its run."""
 
     run: str
@@ -60,7 +60,7 @@ class Report:
     """What to do about it."""
     time: float
     status: Status | None
-    checkpoint: Checkpoint | None
+    checkpoint: NewestCheckpoint | None
     ranks: list[Judgement] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
     held_by: int | None = None
@@ -150,7 +150,7 @@ def _progress(status: Status, now: float, over: bool) -> list[str]:
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
-def look(location: str, *, clock: Callable[[], float] = time.time) -> Report:
+def look(location: str, *, clock: Callable[[], float] = time.time) -> RunReport:
     """Raises `InputError` where there is no run."""
     folder = Folder(location, reach=True)
     names = folder.names()
@@ -170,7 +170,7 @@ def look(location: str, *, clock: Callable[[], float] = time.time) -> Report:
     if state == "only checkpoints" and checkpoint:
         checkpoint = replace(checkpoint, of=_steps_of(folder, checkpoint.step))
     changes = [one for one in _listed(record.get("changes")) if {"step", "keys"} <= set(one)]
-    return Report(
+    return RunReport(
         folder.location,
         state,
         why,
@@ -269,13 +269,13 @@ def _pid_here(lease: dict[str, Any] | None) -> int | None:
     return pid if isinstance(pid, int) and (lease or {}).get("pid_space") == this_pid_space() else None
 
 
-def newest_checkpoint(folder: Folder, in_a_run: bool) -> Checkpoint | None:
+def newest_checkpoint(folder: Folder, in_a_run: bool) -> NewestCheckpoint | None:
     """A run has them in `checkpoints/`, a copy of one (checkpoint.copy_to) right there."""
     inside = "checkpoints/" if in_a_run else ""
     steps = whole_steps(folder, inside)
     if not steps:
         return None
-    return Checkpoint(steps[-1], folder.modified(f"{inside}{step_folder(steps[-1])}/{MANIFEST}"))
+    return NewestCheckpoint(steps[-1], folder.modified(f"{inside}{step_folder(steps[-1])}/{MANIFEST}"))
 
 
 def _steps_of(folder: Folder, step: int) -> int | None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from maskwright.core.console import human_bytes, human_count, several
 from maskwright.report import plots, words
-from maskwright.report.document import Block, Drawing, Facts, Listing, Words
-from maskwright.report.run import Run
-from maskwright.report.tables import Table
+from maskwright.report.document import Block, Drawing, Facts, Listing, Paragraph
+from maskwright.report.run import RecordedRun
+from maskwright.report.tables import ReportTable
 from maskwright.run.lineage import describe
 
 MOST_LABELS = 30
@@ -45,11 +45,13 @@ PERSONAL = {"email": "email addresses", "ip": "IP addresses", "phone": "phone nu
 # ---- data ----------------------------------------------------------------------------------------------------------
 
 
-def data(run: Run) -> list[Block]:
+def data(run: RecordedRun) -> list[Block]:
     card = run.card
     if not card:
         where = run.record.get("store")
-        return [Words(f"This run has no data.json. It trained on {where}." if where else "The run has no data card.")]
+        return [
+            Paragraph(f"This run has no data.json. It trained on {where}." if where else "The run has no data card.")
+        ]
     if card.get("kind") == "labelled":
         return _labelled(card)
     found: list[Block] = []
@@ -102,7 +104,7 @@ def _source(source: Mapping[str, Any]) -> list[Block]:
     for key, heading in (("left_out", "What cleaning left out"), ("changed", "What cleaning changed")):
         if counts.get(key):
             listed = tuple((str(rule), f"{number:,}") for rule, number in counts[key].items())
-            found.append(Table(heading, ("rule", "documents" if key == "left_out" else "times"), listed))
+            found.append(ReportTable(heading, ("rule", "documents" if key == "left_out" else "times"), listed))
     return [*found, *_lengths(source.get("documents_by_tokens") or {}, "document")]
 
 
@@ -165,7 +167,7 @@ def _lengths(counts: Mapping[str, int], of: str) -> list[Block]:
         return []
     named = {words.span(int(size) // 2, int(size) - 1, "token"): count for size, count in counts.items()}
     rows = tuple((name, f"{count:,}") for name, count in named.items())
-    table = Table(f"Lengths of {of}s", ("length", f"{of}s"), rows)
+    table = ReportTable(f"Lengths of {of}s", ("length", f"{of}s"), rows)
     return [Drawing(f"<h3>Lengths of {of}s</h3>{plots.bars(named, of)}", numbers=table)]
 
 
@@ -180,7 +182,7 @@ def _labelled(card: Mapping[str, Any]) -> list[Block]:
             (label, *(f"{labels[split].get(label, 0):,}" for split in labels)) for label in [*train][:MOST_LABELS]
         )
         more = f"; {len(train) - MOST_LABELS} more are left out" if len(train) > MOST_LABELS else ""
-        found.append(Table(f"Examples of each label{more}", ("label", *labels), rows))
+        found.append(ReportTable(f"Examples of each label{more}", ("label", *labels), rows))
     notes = [str(one) for one in [*(card.get("findings") or []), *(card.get("notes") or [])]]
     found += [Listing(tuple(notes))] if notes else []
     return [*found, *_lengths(card.get("examples_by_tokens") or {}, "training example")]
@@ -189,7 +191,7 @@ def _labelled(card: Mapping[str, Any]) -> list[Block]:
 # ---- where from, and where -----------------------------------------------------------------------------------------
 
 
-def lineage(run: Run) -> list[Block]:
+def lineage(run: RecordedRun) -> list[Block]:
     lines = [f"This run {line}." if line.startswith("began") else f"{line}." for line in describe(run.look.lineage)]
     base = run.record.get("base")
     if isinstance(base, dict) and not lines:
@@ -203,10 +205,10 @@ def lineage(run: Run) -> list[Block]:
     return [Listing(tuple(lines))]
 
 
-def environment(run: Run) -> list[Block]:
+def environment(run: RecordedRun) -> list[Block]:
     found, hardware = run.environment, run.environment.get("hardware") or {}
     if not found:
-        return [Words("The run has no environment.json.")]
+        return [Paragraph("The run has no environment.json.")]
     packages = ", ".join(f"{name} {version}" for name, version in (found.get("packages") or {}).items())
     engines = sorted({str(line["engine"]) for line in run.at("started") if line.get("engine")})
     memory = hardware.get("memory_bytes")

@@ -17,10 +17,10 @@ from maskwright.core.console import several
 from maskwright.core.errors import ConfigError
 from maskwright.core.finetuning import FinetuneConfig, build_finetune_config
 from maskwright.core.settings import flat, keys_of, parse_yaml, put
-from maskwright.report.document import Block, Code, Folded, Words
+from maskwright.report.document import Block, Code, Folded, Paragraph
 from maskwright.report.made_of import can_be_reproduced
-from maskwright.report.run import Run
-from maskwright.report.tables import Table
+from maskwright.report.run import RecordedRun
+from maskwright.report.tables import ReportTable
 
 PREPARED_WITH = (
     *("valid_fraction", "min_characters", "max_characters", "shard_tokens"),
@@ -36,9 +36,9 @@ PLAIN = re.compile(r"[\w./~+@=-][\w./~+@=:*-]*")
 # ---- what differs --------------------------------------------------------------------------------------------------
 
 
-def configuration(run: Run) -> list[Block]:
+def configuration(run: RecordedRun) -> list[Block]:
     if not run.config:
-        return [Words("The run has no configuration yet.")]
+        return [Paragraph("The run has no configuration yet.")]
     recipe = _recipe(run)
     begun = _written(run.given) if recipe else {}
     defaults = _defaults(run)
@@ -48,18 +48,20 @@ def configuration(run: Run) -> list[Block]:
         if key in defaults
     )
     base = f"the recipe {recipe}" if recipe else "the defaults"
-    found: list[Block] = [Words(f"Every key is as in {base}.")]
+    found: list[Block] = [Paragraph(f"Every key is as in {base}.")]
     if rows:
         what = f"Of {len(run.config)} keys, these differ from {base}"
-        found = [Table(what, ("key", "this run", "recipe" if recipe else "default"), rows, 3)]
+        found = [ReportTable(what, ("key", "this run", "recipe" if recipe else "default"), rows, 3)]
     every = tuple((key, _value(value)) for key, value in run.config.items() if value is not None)
-    found.append(Folded("Every key that has a value", (Table("The whole configuration", ("key", "value"), every, 2),)))
+    found.append(
+        Folded("Every key that has a value", (ReportTable("The whole configuration", ("key", "value"), every, 2),))
+    )
     if run.record.get("digest"):
-        found.append(Words(f"Digest of what decides the numbers: {run.record['digest']}", faint=True))
+        found.append(Paragraph(f"Digest of what decides the numbers: {run.record['digest']}", faint=True))
     return found
 
 
-def differences(runs: Sequence[Run]) -> list[Block]:
+def differences(runs: Sequence[RecordedRun]) -> list[Block]:
     """Keys in which several runs differ, a column for each run."""
     rows = []
     for key in sorted({key for run in runs for key in run.config}):
@@ -67,12 +69,12 @@ def differences(runs: Sequence[Run]) -> list[Block]:
         if any(not _equal(value, values[0]) for value in values):
             rows.append((key, *map(_value, values)))
     if not rows:
-        return [Words("The runs have the same configuration.")]
+        return [Paragraph("The runs have the same configuration.")]
     header = ("key", *(run.name for run in runs))
-    return [Table("Keys in which the runs differ", header, tuple(rows), len(header))]
+    return [ReportTable("Keys in which the runs differ", header, tuple(rows), len(header))]
 
 
-def _defaults(run: Run) -> dict[str, Any]:
+def _defaults(run: RecordedRun) -> dict[str, Any]:
     keys = keys_of(FinetuneConfig if run.is_finetuning else RunConfig)
     return {
         name: None if key.field.is_required() else key.field.get_default(call_default_factory=True)
@@ -80,7 +82,7 @@ def _defaults(run: Run) -> dict[str, Any]:
     }
 
 
-def _recipe(run: Run) -> str | None:
+def _recipe(run: RecordedRun) -> str | None:
     """The recipe that the run was started with, by the text of its config.yaml."""
     if run.given is None:
         return None
@@ -107,7 +109,7 @@ def _at(values: Mapping[str, Any], dotted: str, default: Any) -> Any:
     return found
 
 
-def _changed(run: Run, begun: Mapping[str, Any]) -> dict[str, Any]:
+def _changed(run: RecordedRun, begun: Mapping[str, Any]) -> dict[str, Any]:
     """The run's keys that `begun`, sections of a YAML, and the defaults do not give as they are."""
     defaults = _defaults(run)
     changed = {key: value for key, value in run.config.items() if not _equal(value, _at(begun, key, defaults.get(key)))}
@@ -126,7 +128,7 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
-def _built(run: Run, begun: Mapping[str, Any], changed: Mapping[str, Any]) -> Any:
+def _built(run: RecordedRun, begun: Mapping[str, Any], changed: Mapping[str, Any]) -> Any:
     """What such a file and `--set` of what was `changed` make; None where they are refused."""
     values = copy.deepcopy(dict(begun))
     build = build_finetune_config if run.is_finetuning else build_config
@@ -184,7 +186,7 @@ def _parses(text: str, value: Any) -> bool:
 # ---- how again -----------------------------------------------------------------------------------------------------
 
 
-def again(run: Run, page: str | None = None) -> list[Block]:
+def again(run: RecordedRun, page: str | None = None) -> list[Block]:
     """The commands that make the same run. `page`: the file that this is written to, if it carries the run."""
     if not run.config:
         return []
@@ -194,9 +196,9 @@ def again(run: Run, page: str | None = None) -> list[Block]:
         said = (
             "This trains the run again and compares: bit by bit on a machine of the same kind, and else by the spread."
         )
-        found.append(Words(f"{said} Give it in the folder in which the run was started{elsewhere}."))
+        found.append(Paragraph(f"{said} Give it in the folder in which the run was started{elsewhere}."))
         found.append(Code(shlex.join(["maskwright", "reproduce", page or _near(run.location)])))
-        found.append(Words("These are the single steps, for the same folder:"))
+        found.append(Paragraph("These are the single steps, for the same folder:"))
     lines: list[str] = []
     for source in run.card.get("sources", []) if run.card.get("kind") == "text" else []:
         lines += _preparation(source, run.location)

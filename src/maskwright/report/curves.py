@@ -32,7 +32,7 @@ TickKind = Literal["saved", "started", "spiked", "rolled-back"]
 
 
 @dataclass(frozen=True)
-class Series:
+class Curve:
     name: str
     points: Points
     kind: str = "s0"
@@ -55,7 +55,7 @@ class Tick:
 @dataclass(frozen=True)
 class Panel:
     title: str
-    series: Sequence[Series]
+    series: Sequence[Curve]
     levels: Sequence[Level] = ()
     ticks: Sequence[Tick] = ()
     height: int = 90
@@ -138,7 +138,7 @@ def _panel(panel: Panel, last: float, with_steps: bool) -> str:
     return "".join([*parts, "</svg>"])
 
 
-def _line(one: Series, last: float, y: Callable[[float], float]) -> str:
+def _line(one: Curve, last: float, y: Callable[[float], float]) -> str:
     places = [f"{UNITS * at / max(last, 1.0):.1f} {y(value):g}" for at, value in thinned(one.points, last)]
     kind = f"{one.kind} bold" if one.dots else one.kind
     return f'<path class="line {kind}" vector-effect="non-scaling-stroke" d="M{"L".join(places)}"/>'

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from maskwright.core.secrets import redact
 from maskwright.report import frame, markdown
-from maskwright.report.tables import Table
+from maskwright.report.tables import ReportTable
 
 
 @dataclass(frozen=True)
-class Words:
+class Paragraph:
     """A paragraph."""
 
     text: str
@@ -25,7 +25,7 @@ class Drawing:
     html: str
     legend: str = ""
     """HTML."""
-    numbers: Table | None = None
+    numbers: ReportTable | None = None
     """What Markdown has instead."""
 
 
@@ -59,17 +59,17 @@ class Folded:
     blocks: tuple[Block, ...]
 
 
-Block = Words | Drawing | Strip | Facts | Listing | Code | Folded | Table
+Block = Paragraph | Drawing | Strip | Facts | Listing | Code | Folded | ReportTable
 
 
 @dataclass(frozen=True)
-class Section:
+class ReportSection:
     heading: str
     """Empty for what comes first."""
     blocks: tuple[Block, ...]
 
 
-def html(title: str, sections: Sequence[Section], head: Sequence[str] = ()) -> str:
+def html(title: str, sections: Sequence[ReportSection], head: Sequence[str] = ()) -> str:
     parts = []
     for section in sections:
         blocks = [_html(block) for block in section.blocks]
@@ -77,7 +77,7 @@ def html(title: str, sections: Sequence[Section], head: Sequence[str] = ()) -> s
     return frame.page(redact(title), parts, head)
 
 
-def to_markdown(title: str, sections: Sequence[Section]) -> str:
+def to_markdown(title: str, sections: Sequence[ReportSection]) -> str:
     parts = [f"# {_literal(title)}"]
     for section in sections:
         blocks = [text for block in section.blocks if (text := _markdown(block))]
@@ -96,7 +96,7 @@ def _literal(words: str) -> str:
 
 def _html(block: Block) -> str:
     match block:
-        case Words(text, faint):
+        case Paragraph(text, faint):
             return f'<p class="faint">{_escaped(text)}</p>' if faint else f"<p>{_escaped(text)}</p>"
         case Drawing(drawn, legend, _):
             return drawn + (f'<p class="legend">{legend}</p>' if legend else "")
@@ -119,13 +119,13 @@ def _html(block: Block) -> str:
         case Folded(title, blocks):
             inside = "".join(map(_html, blocks))
             return f"<details><summary>{_escaped(title)}</summary>{inside}</details>"
-        case Table():
+        case ReportTable():
             return frame.table(_clean(block))
 
 
 def _markdown(block: Block) -> str:
     match block:
-        case Words(text, _):
+        case Paragraph(text, _):
             return _literal(text)
         case Drawing(_, _, numbers):
             return "" if numbers is None else markdown.table(_clean(numbers))
@@ -142,10 +142,10 @@ def _markdown(block: Block) -> str:
             return f"{fence}text\n{redact(text)}\n{fence}"
         case Folded(title, blocks):
             return "\n\n".join([f"**{_literal(title)}**", *filter(None, map(_markdown, blocks))])
-        case Table():
+        case ReportTable():
             return markdown.table(_clean(block))
 
 
-def _clean(table: Table) -> Table:
+def _clean(table: ReportTable) -> ReportTable:
     rows = tuple(tuple(redact(cell) for cell in row) for row in table.rows)
-    return Table(redact(table.caption), tuple(map(redact, table.header)), rows, table.words)
+    return ReportTable(redact(table.caption), tuple(map(redact, table.header)), rows, table.words)

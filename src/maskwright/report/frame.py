@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from maskwright.report.tables import Table
+from maskwright.report.tables import ReportTable
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """A browser refuses whatever the page would load."""
@@ -113,7 +113,7 @@ def section(heading: str, *parts: str) -> str:
     return f"<section>\n<h2>{escaped(heading)}</h2>\n" + "\n".join(part for part in parts if part) + "\n</section>"
 
 
-def table(found: Table | None) -> str:
+def table(found: ReportTable | None) -> str:
     """In a box of its own that scrolls sideways, by keyboard too."""
     if found is None:
         return ""

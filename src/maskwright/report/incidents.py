@@ -8,14 +8,14 @@ from typing import Any
 
 from maskwright.core.console import human_seconds, several
 from maskwright.report.curves import Tick
-from maskwright.report.run import Run
+from maskwright.report.run import RecordedRun
 
 OVER = {"done": "The run ended", "stopped": "The run stopped", "failed": "The run failed"}
 MOST = 200
 """Lines that are listed."""
 
 
-def ticks(run: Run) -> list[Tick]:
+def ticks(run: RecordedRun) -> list[Tick]:
     """Saves, further starts, spikes and rollbacks."""
     found = [Tick(line["step"], "saved", f"saved at step {line['step']:,}") for line in run.at("saved")]
     for number, line in enumerate(run.at("started")):
@@ -29,7 +29,7 @@ def ticks(run: Run) -> list[Tick]:
     return found
 
 
-def in_words(run: Run) -> list[str]:
+def in_words(run: RecordedRun) -> list[str]:
     """In the order of time; without saves, which are counted."""
     found, before, place = [], None, ""
     for line in run.history:
@@ -47,7 +47,7 @@ def in_words(run: Run) -> list[str]:
     return found
 
 
-def _gone(run: Run, last: Mapping[str, Any] | None) -> list[str]:
+def _gone(run: RecordedRun, last: Mapping[str, Any] | None) -> list[str]:
     """Of a run that nobody has started again since its process was killed. `last`: the last line of its history."""
     if run.look.state != "lost" or (last is not None and last.get("event") == "ended"):
         return []
@@ -100,7 +100,7 @@ def _loss(line: Mapping[str, Any]) -> str:
     return f"{value:.3f}" if isinstance(value, int | float) else "unknown"
 
 
-def kills(run: Run) -> int:
+def kills(run: RecordedRun) -> int:
     """Starts that followed no last word."""
     lines = [line for line in run.history if line.get("event") in ("started", "ended")]
     return sum(
@@ -108,7 +108,7 @@ def kills(run: Run) -> int:
     )
 
 
-def summary(run: Run) -> str:
+def summary(run: RecordedRun) -> str:
     """In one line: how often what happened."""
     if not run.history:
         return "This run has no history.jsonl: its saves, restarts and spikes are not known."

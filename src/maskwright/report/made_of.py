@@ -8,14 +8,14 @@ from typing import Any
 
 from maskwright.core.secrets import redact_all
 from maskwright.report.frame import escaped
-from maskwright.report.run import Run
+from maskwright.report.run import RecordedRun
 
 NAME, FORMAT = "maskwright-run", 1
 KEYS = ("config", "store_fingerprint", "tokenizer_fingerprint", "base_weights", "base", "threads", "lineage", "changes")
 """Of the run's record."""
 
 
-def made_of(run: Run) -> dict[str, Any]:
+def made_of(run: RecordedRun) -> dict[str, Any]:
     """A run without a checkpoint has no `weights_sha256`."""
     started, step = run.at("started"), run.saved.get("step")
     return {
@@ -32,13 +32,13 @@ def made_of(run: Run) -> dict[str, Any]:
     }
 
 
-def can_be_reproduced(run: Run) -> bool:
+def can_be_reproduced(run: RecordedRun) -> bool:
     """Whether `maskwright reproduce` takes it: one that has ended, with the configuration that it began with."""
     made = made_of(run)
     return bool(made["weights_sha256"] and made["ended"] and not made["changes"])
 
 
-def in_head(run: Run) -> str:
+def in_head(run: RecordedRun) -> str:
     """HTML."""
     content = json.dumps(redact_all(made_of(run)), ensure_ascii=False)
     return f'<meta name="{NAME}" content="{escaped(content)}">'

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from maskwright.core.console import one_line
-from maskwright.report.tables import Table
+from maskwright.report.tables import ReportTable
 
 
-def table(found: Table | None) -> str:
+def table(found: ReportTable | None) -> str:
     if found is None:
         return ""
     rule = "|".join(" --- " if place < found.words else " ---: " for place in range(len(found.header)))

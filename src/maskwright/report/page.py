@@ -7,28 +7,30 @@ from dataclasses import dataclass
 
 from maskwright.core import output
 from maskwright.report import background, configuration, incidents, training, words
-from maskwright.report.document import Block, Folded, Listing, Section, Words, html, to_markdown
+from maskwright.report.document import Block, Folded, Listing, Paragraph, ReportSection, html, to_markdown
 from maskwright.report.made_of import in_head
-from maskwright.report.run import Run
+from maskwright.report.run import RecordedRun
 
 
 @dataclass(frozen=True)
-class Asked:
+class ComputedBlocks:
     """What was computed for the page beside what the runs record, by the run's name."""
 
     fill: dict[str, list[Block]]
     held_out: dict[str, list[Block]]
 
 
-NOTHING = Asked({}, {})
+NOTHING = ComputedBlocks({}, {})
 MOST_NAMED = 3
 """Runs in a title."""
 
 
-def write(path: str, runs: Sequence[Run], *, asked: Asked = NOTHING, dollars_per_hour: float | None = None) -> None:
+def write(
+    path: str, runs: Sequence[RecordedRun], *, computed: ComputedBlocks = NOTHING, dollars_per_hour: float | None = None
+) -> None:
     """Markdown where `path` ends so, else HTML. Raises `InputError` where that file cannot be written."""
     page = path if len(runs) == 1 and not path.endswith(".md") else None
-    title, sections = contents(runs, asked, dollars_per_hour, page)
+    title, sections = contents(runs, computed, dollars_per_hour, page)
     if path.endswith(".md"):
         content = to_markdown(title, sections)
     else:
@@ -38,26 +40,28 @@ def write(path: str, runs: Sequence[Run], *, asked: Asked = NOTHING, dollars_per
 
 
 def contents(
-    runs: Sequence[Run], asked: Asked, dollars_per_hour: float | None, page: str | None = None
-) -> tuple[str, list[Section]]:
+    runs: Sequence[RecordedRun], computed: ComputedBlocks, dollars_per_hour: float | None, page: str | None = None
+) -> tuple[str, list[ReportSection]]:
     """`page`: the file that `maskwright reproduce` will find the run in; else it is given the run's folder."""
     if len(runs) == 1:
-        return runs[0].name, _one(runs[0], asked, dollars_per_hour, page)
+        return runs[0].name, _one(runs[0], computed, dollars_per_hour, page)
     named = f": {words.listed([run.name for run in runs])}" if len(runs) <= MOST_NAMED else ""
-    return f"{len(runs)} runs{named}", _several(runs, asked, dollars_per_hour)
+    return f"{len(runs)} runs{named}", _several(runs, computed, dollars_per_hour)
 
 
-def _one(run: Run, asked: Asked, dollars_per_hour: float | None, page: str | None) -> list[Section]:
+def _one(
+    run: RecordedRun, computed: ComputedBlocks, dollars_per_hour: float | None, page: str | None
+) -> list[ReportSection]:
     look = run.look
     state = f"{look.run}: {run.state}" + (f", {look.why}" if look.why else "")
-    start: list[Block] = [Words(state, faint=True), training.glance(run, dollars_per_hour)]
-    start += [Words(f"To do: {look.fix}.")] if look.fix else []
-    start += [Words(f"{line}.") for line in run.damaged]
-    found = [Section("", tuple(start)), Section("Training", tuple(training.curves([run])))]
+    start: list[Block] = [Paragraph(state, faint=True), training.glance(run, dollars_per_hour)]
+    start += [Paragraph(f"To do: {look.fix}.")] if look.fix else []
+    start += [Paragraph(f"{line}.") for line in run.damaged]
+    found = [ReportSection("", tuple(start)), ReportSection("Training", tuple(training.curves([run])))]
     for heading, blocks in (
         ("Scores", training.results(run)),
-        ("Held-out text", [*training.by_source([run]), *asked.held_out.get(run.name, [])]),
-        ("What it would write", asked.fill.get(run.name, [])),
+        ("Held-out text", [*training.by_source([run]), *computed.held_out.get(run.name, [])]),
+        ("What it would write", computed.fill.get(run.name, [])),
         ("What happened", _happened(run)),
         ("Data", background.data(run)),
         ("Configuration", configuration.configuration(run)),
@@ -66,25 +70,27 @@ def _one(run: Run, asked: Asked, dollars_per_hour: float | None, page: str | Non
         ("How to make it again", configuration.again(run, page)),
     ):
         if blocks:
-            found.append(Section(heading, tuple(blocks)))
+            found.append(ReportSection(heading, tuple(blocks)))
     return found
 
 
-def _happened(run: Run) -> list[Block]:
+def _happened(run: RecordedRun) -> list[Block]:
     lines = incidents.in_words(run)
-    return [Words(incidents.summary(run)), *([Listing(tuple(lines))] if lines else [])]
+    return [Paragraph(incidents.summary(run)), *([Listing(tuple(lines))] if lines else [])]
 
 
-def _several(runs: Sequence[Run], asked: Asked, dollars_per_hour: float | None) -> list[Section]:
+def _several(
+    runs: Sequence[RecordedRun], computed: ComputedBlocks, dollars_per_hour: float | None
+) -> list[ReportSection]:
     found = [
-        Section("", (training.beside(runs),)),
-        Section("Training", tuple(training.curves(runs))),
-        Section("What differs", tuple(configuration.differences(runs))),
+        ReportSection("", (training.beside(runs),)),
+        ReportSection("Training", tuple(training.curves(runs))),
+        ReportSection("What differs", tuple(configuration.differences(runs))),
     ]
     for run in runs:
-        blocks: list[Block] = [Words(run.location, faint=True), training.glance(run, dollars_per_hour)]
-        blocks += [Words(f"{line}.") for line in run.damaged]
-        blocks += [*training.results(run), *asked.held_out.get(run.name, []), *asked.fill.get(run.name, [])]
+        blocks: list[Block] = [Paragraph(run.location, faint=True), training.glance(run, dollars_per_hour)]
+        blocks += [Paragraph(f"{line}.") for line in run.damaged]
+        blocks += [*training.results(run), *computed.held_out.get(run.name, []), *computed.fill.get(run.name, [])]
         blocks += _happened(run)
         for heading, more in (
             ("Data", background.data(run)),
@@ -93,5 +99,5 @@ def _several(runs: Sequence[Run], asked: Asked, dollars_per_hour: float | None) 
             ("How to make it again", configuration.again(run)),
         ):
             blocks.append(Folded(heading, tuple(more)))
-        found.append(Section(run.name, tuple(blocks)))
+        found.append(ReportSection(run.name, tuple(blocks)))
     return found

@@ -33,10 +33,10 @@ TELLS = {
 
 
 @dataclass(frozen=True)
-class Run:
+class RecordedRun:
     name: str
     """Short, and another one for each run of a page."""
-    look: status.Report
+    look: status.RunReport
     record: dict[str, Any]
     """`config.resolved.json`."""
     environment: dict[str, Any]
@@ -181,7 +181,7 @@ class _Records:
         return found
 
 
-def read(location: str) -> Run:
+def read(location: str) -> RecordedRun:
     """Raises `InputError` where there is no run, or its configuration is damaged."""
     folder = Folder(location, reach=True)
     try:
@@ -202,7 +202,7 @@ def read(location: str) -> Run:
             look = replace(look, why="", fix="")
             state = "not known"
     given = folder.get(inside + "config.yaml")
-    return Run(
+    return RecordedRun(
         name=os.path.basename(look.run.rstrip("/")) or look.run,
         look=look,
         record=record,
@@ -224,7 +224,7 @@ def _has_logged(found: Status | None, record: dict[str, Any]) -> bool:
     return found is not None and isinstance(every, int) and found.step - found.began >= every
 
 
-def _saved(read_from: _Records, look: status.Report) -> dict[str, Any]:
+def _saved(read_from: _Records, look: status.RunReport) -> dict[str, Any]:
     if look.checkpoint is None:
         return {}
     step = look.checkpoint.step
@@ -233,7 +233,7 @@ def _saved(read_from: _Records, look: status.Report) -> dict[str, Any]:
     return {"step": step, "weights_sha256": weights.get("sha256")}
 
 
-def read_all(locations: Sequence[str]) -> list[Run]:
+def read_all(locations: Sequence[str]) -> list[RecordedRun]:
     """With names that differ. Raises `InputError` for a run that is given twice."""
     found = [read(location) for location in locations]
     if len({run.location for run in found}) < len(found):

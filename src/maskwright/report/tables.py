@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     caption: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]

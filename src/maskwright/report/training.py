@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from maskwright.core.console import human_count, several
 from maskwright.report import frame, incidents, words
-from maskwright.report.curves import Panel, Series, Tick, stack
-from maskwright.report.document import Block, Drawing, Facts, Strip, Words
+from maskwright.report.curves import Curve, Panel, Tick, stack
+from maskwright.report.document import Block, Drawing, Facts, Paragraph, Strip
 from maskwright.report.levels import Level
-from maskwright.report.run import Points, Run
-from maskwright.report.tables import Table
+from maskwright.report.run import Points, RecordedRun
+from maskwright.report.tables import ReportTable
 
 COLOURS = 6
 """Kinds of lines that the page's style tells apart."""
@@ -28,7 +28,7 @@ LEGENDS = {
 }
 
 
-def glance(run: Run, dollars_per_hour: float | None) -> Strip:
+def glance(run: RecordedRun, dollars_per_hour: float | None) -> Strip:
     status = run.look.status
     share = f"{run.step / run.of:.0%} of {several(run.of, 'step')}" if run.of else ""
     cells: list[tuple[str, str, str]] = [("State", run.state, share)]
@@ -56,7 +56,7 @@ def glance(run: Run, dollars_per_hour: float | None) -> Strip:
     return Strip(tuple(cells))
 
 
-def speed(run: Run) -> float | None:
+def speed(run: RecordedRun) -> float | None:
     """Median tokens a second of the log lines."""
     found = [value for _, value in run.points("tokens_per_second")]
     return statistics.median(found) if found else None
@@ -65,18 +65,18 @@ def speed(run: Run) -> float | None:
 # ---- curves --------------------------------------------------------------------------------------------------------
 
 
-def curves(runs: Sequence[Run]) -> list[Block]:
+def curves(runs: Sequence[RecordedRun]) -> list[Block]:
     if not any(run.points("loss") or run.points("valid_loss") for run in runs):
-        return [Words("The run has no log line yet, so there is nothing to draw.")]
+        return [Paragraph("The run has no log line yet, so there is nothing to draw.")]
     last = float(max(max(run.step for run in runs), 1))
     panels = [_loss(runs), *_metrics(runs), *_rates(runs), *_health(runs)]
     what = f"Training and held-out loss of {words.listed([run.name for run in runs])}, with what belongs to it"
     steady = _steady(runs[0]) if len(runs) == 1 else ""
     drawn = Drawing(stack(panels, last, what), _legend(runs, panels), in_numbers(runs))
-    return [drawn, *([Words(steady, faint=True)] if steady else [])]
+    return [drawn, *([Paragraph(steady, faint=True)] if steady else [])]
 
 
-def in_numbers(runs: Sequence[Run]) -> Table:
+def in_numbers(runs: Sequence[RecordedRun]) -> ReportTable:
     """What Markdown has instead of the curves: about `ROWS` steps of each run. Held-out numbers are those of the step
     itself, the others those of the last log line until then."""
     beside = len(runs) > 1
@@ -91,10 +91,10 @@ def in_numbers(runs: Sequence[Run]) -> Table:
             cells = [_cell(key, points[key], step) for _, key in columns]
             rows.append((*([run.name] if beside else []), f"{step:,.0f}", *cells))
     header = (*(["run"] if beside else []), "step", *(title for title, _ in columns))
-    return Table("The curves in numbers", header, tuple(rows), words=int(beside))
+    return ReportTable("The curves in numbers", header, tuple(rows), words=int(beside))
 
 
-def _steps_shown(run: Run) -> list[float]:
+def _steps_shown(run: RecordedRun) -> list[float]:
     """Those of evaluations, where there are enough, and else of all log lines too; the first and the last always."""
     evaluated, logged = ([step for step, _ in run.points(key)] for key in ("valid_loss", "loss"))
     every = sorted({*evaluated, *logged})
@@ -114,11 +114,11 @@ def _cell(key: str, points: Points, step: float) -> str:
     return words.rate(value) if key == "learning_rate" and value else f"{value:.4f}"
 
 
-def _loss(runs: Sequence[Run]) -> Panel:
+def _loss(runs: Sequence[RecordedRun]) -> Panel:
     one = len(runs) == 1
-    series = [Series("training", run.points("loss"), _kind(place, light=True)) for place, run in enumerate(runs)]
+    series = [Curve("training", run.points("loss"), _kind(place, light=True)) for place, run in enumerate(runs)]
     series += [
-        Series("held out", run.points("valid_loss"), _kind(1 if one else place), dots=True)
+        Curve("held out", run.points("valid_loss"), _kind(1 if one else place), dots=True)
         for place, run in enumerate(runs)
     ]
     baselines = {round(found[0], 3) for run in runs if (found := run.baseline())}
@@ -131,17 +131,17 @@ def _loss(runs: Sequence[Run]) -> Panel:
     return Panel(title, series, levels, height=240)
 
 
-def _metrics(runs: Sequence[Run]) -> list[Panel]:
+def _metrics(runs: Sequence[RecordedRun]) -> list[Panel]:
     return [
         Panel(
             f"validation {_metric_name(key)}",
-            [Series(run.name, run.points(key), _kind(place), dots=True) for place, run in enumerate(runs)],
+            [Curve(run.name, run.points(key), _kind(place), dots=True) for place, run in enumerate(runs)],
         )
         for key in _metric_keys(runs)
     ]
 
 
-def _metric_keys(runs: Sequence[Run]) -> list[str]:
+def _metric_keys(runs: Sequence[RecordedRun]) -> list[str]:
     """Of fine-tuning: every metric of the validation split but the loss."""
     if not all(run.is_finetuning for run in runs):
         return []
@@ -153,7 +153,7 @@ def _metric_name(key: str) -> str:
     return key.removeprefix("valid_").replace("_", " ")
 
 
-def _rates(runs: Sequence[Run]) -> list[Panel]:
+def _rates(runs: Sequence[RecordedRun]) -> list[Panel]:
     found = [("learning rate", "learning_rate", True)]
     found += [("masking rate", "masking_rate", False)] if any(_varies(run, "masking_rate") for run in runs) else []
     found += [("causal share", "causal_share", False)] if any(_varies(run, "causal_share") for run in runs) else []
@@ -161,7 +161,7 @@ def _rates(runs: Sequence[Run]) -> list[Panel]:
     return [
         Panel(
             title,
-            [Series(run.name, run.points(key), _kind(place)) for place, run in enumerate(runs)],
+            [Curve(run.name, run.points(key), _kind(place)) for place, run in enumerate(runs)],
             height=70,
             from_zero=zero,
         )
@@ -169,14 +169,14 @@ def _rates(runs: Sequence[Run]) -> list[Panel]:
     ]
 
 
-def _health(runs: Sequence[Run]) -> list[Panel]:
+def _health(runs: Sequence[RecordedRun]) -> list[Panel]:
     limits = {run.config.get("optimizer.max_grad_norm") for run in runs}
     levels = [
         Level(f"clipped above {one:g}", one) for one in sorted(one for one in limits if isinstance(one, float))[:2]
     ]
 
-    def lines(key: str) -> list[Series]:
-        return [Series(run.name, run.points(key), _kind(place)) for place, run in enumerate(runs)]
+    def lines(key: str) -> list[Curve]:
+        return [Curve(run.name, run.points(key), _kind(place)) for place, run in enumerate(runs)]
 
     return [
         Panel(
@@ -186,7 +186,7 @@ def _health(runs: Sequence[Run]) -> list[Panel]:
     ]
 
 
-def _ticks(runs: Sequence[Run]) -> list[Tick]:
+def _ticks(runs: Sequence[RecordedRun]) -> list[Tick]:
     """Those of several runs have the colours of their curves, and no saves among them, which would be everywhere."""
     if len(runs) == 1:
         return incidents.ticks(runs[0])
@@ -198,11 +198,11 @@ def _ticks(runs: Sequence[Run]) -> list[Tick]:
     ]
 
 
-def _varies(run: Run, key: str) -> bool:
+def _varies(run: RecordedRun, key: str) -> bool:
     return len({value for _, value in run.points(key)}) > 1
 
 
-def _steady(run: Run) -> str:
+def _steady(run: RecordedRun) -> str:
     """What would be a level line."""
     parts = []
     if not _varies(run, "masking_rate") and (rate := run.last("masking_rate")) is not None:
@@ -222,7 +222,7 @@ def _key(kind: str, text: str) -> str:
     return f'<span class="key">{swatch} {frame.escaped(text)}</span>'
 
 
-def _legend(runs: Sequence[Run], panels: Sequence[Panel]) -> str:
+def _legend(runs: Sequence[RecordedRun], panels: Sequence[Panel]) -> str:
     if len(runs) == 1:
         keys = [_key("s0 light", "training loss")]
         keys += [_key("s1 bold", "held-out loss")] if runs[0].points("valid_loss") else []
@@ -241,13 +241,13 @@ def _legend(runs: Sequence[Run], panels: Sequence[Panel]) -> str:
 # ---- held-out text -------------------------------------------------------------------------------------------------
 
 
-def by_source(runs: Sequence[Run]) -> list[Block]:
+def by_source(runs: Sequence[RecordedRun]) -> list[Block]:
     """Loss of each held-out set that has a name; empty where there is none."""
     run = runs[0]
     if len(runs) > 1 or not run.held_out or run.is_finetuning:
         return []
     series = [
-        Series(name, run.points(f"valid_{name}_loss"), _kind(place), dots=True)
+        Curve(name, run.points(f"valid_{name}_loss"), _kind(place), dots=True)
         for place, name in enumerate(run.held_out)
     ]
     rows = []
@@ -267,10 +267,10 @@ def by_source(runs: Sequence[Run]) -> list[Block]:
     keys = " ".join(_key(f"{_kind(place)} bold", name) for place, name in enumerate(run.held_out))
     panel = Panel("held-out loss by source, nats", series, height=160)
     drawn = stack([panel], float(max(run.step, 1)), "Held-out loss by source")
-    return [Drawing(drawn, keys), Table("Held-out loss by source", header, tuple(rows))]
+    return [Drawing(drawn, keys), ReportTable("Held-out loss by source", header, tuple(rows))]
 
 
-def results(run: Run) -> list[Block]:
+def results(run: RecordedRun) -> list[Block]:
     """Of a fine-tuned run: the scores of its best checkpoint."""
     splits = [name for name in ("validation", "test") if isinstance(run.results.get(name), dict)]
     if not splits:
@@ -288,10 +288,10 @@ def results(run: Run) -> list[Block]:
     )
     examples = tuple((name, several(run.results[name].get("examples", 0), "example")) for name in splits)
     caption = f"Scores of the best checkpoint, that of step {run.results.get('step')}"
-    return [Table(caption, ("metric", *splits), rows), Facts(examples)]
+    return [ReportTable(caption, ("metric", *splits), rows), Facts(examples)]
 
 
-def beside(runs: Sequence[Run]) -> Table:
+def beside(runs: Sequence[RecordedRun]) -> ReportTable:
     """Several runs' numbers."""
     rows = []
     for run in runs:
@@ -310,4 +310,4 @@ def beside(runs: Sequence[Run]) -> Table:
             )
         )
     header = ("run", "state", "steps", "held-out loss", "accuracy", "tokens", "tokens/s", "time")
-    return Table("The runs", header, tuple(rows), words=2)
+    return ReportTable("The runs", header, tuple(rows), words=2)

@@ -8,7 +8,7 @@ from maskwright.core import output
 from maskwright.core.console import human_bytes, several
 from maskwright.report import plots, words
 from maskwright.report.frame import escaped, page, section, table
-from maskwright.report.tables import Table
+from maskwright.report.tables import ReportTable
 from maskwright.text.audit import Audit, Finding
 from maskwright.text.layout import LAYOUTS
 
@@ -102,5 +102,5 @@ def _finding(name: str, finding: Finding) -> str:
     if not finding.examples:
         return line
     rows = tuple((example,) for example in finding.examples)
-    shown = table(Table(f"The first {len(rows)}: {name}", ("where",), rows, words=1))
+    shown = table(ReportTable(f"The first {len(rows)}: {name}", ("where",), rows, words=1))
     return f"{line}<details><summary>Examples</summary>{shown}</details>"

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core import config as run
 from maskwright.core import storage
+from maskwright.core.config import EngineSection
 from maskwright.core.console import several
 from maskwright.core.errors import InputError, SourceError
 from maskwright.tasks.models import TrainedModel
@@ -151,7 +151,7 @@ def is_in_share(pair: Pair, share: float) -> bool:
 # ---- scores --------------------------------------------------------------------------------------------------------
 
 
-def blimp(model: TrainedModel, location: str, *, share: float = 1.0, engine: run.Engine | None = None) -> Blimp:
+def blimp(model: TrainedModel, location: str, *, share: float = 1.0, engine: EngineSection | None = None) -> Blimp:
     """Raises `InputError` or `SourceError` for files without pairs, and a sentence that is too long for the model."""
     chosen = [pair for pair in read_pairs(location) if is_in_share(pair, share)]
     identical = [f"{pair.paradigm} ({pair.where})" for pair in chosen if pair.good == pair.bad]

@@ -18,7 +18,7 @@ from numbers import Integral
 from typing import Any, cast
 
 from maskwright.core import storage
-from maskwright.core.child import Finetuning, SideBySide, last_words
+from maskwright.core.child import FinetuneCommand, SideBySide, last_words
 from maskwright.core.config import OF_ONE_RUN
 from maskwright.core.console import note, progress, say, warn
 from maskwright.core.errors import ConfigError, HealthError, InputError, JobError, StoppedEarly
@@ -32,7 +32,7 @@ from maskwright.model.initial import initial_parameters
 from maskwright.report.words import rate as rate_text
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.examples import chosen_metric
-from maskwright.tasks.finetune import PreparedFinetuning, prepare_finetuning
+from maskwright.tasks.finetune import FinetuneRun, prepare_finetuning
 from maskwright.tasks.hub import pinned
 from maskwright.tasks.models import RESULTS, load_model
 from maskwright.text.tokenizer import copy_tokenizer
@@ -76,11 +76,11 @@ class LabelledTask:
     """What it is judged by, as `results.json` of a run names it."""
     starts: dict[str, list[dict[str, Any]]]
     """By arm, for each of its pretraining runs: class, step and checksum of the weights."""
-    arms: dict[str, Arm]
+    arms: dict[str, ArmTraining]
 
 
 @dataclass(frozen=True)
-class Arm:
+class ArmTraining:
     """What one arm's fine-tunings on a task are like, where it can differ between arms."""
 
     steps: int
@@ -137,7 +137,7 @@ def _grid(given: Any) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparisonPlan:
     folder: str
     starts: tuple[Start, ...]
     """The first is what the others are compared with."""
@@ -151,7 +151,7 @@ Chosen = dict[tuple[str, str], float]
 
 
 @dataclass(frozen=True)
-class FineTuning:
+class ComparedRun:
     """One run below FOLDER/runs."""
 
     task: LabelledTask
@@ -204,12 +204,12 @@ class FineTuning:
         status = self.directory.read_status()
         return status.message if status and status.exit == HealthError.exit_code else ""
 
-    def command(self, overrides: Sequence[str]) -> Finetuning:
+    def command(self, overrides: Sequence[str]) -> FinetuneCommand:
         alone = [f"{key}={json.dumps(value)}" for key, value in OF_ONE_RUN.items()]
         keys = [*alone, "checkpoint.keep=1", *overrides, *self.start.keys(self.number)]
         keys += [f"optimizer.learning_rate={self.rate!r}", f"seed={self.seed}", *self.more]
         keys += ["data.test=null"] if self.search else []
-        return Finetuning(self.task.location, self.folder, tuple(keys), self.log, self.results)
+        return FinetuneCommand(self.task.location, self.folder, tuple(keys), self.log, self.results)
 
 
 # ---- what is compared ------------------------------------------------------------------------------------------------
@@ -294,8 +294,8 @@ def _read_task(
     name: str, location: str, starts: Sequence[Start], overrides: Sequence[str], budget: Budget
 ) -> LabelledTask:
     found: dict[str, list[dict[str, Any]]] = {}
-    arms: dict[str, Arm] = {}
-    first: PreparedFinetuning | None = None
+    arms: dict[str, ArmTraining] = {}
+    first: FinetuneRun | None = None
     for start in starts:
         for number in range(len(start.locations)):
             own = [*start.keys(number), f"seed={budget.search_seed}"]
@@ -305,7 +305,7 @@ def _read_task(
                 raise ConfigError("has no test set, which a verdict is about", where=location, fix=fix)
             ready = prepare_finetuning(config, RunDirectory(""), None)
             found.setdefault(start.name, []).append(ready.base_weights()["base"])
-            arms.setdefault(start.name, Arm(ready.config.steps, ready.max_seq_len))
+            arms.setdefault(start.name, ArmTraining(ready.config.steps, ready.max_seq_len))
             first = first or ready
     assert first is not None
     metric = chosen_metric(first.config, first.dataset.labels)
@@ -322,7 +322,7 @@ def _read_task(
 # ---- the folder ------------------------------------------------------------------------------------------------------
 
 
-def record(comparison: Comparison) -> dict[str, Any]:
+def record(comparison: ComparisonPlan) -> dict[str, Any]:
     """What decides the numbers of a comparison, under dotted names."""
     found: dict[str, Any] = {"format": FORMAT, "base": comparison.starts[0].name, **comparison.budget.record()}
     for start in comparison.starts:
@@ -336,7 +336,7 @@ def record(comparison: Comparison) -> dict[str, Any]:
     return cast(dict[str, Any], json.loads(json.dumps(found)))
 
 
-def open_folder(comparison: Comparison) -> None:
+def open_folder(comparison: ComparisonPlan) -> None:
     """Begins the folder, or checks that it holds this comparison. Raises `InputError` naming what differs."""
     folder, now = comparison.folder, record(comparison)
     path = os.path.join(folder, "compare.json")
@@ -354,7 +354,7 @@ def open_folder(comparison: Comparison) -> None:
         storage.write_json(path, now)
 
 
-def random_folders(comparison: Comparison) -> Comparison:
+def random_folders(comparison: ComparisonPlan) -> ComparisonPlan:
     """For the question about the recipe, random weights have as many draws as other arms have pretraining runs: each is
     a model folder. For the question about checkpoints, each seed draws its own."""
     random = next((start for start in comparison.starts if start.random and len(start.locations) > 1), None)
@@ -378,7 +378,7 @@ def random_folders(comparison: Comparison) -> Comparison:
 # ---- the runs --------------------------------------------------------------------------------------------------------
 
 
-def searches(comparison: Comparison) -> list[FineTuning]:
+def searches(comparison: ComparisonPlan) -> list[ComparedRun]:
     """One run for each task, arm and learning rate; of several pretraining runs, from the first. None for one rate."""
     rates = comparison.budget.rates
     return [
@@ -389,7 +389,7 @@ def searches(comparison: Comparison) -> list[FineTuning]:
     ]
 
 
-def finals(comparison: Comparison, chosen: Chosen) -> list[FineTuning]:
+def finals(comparison: ComparisonPlan, chosen: Chosen) -> list[ComparedRun]:
     """Arms take turns, so that a stop leaves as much of each."""
     return [
         fine_tuning(comparison, task, start, number, chosen[task.name, start.name], seed)
@@ -401,15 +401,21 @@ def finals(comparison: Comparison, chosen: Chosen) -> list[FineTuning]:
 
 
 def fine_tuning(
-    comparison: Comparison, task: LabelledTask, start: Start, number: int, rate: float, seed: int, search: bool = False
-) -> FineTuning:
+    comparison: ComparisonPlan,
+    task: LabelledTask,
+    start: Start,
+    number: int,
+    rate: float,
+    seed: int,
+    search: bool = False,
+) -> ComparedRun:
     several = [f"pretraining-{number + 1}"] if len(start.locations) > 1 and not search else []
     last = f"rate-{rate!r}" if search else f"seed-{seed}"
     folder = os.path.join(comparison.folder, "runs", task.name, start.name, *several, last)
-    return FineTuning(task, start, number, rate, seed, search, folder)
+    return ComparedRun(task, start, number, rate, seed, search, folder)
 
 
-def with_last_finite_weights(run: FineTuning) -> FineTuning:
+def with_last_finite_weights(run: ComparedRun) -> ComparedRun:
     """A run that only scores what a run stopped by its health check has saved, or else what that began with: one step
     at a rate of next to nothing."""
     start = replace(run.start, locations=(run.start.locations[run.number],))
@@ -420,7 +426,7 @@ def with_last_finite_weights(run: FineTuning) -> FineTuning:
     return replace(run, start=start, number=0, rate=1e-30, folder=f"{run.folder}-last-finite", more=more)
 
 
-def make_all(comparison: Comparison, side_by_side: SideBySide) -> tuple[Chosen, list[FineTuning]]:
+def make_all(comparison: ComparisonPlan, side_by_side: SideBySide) -> tuple[Chosen, list[ComparedRun]]:
     """(the rates, the runs of the fresh seeds)."""
     tried = searches(comparison)
     make(tried, comparison, side_by_side, "search")
@@ -437,7 +443,7 @@ def make_all(comparison: Comparison, side_by_side: SideBySide) -> tuple[Chosen, 
     return chosen, runs
 
 
-def make(runs: Sequence[FineTuning], comparison: Comparison, side_by_side: SideBySide, label: str) -> None:
+def make(runs: Sequence[ComparedRun], comparison: ComparisonPlan, side_by_side: SideBySide, label: str) -> None:
     """Makes what is missing. Raises `JobError` for a run that failed, `StoppedEarly` for one that somebody stopped."""
     left = [run for run in runs if not run.ended and not run.fault]
     for run in left:
@@ -455,7 +461,7 @@ def make(runs: Sequence[FineTuning], comparison: Comparison, side_by_side: SideB
             shutil.rmtree(run.directory.checkpoints, ignore_errors=True)
 
 
-def _require_end(run: FineTuning, code: int) -> None:
+def _require_end(run: ComparedRun, code: int) -> None:
     until = time.monotonic() + SEEN_SECONDS
     while code in (0, HealthError.exit_code) and not (run.ended or run.fault) and time.monotonic() < until:
         time.sleep(0.2)
@@ -476,7 +482,7 @@ def _require_end(run: FineTuning, code: int) -> None:
         raise JobError(what, 2 if code == 2 else 1, where=run.log, fix=fix)
 
 
-def validation_score(run: FineTuning) -> float:
+def validation_score(run: ComparedRun) -> float:
     """Of its best checkpoint; of a run that its health check stopped, the best that it came to, or else 0."""
     if run.ended:
         (score,) = run.read(RESULTS, f"validation.{run.task.metric}")
@@ -485,7 +491,7 @@ def validation_score(run: FineTuning) -> float:
     return max((line[key] for line in run.directory.read_metrics() if key in line), default=0.0)
 
 
-def choose_rates(comparison: Comparison, tried: Sequence[FineTuning]) -> Chosen:
+def choose_rates(comparison: ComparisonPlan, tried: Sequence[ComparedRun]) -> Chosen:
     """The rate with the best score on validation for each task and arm; the lower one of equals."""
     chosen: Chosen = {}
     for task in comparison.tasks:

@@ -18,11 +18,11 @@ from maskwright.run.directory import RunDirectory
 from maskwright.tasks.compare import (
     MAKE_AGAIN,
     RANDOM,
-    Arm,
+    ArmTraining,
     Budget,
     Chosen,
-    Comparison,
-    FineTuning,
+    ComparedRun,
+    ComparisonPlan,
     LabelledTask,
     Start,
     make_all,
@@ -35,11 +35,19 @@ from maskwright.tasks.compare import (
     with_last_finite_weights,
 )
 from maskwright.tasks.models import RESULTS, fetched
-from maskwright.verdict import results as verdict
 from maskwright.verdict import wording
-from maskwright.verdict.judge import Report, judge
+from maskwright.verdict.judge import VerdictReport, judge
 from maskwright.verdict.markdown import write_markdown
 from maskwright.verdict.page import write_page
+from maskwright.verdict.results import (
+    Arm,
+    ComparedTask,
+    LearningRateSearch,
+    Protocol,
+    Results,
+    ScoredRun,
+    write_results,
+)
 
 PAGE = "verdict.html"
 
@@ -53,27 +61,27 @@ def compare(
     budget: Budget,
     overrides: Sequence[str] = (),
     side_by_side: SideBySide = run_side_by_side,
-) -> tuple[verdict.Results, Report]:
+) -> tuple[Results, VerdictReport]:
     """Makes or continues the comparison in `folder`, and writes `results.json`, `verdict.html` and `verdict.md` there.
 
     Raises kinds of `InputError` (2) before the first run, `JobError` for a run that failed, `StoppedEarly` (75).
     """
     starts = read_starts(models, base)
     tasks = read_tasks(on, starts, overrides, budget)
-    comparison = Comparison(os.path.abspath(folder), starts, tasks, budget, tuple(overrides))
+    comparison = ComparisonPlan(os.path.abspath(folder), starts, tasks, budget, tuple(overrides))
     storage.make_folder(comparison.folder)
     with storage.locked(os.path.join(comparison.folder, "lock"), remove=True):
         open_folder(comparison)
         comparison = random_folders(comparison)
         found = results_of(comparison, *make_all(comparison, side_by_side))
-        verdict.write_results(os.path.join(comparison.folder, RESULTS), found)
+        write_results(os.path.join(comparison.folder, RESULTS), found)
         report = judge(found)
         write_page(os.path.join(comparison.folder, PAGE), found, report)
         write_markdown(os.path.join(comparison.folder, "verdict.md"), found, report)
     return found, report
 
 
-def in_words(found: verdict.Results, report: Report, folder: str) -> str:
+def in_words(found: Results, report: VerdictReport, folder: str) -> str:
     lines = []
     for one in report.comparisons:
         lines += [wording.headline(one), f"  {wording.explanation(one, found, report)}"]
@@ -84,11 +92,11 @@ def in_words(found: verdict.Results, report: Report, folder: str) -> str:
 # ---- results ---------------------------------------------------------------------------------------------------------
 
 
-def results_of(comparison: Comparison, chosen: Chosen, runs: Sequence[FineTuning]) -> verdict.Results:
+def results_of(comparison: ComparisonPlan, chosen: Chosen, runs: Sequence[ComparedRun]) -> Results:
     names = {start.name: pretraining_names(start) for start in comparison.starts}
     tried = searches(comparison)
     found_searches = tuple(
-        verdict.Search(
+        LearningRateSearch(
             start.name,
             task.name,
             tuple((run.rate, validation_score(run)) for run in tried if (run.task, run.start) == (task, start)),
@@ -98,7 +106,7 @@ def results_of(comparison: Comparison, chosen: Chosen, runs: Sequence[FineTuning
         for start in comparison.starts
         if tried
     )
-    return verdict.Results(
+    return Results(
         tuple(_arm(comparison, start, names[start.name]) for start in comparison.starts),
         tuple(verdict_task(task) for task in comparison.tasks),
         tuple(_run(run, names[run.start.name][run.number]) for run in runs),
@@ -115,19 +123,19 @@ def pretraining_names(start: Start) -> tuple[str, ...]:
     return short if len(set(short)) == len(short) else start.locations
 
 
-def _arm(comparison: Comparison, start: Start, names: tuple[str, ...]) -> verdict.Arm:
+def _arm(comparison: ComparisonPlan, start: Start, names: tuple[str, ...]) -> Arm:
     base = comparison.tasks[0].starts[start.name][0]
     step = f", step {base['step']:,}" if base["step"] else ""
     place = f"{base['location']} ({base['class']}{step})"
     if start.name == RANDOM:
         draws = "others with each seed" if start.random else f"drawn {len(names)} times"
         what = f"random weights in the shape of {place}, {draws}"
-        return verdict.Arm(start.name, what, names, seconds=0.0, tokens=0)
+        return Arm(start.name, what, names, seconds=0.0, tokens=0)
     if start.name not in names:
         place = f"{len(names)} pretraining runs, such as {place}"
     costs = [cost(location) for location in start.locations]
     seconds, tokens = (None if None in own else sum(own) for own in zip(*costs, strict=True))
-    return verdict.Arm(start.name, place, names, seconds, tokens)
+    return Arm(start.name, place, names, seconds, tokens)
 
 
 def cost(location: str) -> tuple[float | None, int | None]:
@@ -143,21 +151,21 @@ def cost(location: str) -> tuple[float | None, int | None]:
     return seconds, sum(spent)
 
 
-def verdict_task(task: LabelledTask) -> verdict.Task:
+def verdict_task(task: LabelledTask) -> ComparedTask:
     own, labels, examples = task.config.task, task.dataset.labels, task.dataset.test
     sizes = (len(examples), len(task.dataset.train), len(task.dataset.validation))
     if own.kind == "question_answering":
-        return verdict.Task(task.name, "scores", "mean", (), (), *sizes)
+        return ComparedTask(task.name, "scores", "mean", (), (), *sizes)
     gold = truth(own, labels, examples)
     if own.kind != "token_classification":
-        return verdict.Task(task.name, KINDS[own.kind], cast(Any, task.metric), labels, gold, *sizes)
+        return ComparedTask(task.name, KINDS[own.kind], cast(Any, task.metric), labels, gold, *sizes)
     if task.metric != "f1":
-        return verdict.Task(task.name, "tokens", cast(Any, task.metric), labels, gold, *sizes)
+        return ComparedTask(task.name, "tokens", cast(Any, task.metric), labels, gold, *sizes)
     kinds = span_kinds(labels)
-    return verdict.Task(task.name, "spans", "f1_micro", kinds, spans_of(labels, kinds, gold), *sizes)
+    return ComparedTask(task.name, "spans", "f1_micro", kinds, spans_of(labels, kinds, gold), *sizes)
 
 
-def outcomes(task: LabelledTask, run: FineTuning) -> Outcomes:
+def outcomes(task: LabelledTask, run: ComparedRun) -> Outcomes:
     """A run's predictions for the test examples, in the form of the verdict's kind of task."""
     name = "predictions-test.json"
     where, found = run.read(name, "where", "outcomes")
@@ -173,7 +181,7 @@ def outcomes(task: LabelledTask, run: FineTuning) -> Outcomes:
     return given
 
 
-def _run(run: FineTuning, pretraining_run: str) -> verdict.Run:
+def _run(run: ComparedRun, pretraining_run: str) -> ScoredRun:
     lines = [line for line in run.directory.read_metrics() if "loss" in line]
     losses = [line["loss"] for line in lines]
     fault, ended = "", run
@@ -181,7 +189,7 @@ def _run(run: FineTuning, pretraining_run: str) -> verdict.Run:
         fault = f"its health check stopped it, and its last finite weights are scored: {run.fault}"
         ended = with_last_finite_weights(run)
     (score,) = ended.read(RESULTS, f"test.{run.task.metric}")
-    return verdict.Run(
+    return ScoredRun(
         run.start.name,
         pretraining_run,
         run.task.name,
@@ -195,7 +203,7 @@ def _run(run: FineTuning, pretraining_run: str) -> verdict.Run:
     )
 
 
-def _protocol(comparison: Comparison) -> verdict.Protocol:
+def _protocol(comparison: ComparisonPlan) -> Protocol:
     budget = comparison.budget
     budgets, validation = [], []
     for task in comparison.tasks:
@@ -211,7 +219,7 @@ def _protocol(comparison: Comparison) -> verdict.Protocol:
     search = f"Every arm had the learning rate {rates}" if one else tried
     chose = "each run's best checkpoint" if one else "the learning rates and each run's best checkpoint"
     read = "Each run read it once, at its end."
-    return verdict.Protocol(
+    return Protocol(
         budget=f"{same}{'; '.join(budgets)}. {search}.",
         validation=f"{'; '.join(validation)}. It chose {chose}.",
         test=read if one else f"{read} The search did not read it.",
@@ -223,7 +231,7 @@ def _steps(task: LabelledTask) -> str:
     examples = task.config.batch.examples
     asks = task.config.task.kind == "question_answering"
 
-    def of(arm: Arm) -> str:
+    def of(arm: ArmTraining) -> str:
         epochs = f" ({arm.steps * examples / len(task.dataset.train):.3g} epochs)"
         what = "windows" if asks else "examples"
         return f"{arm.steps:,} steps of {examples} {what}{'' if asks else epochs}, rows up to {arm.max_seq_len} tokens"

@@ -20,13 +20,15 @@ from maskwright.labels.write import require_writable, write_vectors
 from maskwright.tasks.examples import PREDICTION_TOKENS
 from maskwright.tasks.export import export
 from maskwright.tasks.models import TrainedModel
-from maskwright.tasks.predict import EXAMPLES_AT_ONCE, Given, read_texts, row_length, say_what_was_cut
+from maskwright.tasks.predict import EXAMPLES_AT_ONCE, TextOptions, read_texts, row_length, say_what_was_cut
 
 TEXTS = Task()
 """How texts are read and encoded, whatever the model has learned to say of them."""
 
 
-def embed(model: TrainedModel, source: str, output: str, *, given: Given, device: str = "auto") -> tuple[int, int]:
+def embed(
+    model: TrainedModel, source: str, output: str, *, given: TextOptions, device: str = "auto"
+) -> tuple[int, int]:
     """Writes fp32 vectors in the order of the texts, and returns how many, and of how many numbers."""
     require_writable(output, (".npy", ".parquet"))
     examples, data = read_texts(model, TEXTS, source, given)

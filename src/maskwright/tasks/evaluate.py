@@ -11,7 +11,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core import config as run
+from maskwright.core.config import EngineSection, Optimizer
 from maskwright.core.console import progress
 from maskwright.data.arrow_store import Judged
 from maskwright.data.batch import Batch
@@ -29,7 +29,7 @@ Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Part:
+class TokenGroup:
     """Some of the masked tokens."""
 
     name: str
@@ -54,9 +54,9 @@ class Evaluation:
     unigram_accuracy: float
     unigram_of: SplitName
     """The text whose frequencies the unigram baseline takes, and `by_frequency`."""
-    by_frequency: list[Part]
+    by_frequency: list[TokenGroup]
     """By how often the token is in that text, in powers of ten."""
-    by_source: list[Part]
+    by_source: list[TokenGroup]
     """By the file that the store was made from, the largest part first."""
 
     def report(self) -> str:
@@ -103,7 +103,7 @@ class Evaluations:
         )
 
 
-def _table(title: str, parts: list[Part]) -> list[str]:
+def _table(title: str, parts: list[TokenGroup]) -> list[str]:
     width = max(len(title), *(len(part.name) for part in parts)) + 2
     return [
         f"{title:{width}}{'tokens':>8}{'loss':>10}{'accuracy':>10}",
@@ -123,7 +123,7 @@ def evaluate(
     *,
     seq_len: int | None = None,
     max_rows: int = 512,
-    engine: run.Engine | None = None,
+    engine: EngineSection | None = None,
 ) -> Evaluation:
     """`evaluate_sources` of one store."""
     return evaluate_sources(model, {"": store}, seq_len=seq_len, max_rows=max_rows, engine=engine).sources[""]
@@ -135,14 +135,14 @@ def evaluate_sources(
     *,
     seq_len: int | None = None,
     max_rows: int = 512,
-    engine: run.Engine | None = None,
+    engine: EngineSection | None = None,
 ) -> Evaluations:
     """`max_rows`: of each store. Raises `StoreError` if a store was made with another tokenizer or holds nothing
     out."""
     model.require_masked_lm()
     for store in stores.values():
         store.require_tokenizer(model.vocabulary, model.location)
-    scorer = make_engine(model.config, run.Optimizer(), engine or run.Engine(), seed=0)
+    scorer = make_engine(model.config, Optimizer(), engine or EngineSection(), seed=0)
     scorer.write(TrainState(0, model.parameters))
     seq_len = row_tokens(model, seq_len)
     found = {name: _judge(model, store, scorer, seq_len, max_rows) for name, store in stores.items()}
@@ -211,10 +211,12 @@ def _sources(store: Judged, batches: list[Batch], seq_len: int, packing: Packing
     return found
 
 
-def _parts(number: Int64, names: list[str], losses: NDArray[np.float32], correct: NDArray[np.bool_]) -> list[Part]:
+def _parts(
+    number: Int64, names: list[str], losses: NDArray[np.float32], correct: NDArray[np.bool_]
+) -> list[TokenGroup]:
     """A part for each number that occurs, in rising order."""
     return [
-        Part(names[one], int(here.sum()), float(losses[here].mean(dtype=np.float64)), float(correct[here].mean()))
+        TokenGroup(names[one], int(here.sum()), float(losses[here].mean(dtype=np.float64)), float(correct[here].mean()))
         for one in np.unique(number).tolist()
         for here in [number == one]
     ]

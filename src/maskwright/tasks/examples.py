@@ -28,14 +28,14 @@ from maskwright.labels.metrics import (
 from maskwright.labels.rows import Examples, Packed, Packer, in_order, prediction_batches
 from maskwright.tasks import hypertune
 from maskwright.training.best import Best
-from maskwright.training.objective import Work
+from maskwright.training.objective import UpdateCounts
 
 PREDICTION_TOKENS = 4096
 """Tokens in a batch that is only looked at, roughly."""
 
 
 @dataclass(frozen=True)
-class Split:
+class EvaluationSplit:
     """Examples to be judged on, encoded and packed once."""
 
     examples: Sequence[Example]
@@ -43,7 +43,7 @@ class Split:
     packed: Sequence[Packed]
 
     @classmethod
-    def of(cls, examples: Sequence[Example], packer: Packer) -> Split:
+    def of(cls, examples: Sequence[Example], packer: Packer) -> EvaluationSplit:
         return cls(examples, packer, prediction_batches(packer, max(1, PREDICTION_TOKENS // packer.T)))
 
     def logits(self, engine: Engine, look: Callable[[], bool]) -> NDArray[np.float32] | None:
@@ -59,14 +59,19 @@ class Split:
         return in_order(self.packer, self.packed, np.concatenate(found))
 
 
-class Finetuning:
+class LabelledObjective:
     """See `Objective`. `config` is a resolved one; `split` is what the run is judged by, None for nothing."""
 
     evaluates_at_start = False
     held_out: Sequence[Batch] = ()
 
     def __init__(
-        self, config: FinetuneConfig, train: Examples, split: Split | None, labels: tuple[str, ...], num_labels: int
+        self,
+        config: FinetuneConfig,
+        train: Examples,
+        split: EvaluationSplit | None,
+        labels: tuple[str, ...],
+        num_labels: int,
     ) -> None:
         self.config, self.train, self.split, self.labels = config, train, split, labels
         self.chance = chance(config.task, num_labels)
@@ -87,11 +92,11 @@ class Finetuning:
         rows = np.resize(longest[:each], each)
         return [(data_step, [train.packer.pack(rows).batch for _ in virtual_workers])]
 
-    def work(self, data_step: int) -> Work:
+    def work(self, data_step: int) -> UpdateCounts:
         tokens, pairs = self.train.work(data_step)
         targets = self.train.packer.encoded.targets
         words = isinstance(targets, WordTargets | SpanTargets)
-        return Work(tokens, pairs, float(tokens if words else self.train.per_step))
+        return UpdateCounts(tokens, pairs, float(tokens if words else self.train.per_step))
 
     def epoch(self, data_step: int) -> float:
         return data_step * self.train.per_step / len(self.train.packer.encoded)
@@ -145,7 +150,7 @@ def chosen_metric(config: FinetuneConfig, labels: Sequence[str]) -> str:
 
 
 def judged(
-    task: Task, labels: Sequence[str], split: Split, logits: NDArray[np.float32]
+    task: Task, labels: Sequence[str], split: EvaluationSplit, logits: NDArray[np.float32]
 ) -> tuple[Predictions, dict[str, float]]:
     """Predictions, and the loss and every metric of the task."""
     encoded = split.packer.encoded

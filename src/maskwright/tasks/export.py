@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from maskwright.core import hub, storage
-from maskwright.core.config import PLACES, Model
+from maskwright.core.config import PLACES, ModelSection
 from maskwright.core.console import human_count, say, several, warn
 from maskwright.core.errors import InputError, VerificationError
 from maskwright.core.secrets import redact_all
@@ -32,7 +32,7 @@ from maskwright.tasks.models import RESULTS, TrainedModel
 from maskwright.text.tokenizer import ROBERTA, copy_tokenizer, load_tokenizer
 from maskwright.training.tensor_file import write_tensors
 
-SHAPE_KEYS = {f"model.{key}" for key in Model.model_fields if key not in ("hidden_dropout", "attention_dropout")}
+SHAPE_KEYS = {f"model.{key}" for key in ModelSection.model_fields if key not in ("hidden_dropout", "attention_dropout")}
 """What `model.init_from` decides, whatever the configuration says."""
 LARGEST_DIFFERENCE = 1e-4
 """How far fp32 logits may differ between this model and `transformers` on the exported folder."""

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core import config as run
 from maskwright.core import storage
+from maskwright.core.config import ModelSection, Shape
 from maskwright.core.console import human_count, note, say
 from maskwright.core.errors import ConfigError
 from maskwright.core.finetuning import FinetuneConfig, Task, default_row
@@ -29,7 +29,7 @@ from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory, step_folder
 from maskwright.tasks import train
 from maskwright.tasks.data_card import labelled_card
-from maskwright.tasks.examples import Finetuning, Split, chosen_metric, judged
+from maskwright.tasks.examples import EvaluationSplit, LabelledObjective, chosen_metric, judged
 from maskwright.tasks.hub import local, pinned
 from maskwright.tasks.models import RESULTS, TrainedModel, load_model, special_ids
 from maskwright.tasks.prepared import Prepared
@@ -59,7 +59,7 @@ def dry_run(config: FinetuneConfig, run: str) -> Prepared:
 
 
 @dataclass(frozen=True)
-class PreparedFinetuning:
+class FinetuneRun:
     """See `Prepared`."""
 
     config: FinetuneConfig
@@ -143,9 +143,9 @@ class PreparedFinetuning:
         return {"base": base | {"weights": self.config.model.weights, "sha256": _digest(start.parameters)}}
 
     @cached_property
-    def validation(self) -> Split | None:
+    def validation(self) -> EvaluationSplit | None:
         found = self._encoded(self.dataset.validation)
-        return None if found is None else Split.of(self.dataset.validation, found)
+        return None if found is None else EvaluationSplit.of(self.dataset.validation, found)
 
     def _encoded(self, examples: Sequence[Example]) -> Packer | None:
         if not examples:
@@ -156,8 +156,8 @@ class PreparedFinetuning:
         )
         return Packer.of(encoded, config.task.kind, self.model.pad_token_id)
 
-    def objective(self) -> Finetuning:
-        return Finetuning(self.config, self.train, self.validation, self.dataset.labels, self.model.num_labels)
+    def objective(self) -> LabelledObjective:
+        return LabelledObjective(self.config, self.train, self.validation, self.dataset.labels, self.model.num_labels)
 
     def data_card(self) -> dict[str, Any]:
         return labelled_card(self.dataset, np.diff(self.train.packer.encoded.offsets))
@@ -212,7 +212,7 @@ class PreparedFinetuning:
         result: dict[str, Any] = {"step": job.step if step is None else step, "labels": list(self.dataset.labels)}
         given = {"validation": self.validation}
         if packer := self._encoded(self.dataset.test):
-            given["test"] = Split.of(self.dataset.test, packer)
+            given["test"] = EvaluationSplit.of(self.dataset.test, packer)
         for name, split in given.items():
             if split is None:
                 continue
@@ -230,7 +230,7 @@ class PreparedFinetuning:
 
 def prepare_finetuning(
     config: FinetuneConfig, directory: RunDirectory, before: dict[str, Any] | None = None
-) -> PreparedFinetuning:
+) -> FinetuneRun:
     """Checks everything that can be checked without a device. Raises `InputError` kinds (exit 2).
 
     `before`: the record of a run that is continued; what it once began from is then no longer needed.
@@ -247,7 +247,7 @@ def prepare_finetuning(
         encoder, tokenizer = start.config, start.tokenizer_folder
     else:
         tokenizer = local(own.tokenizer or "", weights=False)
-        shape = run.Model(**{key: getattr(own, key) for key in run.Shape.model_fields})
+        shape = ModelSection(**{key: getattr(own, key) for key in Shape.model_fields})
         vocabulary = read_vocabulary(tokenizer)
         encoder = model_config(shape, vocabulary.size, longest, **special_ids(vocabulary))
     dataset = read_dataset(config.data, config.task, config.seed)
@@ -269,7 +269,7 @@ def prepare_finetuning(
         class_weights=class_weights(config, dataset, encoded),
     )
     train = Examples(packer, config.seed, config.batch.examples, config.batch.virtual_workers)
-    return PreparedFinetuning(resolved, model, dataset, train, start, base, tokenizer, longest)
+    return FinetuneRun(resolved, model, dataset, train, start, base, tokenizer, longest)
 
 
 def _encoded(

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
-from maskwright.core.config import Engine
+from maskwright.core.config import EngineSection
 from maskwright.core.errors import InputError
 from maskwright.data.opening import open_judging_store, recorded_data, recorded_stores
 from maskwright.labels.example import Spelt
@@ -14,7 +14,7 @@ from maskwright.labels.write import require_writable
 from maskwright.tasks.blimp import Blimp, blimp
 from maskwright.tasks.evaluate import Evaluation, Evaluations, evaluate_sources, row_tokens
 from maskwright.tasks.models import TrainedModel
-from maskwright.tasks.predict import Given
+from maskwright.tasks.predict import TextOptions
 from maskwright.tasks.pseudo_likelihood import PseudoPerplexity, pseudo_perplexity
 from maskwright.tasks.scores import Scores, judge
 from maskwright.tasks.scores_page import write_page
@@ -26,7 +26,7 @@ SHORTEST = 8
 
 
 @dataclass(frozen=True)
-class Asked:
+class EvaluationRequest:
     """At most one of the first four; when None is, what the model's run holds out."""
 
     store: str | None = None
@@ -59,60 +59,60 @@ USES = {
 """Which of the other options each measurement takes."""
 
 
-def require_one(asked: Asked, spelt: Callable[[str], str] = str) -> None:
+def require_one(request: EvaluationRequest, spelt: Callable[[str], str] = str) -> None:
     """Raises `InputError` if more than one measurement is asked for. `spelt`: how the user writes an option."""
-    if sum(getattr(asked, one) is not None for one in USES) > 1:
+    if sum(getattr(request, one) is not None for one in USES) > 1:
         *names, last = map(spelt, USES)
         raise InputError(f"{', '.join(names)} and {last} are measured one at a time", fix="give one of them")
 
 
 def measure(
     model: TrainedModel,
-    asked: Asked,
+    request: EvaluationRequest,
     *,
     device: str = "auto",
     spelt: Callable[[str], str] = str,
     sources: Callable[[str, str], Sources] = lambda text, column: Sources([text], text_column=column),
 ) -> Measurement:
-    """`sources` opens `asked.text`, of which it is given the column too. Raises `InputError` if more than one
+    """`sources` opens `request.text`, of which it is given the column too. Raises `InputError` if more than one
     measurement is asked for, for an option that it does not take or a value that the model does not, and where the
     model has nothing to be measured on."""
-    require_one(asked, spelt)
-    chosen = next((one for one in USES if getattr(asked, one) is not None), None)
+    require_one(request, spelt)
+    chosen = next((one for one in USES if getattr(request, one) is not None), None)
     if chosen is None:
-        chosen = "store" if model.task is None and asked.page is None else "examples"
+        chosen = "store" if model.task is None and request.page is None else "examples"
     if chosen == "examples":
         model.require_task()
     else:
         model.require_masked_lm()
-    _require_used(asked, chosen, spelt)
-    _require_range(model, asked, spelt)
+    _require_used(request, chosen, spelt)
+    _require_range(model, request, spelt)
     if chosen == "examples":
-        if asked.page is not None:
-            require_writable(asked.page, [".html"])
-        given = Given(asked.text_column, asked.text_pair, asked.label, spelt=_columns(spelt))
-        scores = judge(model, asked.examples, given, spelt, device)
-        if asked.page is not None:
-            write_page(asked.page, scores)
+        if request.page is not None:
+            require_writable(request.page, [".html"])
+        given = TextOptions(request.text_column, request.text_pair, request.label, spelt=_columns(spelt))
+        scores = judge(model, request.examples, given, spelt, device)
+        if request.page is not None:
+            write_page(request.page, scores)
         return scores
     from maskwright.engines.torch.prepare import choose_device
 
-    engine = Engine(device=choose_device(device, spelt("device")))  # type: ignore[arg-type]
-    if asked.blimp is not None:
-        return blimp(model, asked.blimp, share=asked.share, engine=engine)
-    if asked.text is not None:
-        if len(asked.text_column) > 1:
+    engine = EngineSection(device=choose_device(device, spelt("device")))  # type: ignore[arg-type]
+    if request.blimp is not None:
+        return blimp(model, request.blimp, share=request.share, engine=engine)
+    if request.text is not None:
+        if len(request.text_column) > 1:
             raise InputError(f"{spelt('text_column')} names several columns", fix=f"name one of {spelt('text')}")
-        text = sources(asked.text, *(asked.text_column or ["text"]))
-        return pseudo_perplexity(model, text, seq_len=row_tokens(model, asked.seq_len), engine=engine)
-    if asked.store is not None:
-        stores = {"": open_judging_store(asked.store, model.run, model.tokenizer_folder)}
+        text = sources(request.text, *(request.text_column or ["text"]))
+        return pseudo_perplexity(model, text, seq_len=row_tokens(model, request.seq_len), engine=engine)
+    if request.store is not None:
+        stores = {"": open_judging_store(request.store, model.run, model.tokenizer_folder)}
     elif recorded_data(model.run) is None:
         known = ", ".join(map(spelt, ("store", "blimp")))
         raise InputError("a model folder names no text to evaluate on", fix=f"give {known} or {spelt('text')}")
     else:
         stores = recorded_stores(model.run or {})
-    found = evaluate_sources(model, stores, seq_len=asked.seq_len, max_rows=asked.max_rows, engine=engine)
+    found = evaluate_sources(model, stores, seq_len=request.seq_len, max_rows=request.max_rows, engine=engine)
     return found.sources.get("", found)
 
 
@@ -121,21 +121,21 @@ def _columns(spelt: Callable[[str], str]) -> Spelt:
     return Spelt(text, pair, label, skip=None, max_seq_len=None, doc_stride=None)
 
 
-def _require_used(asked: Asked, chosen: str, spelt: Callable[[str], str]) -> None:
-    for field in fields(Asked):
-        if field.name in USES or field.name in USES[chosen] or getattr(asked, field.name) == field.default:
+def _require_used(request: EvaluationRequest, chosen: str, spelt: Callable[[str], str]) -> None:
+    for field in fields(EvaluationRequest):
+        if field.name in USES or field.name in USES[chosen] or getattr(request, field.name) == field.default:
             continue
         takers = " or ".join(spelt(one) for one, options in USES.items() if field.name in options)
         what = f"{spelt(field.name)} is not used by this measurement, which is that of {spelt(chosen)}"
         raise InputError(what, fix=f"leave it out; it goes with {takers}")
 
 
-def _require_range(model: TrainedModel, asked: Asked, spelt: Callable[[str], str]) -> None:
+def _require_range(model: TrainedModel, request: EvaluationRequest, spelt: Callable[[str], str]) -> None:
     most = model.config.max_seq_len
-    if asked.seq_len is not None and not SHORTEST <= asked.seq_len <= most:
-        what = f"{spelt('seq_len')} {asked.seq_len} is not in {SHORTEST} … {most}, what the model takes"
+    if request.seq_len is not None and not SHORTEST <= request.seq_len <= most:
+        what = f"{spelt('seq_len')} {request.seq_len} is not in {SHORTEST} … {most}, what the model takes"
         raise InputError(what, fix="give one in that range")
-    if not 0.0 <= asked.share <= 1.0:
-        raise InputError(f"{spelt('share')} {asked.share:g} is not in 0 … 1", fix="give a share of the pairs")
-    if asked.max_rows < 1:
-        raise InputError(f"{spelt('max_rows')} {asked.max_rows} is not positive", fix="give at least 1")
+    if not 0.0 <= request.share <= 1.0:
+        raise InputError(f"{spelt('share')} {request.share:g} is not in 0 … 1", fix="give a share of the pairs")
+    if request.max_rows < 1:
+        raise InputError(f"{spelt('max_rows')} {request.max_rows} is not positive", fix="give at least 1")

@@ -25,7 +25,7 @@ from maskwright.core.extras import require
 from maskwright.core.phases import configs, reads_causally
 from maskwright.data.masking import slots_per_row
 from maskwright.data.opening import open_store
-from maskwright.engines.jax.ahead import SETTINGS, Request, Result
+from maskwright.engines.jax.ahead import SETTINGS, CompileRequest, CompileResult
 from maskwright.model.config import ModelConfig, model_config
 from maskwright.tasks.preflight import continued_model, step_flops
 
@@ -40,7 +40,7 @@ MOST_ADVISED = 3
 
 
 @dataclass(frozen=True)
-class Plan:
+class SliceFit:
     """Numbers are those of the update's program at the compiler's own limit. They leave out batches that wait, the
     program that evaluates, and the programs themselves."""
 
@@ -52,11 +52,11 @@ class Plan:
     model_flops_per_step: float
     asked_rows: int
     """Rows of a micro-batch, as configured."""
-    asked: Result
+    asked: CompileResult
     """What the compiler says of `asked_rows`."""
     largest_rows: int | None
     """The most rows of a micro-batch that fit; None if not one does, or the search was left out."""
-    largest: Result | None
+    largest: CompileResult | None
     advice: list[str]
     """Keys to set, or why there are none."""
     phases: list[str] = field(default_factory=list)
@@ -85,7 +85,7 @@ class Plan:
         return "\n".join([*lines, *self.advice])
 
 
-def _line(rows: int, found: Result, micro_batches: int = 1) -> str:
+def _line(rows: int, found: CompileResult, micro_batches: int = 1) -> str:
     several = f"{micro_batches} micro-batches" if micro_batches > 1 else "micro-batch"
     limit = f"of {found.limit_bytes / GIB:.2f} GiB a device"
     seconds = f"compiled in {found.compile_seconds:.0f} s"
@@ -97,7 +97,7 @@ def _line(rows: int, found: Result, micro_batches: int = 1) -> str:
     )
 
 
-def plan(config: RunConfig, on: str, *, vocab_size: int | None = None, search: bool = True) -> Plan:
+def plan(config: RunConfig, on: str, *, vocab_size: int | None = None, search: bool = True) -> SliceFit:
     """Compiles the configured step for the slice `on` (as `v6e:4x4`), then others until the largest is found.
 
     Raises `ConfigError` for a slice or configuration that cannot be, `MaskwrightError` where the compiler fails.
@@ -133,10 +133,10 @@ def _shape(config: RunConfig) -> tuple[int, int, int]:
     return config.batch.micro_batch_rows, tokens, slots
 
 
-def _plan(config: RunConfig, model: ModelConfig, on: str, *, search: bool, causal: bool) -> Plan:
+def _plan(config: RunConfig, model: ModelConfig, on: str, *, search: bool, causal: bool) -> SliceFit:
     """Of a run without phases, or of one phase."""
     rows, tokens, slots = _shape(config)
-    request = Request(
+    request = CompileRequest(
         slice=on,
         model=asdict(model),
         optimizer=config.optimizer.model_dump(),
@@ -152,12 +152,12 @@ def _plan(config: RunConfig, model: ModelConfig, on: str, *, search: bool, causa
     devices = _devices(request)
     request = replace(request, micro_batches=max(1, config.batch.virtual_workers // devices))
 
-    def attempt(rows: int, micro_batches: int = request.micro_batches) -> Result:
+    def attempt(rows: int, micro_batches: int = request.micro_batches) -> CompileResult:
         return compiled(replace(request, rows=rows, slots=rows * slots, micro_batches=micro_batches))
 
     asked = attempt(rows)
     largest_rows = largest_that_fits(rows, asked, attempt) if search else None
-    return Plan(
+    return SliceFit(
         slice=on,
         rows_per_step=config.rows_per_step,
         micro_batches=request.micro_batches,
@@ -171,7 +171,10 @@ def _plan(config: RunConfig, model: ModelConfig, on: str, *, search: bool, causa
 
 
 def advice(
-    config: RunConfig, asked: Result, largest_rows: int | None, attempt: Callable[[int, int], Result] | None
+    config: RunConfig,
+    asked: CompileResult,
+    largest_rows: int | None,
+    attempt: Callable[[int, int], CompileResult] | None,
 ) -> list[str]:
     """What to change so that the run fits: compiled, so that it does. The global batch size stays if it can.
     `attempt(rows, micro_batches)` compiles; None: nothing more may be compiled."""
@@ -205,7 +208,7 @@ def advice(
     return [f"{head}. With several micro-batches in an update less fits than with one: lower batch.micro_batch_rows"]
 
 
-def largest_that_fits(rows: int, first: Result, attempt: Callable[[int], Result]) -> int | None:
+def largest_that_fits(rows: int, first: CompileResult, attempt: Callable[[int], CompileResult]) -> int | None:
     """A straight line through the memory of two compilations says where to look; then that size is compiled."""
     results = {rows: first}
 
@@ -231,7 +234,7 @@ def _closely(rows: int) -> int:
     return 8 if rows >= 16 else 1
 
 
-def _next(results: dict[int, Result], low: int | None, high: int | None) -> int:
+def _next(results: dict[int, CompileResult], low: int | None, high: int | None) -> int:
     """The next size between `low`, which fits, and `high`, which does not: where the line through the two largest known
     sizes meets the limit."""
     if low is None:  # as if all of its memory grew with the rows, which is more than true
@@ -261,7 +264,7 @@ def model_of(config: RunConfig, vocab_size: int | None) -> ModelConfig:
     return model_config(config.model, vocab_size, config.data.seq_len)
 
 
-def _devices(request: Request) -> int:
+def _devices(request: CompileRequest) -> int:
     """How many devices of the slice the run uses. Raises `ConfigError` if it has not as many."""
     chips = math.prod(int(number) for number in request.slice.partition(":")[2].split("x"))
     there = chips * (2 if request.slice.startswith(("v2", "v3", "tpu7x")) else 1)  # both halves of a chip are devices
@@ -271,13 +274,13 @@ def _devices(request: Request) -> int:
     return request.devices or there
 
 
-def compiled(request: Request) -> Result:
+def compiled(request: CompileRequest) -> CompileResult:
     """Compiles, unless the cache has this very request from the same code."""
     key = storage.sha256_of([asdict(request), _code(), *(os.environ.get(name, "") for name in OPTIONS)])
     place = storage.cache_folder("plan", f"{key}.json")
     if os.path.exists(place):
         with suppress(MaskwrightError, TypeError):  # damaged, or no result: it is compiled again
-            return Result(**storage.read_json(place))
+            return CompileResult(**storage.read_json(place))
     say(f"compiling for {request.slice}: {request.rows} rows of {request.tokens} tokens …")
     result = _compile(request)
     storage.make_folder(storage.cache_folder("plan"))
@@ -294,7 +297,7 @@ def _code() -> str:
     return storage.sha256_of([*versions, *(file.read_text(encoding="utf-8") for file in files)])
 
 
-def _compile(request: Request) -> Result:
+def _compile(request: CompileRequest) -> CompileResult:
     with tempfile.TemporaryDirectory() as folder:
         wanted, made = (os.path.join(folder, name) for name in ("request.json", "result.json"))
         storage.write_json(wanted, asdict(request))
@@ -317,4 +320,4 @@ def _compile(request: Request) -> Result:
     if "error" in answer:
         fix = "see the message; --set tries another configuration"
         raise MaskwrightError(f"the TPU compiler refuses it: {answer['error']}", where=request.slice, fix=fix)
-    return Result(**answer)
+    return CompileResult(**answer)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from maskwright.core import config as run
 from maskwright.core import storage
+from maskwright.core.config import EngineSection, Optimizer
 from maskwright.core.console import progress, say, several, warn
 from maskwright.core.errors import InputError
 from maskwright.core.finetuning import LabelledData, Task, default_row, labelled_data
@@ -36,7 +36,7 @@ OPTIONS = Spelt("with --text", "with --text-pair", "", "--on-bad-input skip", "-
 
 
 @dataclass(frozen=True)
-class Given:
+class TextOptions:
     """What a user says of the texts. What is left out is as in the run's own configuration."""
 
     text: Sequence[str] = ()
@@ -47,7 +47,9 @@ class Given:
     spelt: Spelt = OPTIONS
 
 
-def read_texts(model: TrainedModel, task: Task, location: str, given: Given) -> tuple[list[Example], LabelledData]:
+def read_texts(
+    model: TrainedModel, task: Task, location: str, given: TextOptions
+) -> tuple[list[Example], LabelledData]:
     """Raises `InputError` with file and line. What was decided for the user, and what was skipped, is said."""
     data = data_of(model, location, given)
     reading = Reading(data, task, labelled=False, spelt=given.spelt)
@@ -61,7 +63,7 @@ def read_texts(model: TrainedModel, task: Task, location: str, given: Given) -> 
     return examples, data
 
 
-def data_of(model: TrainedModel, location: str, given: Given, *, labelled: bool = False) -> LabelledData:
+def data_of(model: TrainedModel, location: str, given: TextOptions, *, labelled: bool = False) -> LabelledData:
     """How a file is read: as the user says, else as the run was. Raises `InputError` kinds for columns that do not go
     together."""
     values = model.run["config"] if model.run else {}
@@ -100,7 +102,7 @@ def engine_for(model: TrainedModel, device: str, option: str, dtype: Any = "fp32
     from maskwright.engines.torch.prepare import choose_device
 
     chosen: Any = choose_device(device, option)
-    engine = make_engine(model.config, run.Optimizer(), run.Engine(device=chosen, dtype=dtype), seed=0)
+    engine = make_engine(model.config, Optimizer(), EngineSection(device=chosen, dtype=dtype), seed=0)
     engine.write(TrainState(0, model.parameters))
     return engine
 
@@ -180,7 +182,7 @@ def predict(
     source: str,
     output: str,
     *,
-    given: Given,
+    given: TextOptions,
     device: str = "auto",
     probabilities: bool = False,
     may_be_none: bool | None = None,

@@ -47,7 +47,7 @@ from maskwright.training.replay import write_bundle
 
 
 @dataclass(frozen=True)
-class Pretraining:
+class PretrainRun:
     """See `Prepared`."""
 
     config: RunConfig
@@ -183,7 +183,7 @@ def require_from(begin_from: str | None, *, fresh_optimizer: bool) -> None:
 
 def prepare_child(
     config: RunConfig, run: str, before: dict[str, Any] | None, begin_from: str | None, *, fresh_optimizer: bool
-) -> Pretraining:
+) -> PretrainRun:
     """`prepare_run` for a run that begins, or once began, from another run's checkpoint; or from none."""
     if begin_from is None:
         return prepare_run(config, before)
@@ -197,7 +197,7 @@ Parent = tuple[Lineage, dict[str, Any]]
 """See `lineage.find_parent`."""
 
 
-def prepare_run(config: RunConfig, before: dict[str, Any] | None = None, parent: Parent | None = None) -> Pretraining:
+def prepare_run(config: RunConfig, before: dict[str, Any] | None = None, parent: Parent | None = None) -> PretrainRun:
     """Checks everything that can be checked without a device. Raises `InputError` kinds (exit 2).
 
     `before`: the record of a run that is continued; what it once began from is then no longer needed. `parent`: of a
@@ -222,7 +222,7 @@ def prepare_run(config: RunConfig, before: dict[str, Any] | None = None, parent:
     if config.evaluation.patience is not None and not (held_out or _documents_held_out(store)):
         fix = "name a held-out store as data.validation, or leave it out"
         raise ConfigError(f"needs held-out text, and {store.location} has none", where="evaluation.patience", fix=fix)
-    return Pretraining(config, model, store, loader, lineage, held_out, base)
+    return PretrainRun(config, model, store, loader, lineage, held_out, base)
 
 
 def _own_tokenizer(base: str | None) -> str | None:
@@ -315,7 +315,7 @@ MOST_HELD_OUT = 0.3
 """The largest share of a text that is proposed."""
 
 
-def unusual_settings(config: RunConfig, ready: Pretraining | None = None) -> list[str]:
+def unusual_settings(config: RunConfig, ready: PretrainRun | None = None) -> list[str]:
     """Warnings about values that are allowed, but most often a slip; with `ready`, also about the run's data."""
     found, rates = _unusual_data(ready) if ready else [], masked_rates(config)
     if max(rates, default=0.0) > 0.5:
@@ -351,7 +351,7 @@ def muon_rms(config: RunConfig, weight_decay: float) -> float:
     return math.sqrt(square)
 
 
-def _unusual_data(ready: Pretraining) -> list[str]:
+def _unusual_data(ready: PretrainRun) -> list[str]:
     found = lineages.warnings(ready.lineage, ready.config, ready.store.fingerprint)
     if (epochs := ready.loader.epoch(ready.config.steps)) > MOST_EPOCHS:
         found.append(
@@ -378,7 +378,7 @@ def _more_held_out(store: Judged, held_out: int) -> str:
     return f"prepare into another folder with --valid-fraction {math.ceil(100 * share) / 100:g}"
 
 
-def describe(ready: Pretraining) -> str:
+def describe(ready: PretrainRun) -> str:
     """Describes what the run will do, for `--dry-run` and the beginning of each run."""
     config, model = ready.config, ready.model
     parameters = count_parameters(model)

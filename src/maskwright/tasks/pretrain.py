@@ -6,7 +6,7 @@ from functools import partial
 
 from maskwright.core.config import RunConfig
 from maskwright.tasks import preflight, train
-from maskwright.tasks.preflight import Pretraining
+from maskwright.tasks.preflight import PretrainRun
 from maskwright.tasks.prepared import Prepare
 from maskwright.training.stop import StopRequest
 
@@ -28,10 +28,10 @@ def pretrain(
 
 def dry_run(
     config: RunConfig, run: str, begin_from: str | None = None, *, fresh_optimizer: bool = False
-) -> Pretraining:
+) -> PretrainRun:
     """See `train.dry_run`."""
     found = train.dry_run(config, run, _prepare(config, run, begin_from, fresh_optimizer))
-    assert isinstance(found, Pretraining)
+    assert isinstance(found, PretrainRun)
     return found
 
 

@@ -17,7 +17,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core import config as run
+from maskwright.core.config import EngineSection, Optimizer
 from maskwright.core.console import human_count, human_seconds, progress
 from maskwright.core.errors import InputError
 from maskwright.data.batch import Batch
@@ -37,7 +37,7 @@ of one copy without padding are equally fast, and rows of 512 slower by a third 
 
 
 @dataclass(frozen=True)
-class Copies:
+class MaskedCopies:
     """The masked copies of some texts, packed into rows. Copy i masks token i of all the texts' tokens."""
 
     vocabulary: Vocabulary
@@ -58,7 +58,7 @@ class Copies:
     row_tokens: int
 
     @classmethod
-    def of(cls, ids: NDArray[np.integer], lengths: Int64, vocabulary: Vocabulary) -> Copies:
+    def of(cls, ids: NDArray[np.integer], lengths: Int64, vocabulary: Vocabulary) -> MaskedCopies:
         """`ids`: of all texts, one after the other, without special tokens; `lengths` [texts], none of them 0."""
         size = lengths + 2
         begin, end = np.cumsum(size) - size, np.cumsum(size)
@@ -120,18 +120,18 @@ class TokenScores:
     seconds: float
 
 
-def open_scorer(model: TrainedModel, engine: run.Engine | None = None) -> Engine:
+def open_scorer(model: TrainedModel, engine: EngineSection | None = None) -> Engine:
     """An engine with the model's weights, in fp32. Raises `InputError` if the model has another head."""
     model.require_masked_lm()
-    in_fp32 = (engine or run.Engine()).model_copy(update={"dtype": "fp32"})
-    scorer = make_engine(model.config, run.Optimizer(), in_fp32, seed=0)
+    in_fp32 = (engine or EngineSection()).model_copy(update={"dtype": "fp32"})
+    scorer = make_engine(model.config, Optimizer(), in_fp32, seed=0)
     scorer.write(TrainState(0, model.parameters))
     return scorer
 
 
 def score_texts(scorer: Engine, vocabulary: Vocabulary, ids: NDArray[np.integer], lengths: Int64) -> TokenScores:
     """`ids`: of all texts, one after the other, without special tokens; `lengths` [texts], none of them 0."""
-    copies, began = Copies.of(ids, lengths, vocabulary), time.perf_counter()
+    copies, began = MaskedCopies.of(ids, lengths, vocabulary), time.perf_counter()
     batches, found = copies.batches(), []
     with progress("score", copies.positions, "positions") as bar:
         while some := list(islice(batches, scorer.dp_degree)):
@@ -181,7 +181,7 @@ def speed(positions: int, seconds: float) -> str:
 
 
 def pseudo_perplexity(
-    model: TrainedModel, sources: Sources, *, seq_len: int, engine: run.Engine | None = None
+    model: TrainedModel, sources: Sources, *, seq_len: int, engine: EngineSection | None = None
 ) -> PseudoPerplexity:
     """exp of the mean loss of all tokens. A document of more than `seq_len` - 2 tokens is cut into windows of as many,
     one after the other, as `data.packing: documents` cuts it in training. Raises `SourceError` for faulty text."""

@@ -46,7 +46,7 @@ another install are at most, and no less than what twice as many steps add beyon
 
 
 @dataclass(frozen=True)
-class Place:
+class QuickstartPaths:
     """Where everything of one quickstart lies."""
 
     corpus: str
@@ -65,10 +65,10 @@ class Place:
     """The page about all of it."""
 
     @staticmethod
-    def under(root: str) -> Place:
+    def under(root: str) -> QuickstartPaths:
         names = ["text/docstrings.jsonl", "tokenizer", "store", "pretrain.yaml", "run", "model"]
         names += ["text/packages-train.jsonl", "text/packages-test.jsonl", "packages.yaml", "verdict", "report.html"]
-        return Place(*(os.path.join(root, name) for name in names))
+        return QuickstartPaths(*(os.path.join(root, name) for name in names))
 
 
 def quickstart(
@@ -87,52 +87,52 @@ def quickstart(
     if verdict and text:
         fix = "leave --text out, or compare on labels of your own: maskwright compare RUN --base random --on TASK.yaml"
         raise InputError("--verdict takes labels, and --text has none", fix=fix)
-    place = Place.under(folder)
-    sources = text or [place.corpus]
+    paths = QuickstartPaths.under(folder)
+    sources = text or [paths.corpus]
     options = [] if not text else ["--layout", layout, "--text-column", text_column]
-    begun = any(os.path.exists(part) for part in (os.path.dirname(place.corpus), place.tokenizer, place.store))
+    begun = any(os.path.exists(part) for part in (os.path.dirname(paths.corpus), paths.tokenizer, paths.store))
     if os.path.isdir(folder) and os.listdir(folder) and not begun:
         raise InputError("is neither empty nor a quickstart's folder", where=folder, fix="choose another --to")
-    if os.path.exists(place.config):
-        _require_same(place, architecture)
-        say(f"{place.config} is there already, and its number of steps stays: for other --minutes, choose another --to")
-    if not text and not os.path.exists(place.corpus):
-        _gather(place.corpus)
+    if os.path.exists(paths.config):
+        _require_same(paths, architecture)
+        say(f"{paths.config} is there already, and its number of steps stays: for other --minutes, choose another --to")
+    if not text and not os.path.exists(paths.corpus):
+        _gather(paths.corpus)
     _run("text", "audit", *sources, *options)
-    if not os.path.exists(os.path.join(place.tokenizer, "tokenizer.json")):
-        _run("tokenizer", "train", *sources, "--to", place.tokenizer, "--vocab-size", str(VOCABULARY), *options)
+    if not os.path.exists(os.path.join(paths.tokenizer, "tokenizer.json")):
+        _run("tokenizer", "train", *sources, "--to", paths.tokenizer, "--vocab-size", str(VOCABULARY), *options)
     _run(
-        *("data", "prepare", *sources, "--tokenizer", place.tokenizer, "--to", place.store),
+        *("data", "prepare", *sources, "--tokenizer", paths.tokenizer, "--to", paths.store),
         *("--valid-fraction", str(VALID_FRACTION if text else VALID_FRACTION_DOCSTRINGS), *options),
     )
-    if not os.path.exists(place.config):
-        rows = min(ROWS, _training_rows(place))
-        steps = _steps(place, architecture, minutes, rows)
+    if not os.path.exists(paths.config):
+        rows = min(ROWS, _training_rows(paths))
+        steps = _steps(paths, architecture, minutes, rows)
         if band := _promised(architecture, steps, own=bool(text)):
             say(f"Expected after them: {band[0]:.0%} to {band[1]:.0%} of hidden held-out tokens right")
-        _write_config(place.config, _config(place, architecture, steps, rows))
-    _run("pretrain", place.config, "--run", place.run)
-    _run("evaluate", place.run)
-    if not os.path.exists(place.model):
-        _run("export", place.run, "--to", place.model)
-    sentences = _own_sentences(place) if text else OWN_SENTENCES
-    _run("fill", place.model, "--", *sentences)  # a text may begin with a dash
+        _write_config(paths.config, _config(paths, architecture, steps, rows))
+    _run("pretrain", paths.config, "--run", paths.run)
+    _run("evaluate", paths.run)
+    if not os.path.exists(paths.model):
+        _run("export", paths.run, "--to", paths.model)
+    sentences = _own_sentences(paths) if text else OWN_SENTENCES
+    _run("fill", paths.model, "--", *sentences)  # a text may begin with a dash
     asked = [word for sentence in sentences for word in ("--fill", sentence)]
-    _run("report", place.run, "--to", place.report, "--evaluate", *asked)
-    found = {**_reached(place, own=bool(text)), "seconds": round(time.monotonic() - began, 1)}
-    _summary(place, found, own=bool(text))
+    _run("report", paths.run, "--to", paths.report, "--evaluate", *asked)
+    found = {**_reached(paths, own=bool(text)), "seconds": round(time.monotonic() - began, 1)}
+    _summary(paths, found, own=bool(text))
     if verdict:
-        _judge(place)
-    return {**found, "verdict": place.verdict if verdict else None}
+        _judge(paths)
+    return {**found, "verdict": paths.verdict if verdict else None}
 
 
-def _require_same(place: Place, architecture: str) -> None:
+def _require_same(paths: QuickstartPaths, architecture: str) -> None:
     from maskwright.core.config import read_config
 
-    if (begun := read_config(place.config).model.architecture) != architecture:
+    if (begun := read_config(paths.config).model.architecture) != architecture:
         what = f"holds a quickstart with --architecture {begun}"
         fix = f"give --architecture {begun} to continue it, or choose another --to"
-        raise InputError(what, where=os.path.dirname(place.config), fix=fix)
+        raise InputError(what, where=os.path.dirname(paths.config), fix=fix)
 
 
 def _gather(path: str) -> None:
@@ -155,14 +155,14 @@ def _run(*arguments: str) -> None:
         raise kind(f"`maskwright {' '.join(arguments[:2])}` ended with exit code {code}; its own message is above")
 
 
-def _training_rows(place: Place) -> int:
+def _training_rows(paths: QuickstartPaths) -> int:
     from maskwright.data.rows import open_rows
     from maskwright.data.store import TokenStore
 
-    return open_rows(TokenStore(place.store), "train", SEQ_LEN, "documents").plan.rows
+    return open_rows(TokenStore(paths.store), "train", SEQ_LEN, "documents").plan.rows
 
 
-def _steps(place: Place, architecture: str, minutes: float, rows: int) -> int:
+def _steps(paths: QuickstartPaths, architecture: str, minutes: float, rows: int) -> int:
     """Steps that fit the time, by timing some on a throw-away engine.
 
     The fifth-fastest in a hundred counts, so that a moment's load on the machine does not shorten the run. The whole
@@ -175,7 +175,7 @@ def _steps(place: Place, architecture: str, minutes: float, rows: int) -> int:
     from maskwright.tasks.preflight import prepare_run
 
     planned = 1000
-    ready = prepare_run(build_config(_config(place, architecture, planned, rows), place.config))
+    ready = prepare_run(build_config(_config(paths, architecture, planned, rows), paths.config))
     engine = make_engine(ready.model, ready.config.optimizer, ready.config.engine, 0)
     engine.write(TrainState(0, initial_parameters(ready.model, 0)))
     times: list[float] = []
@@ -209,7 +209,7 @@ def expected_accuracy(steps: int) -> tuple[float, float] | None:
     return middle - WITHIN, middle + WITHIN + BY_DOUBLING * max(0.0, math.log2(steps / most))
 
 
-def _config(place: Place, architecture: str, steps: int, rows: int) -> dict[str, Any]:
+def _config(paths: QuickstartPaths, architecture: str, steps: int, rows: int) -> dict[str, Any]:
     optimizer: dict[str, Any] = {"kind": "muon", "learning_rate": 4e-3, "weight_decay": 0.3}
     quarter = -(-steps // 4)
     schedule = {"kind": "wsd", "steps": steps, "warmup_steps": steps * 6 // 100, "decay_steps": steps * 4 // 10}
@@ -220,7 +220,7 @@ def _config(place: Place, architecture: str, steps: int, rows: int) -> dict[str,
         schedule = {"kind": "linear", "steps": steps, "warmup_steps": steps // 10}
         masks = {"masking": {"rate": 0.3}}
     return {
-        "data": {"store": place.store, "seq_len": SEQ_LEN},
+        "data": {"store": paths.store, "seq_len": SEQ_LEN},
         **masks,
         "model": {"architecture": architecture, "size": SIZE},
         "optimizer": optimizer,
@@ -241,13 +241,13 @@ def _write_config(path: str, config: dict[str, Any], schema: str = "schema") -> 
     answer(f"\n{path}:\n" + "\n".join(f"  {line}" for line in content.splitlines()))
 
 
-def _own_sentences(place: Place) -> list[str]:
+def _own_sentences(paths: QuickstartPaths) -> list[str]:
     """Three held-out beginnings of the user's own text, each with one word hidden."""
 
     from maskwright.data.store import TokenStore
     from maskwright.text.tokenizer import load_tokenizer
 
-    store = TokenStore(place.store)
+    store = TokenStore(paths.store)
     split, words = store.split("valid"), store.vocabulary
     tokenizer = load_tokenizer(store.tokenizer_folder, special_tokens_are_text=True)
     sentences = []
@@ -262,22 +262,22 @@ def _own_sentences(place: Place) -> list[str]:
     return [" ".join(sentence.split()) for sentence in sentences] or ["<mask>"]
 
 
-def _reached(place: Place, *, own: bool) -> dict[str, Any]:
+def _reached(paths: QuickstartPaths, *, own: bool) -> dict[str, Any]:
     """For programs. Losses and accuracies are those of held-out text."""
     from maskwright.core.config import read_config
     from maskwright.data.loader import validation_batches
     from maskwright.data.store import TokenStore
     from maskwright.tasks.evaluate import unigram
 
-    config = read_config(place.config)
-    records = RunDirectory(place.run).read_metrics()
+    config = read_config(paths.config)
+    records = RunDirectory(paths.run).read_metrics()
     held_out = [record for record in records if "valid_loss" in record]
     training = [record for record in records if "tokens_per_second" in record]
-    store = TokenStore(place.store)
+    store = TokenStore(paths.store)
     batches = validation_batches(store, seq_len=SEQ_LEN, packing="documents", max_rows=512, micro_batch_rows=8)
     judged = [(record["valid_loss"], record["valid_accuracy"]) for record in (held_out[0], held_out[-1])]
     told = {"before": judged[0], "unigram": unigram(store, batches), "after": judged[1]}
-    architecture, where = config.model.architecture, asdict(place)
+    architecture, where = config.model.architecture, asdict(paths)
     return {
         "architecture": architecture,
         "steps": config.steps,
@@ -289,12 +289,12 @@ def _reached(place: Place, *, own: bool) -> dict[str, Any]:
     }
 
 
-def _summary(place: Place, found: dict[str, Any], *, own: bool) -> None:
+def _summary(paths: QuickstartPaths, found: dict[str, Any], *, own: bool) -> None:
     from maskwright.core.config import read_config
     from maskwright.model.config import SIZES
     from maskwright.model.hf.families import FAMILIES
 
-    config, architecture = read_config(place.config), found["architecture"]
+    config, architecture = read_config(paths.config), found["architecture"]
     layers, width, _ = SIZES[config.model.size]
     class_begins = FAMILIES[architecture].class_begins
     answer(
@@ -309,25 +309,25 @@ def _summary(place: Place, found: dict[str, Any], *, own: bool) -> None:
     answer(
         f"\n{human_count(found['tokens'])} tokens at {found['tokens_per_second']:,.0f} tokens/s; "
         f"{human_seconds(found['seconds'])} in all\n"
-        f"\n  model      {place.model}   ({class_begins}ForMaskedLM in transformers; logits proven equal)"
-        f"\n  run        {place.run}   (metrics.jsonl, TensorBoard in events/, checkpoints)"
-        f"\n  store      {place.store}"
-        f"\n  config     {place.config}\n"
+        f"\n  model      {paths.model}   ({class_begins}ForMaskedLM in transformers; logits proven equal)"
+        f"\n  run        {paths.run}   (metrics.jsonl, TensorBoard in events/, checkpoints)"
+        f"\n  store      {paths.store}"
+        f"\n  config     {paths.config}\n"
         f"\nNext, {'a larger model' if own else 'on your own text'}:\n"
-        f"{'' if own else TRY_OWN_TEXT}  maskwright pretrain {place.config} --run my-run "
-        f"--set data.store={place.store if own else 'my-quickstart/store'} --set model.size=mini\n"
+        f"{'' if own else TRY_OWN_TEXT}  maskwright pretrain {paths.config} --run my-run "
+        f"--set data.store={paths.store if own else 'my-quickstart/store'} --set model.size=mini\n"
         "  (.venv/bin/maskwright, if the environment is not active)\n"
-        f"\nThe report, for your browser: {place.report}",
+        f"\nThe report, for your browser: {paths.report}",
     )
 
 
-def _judge(place: Place) -> None:
+def _judge(paths: QuickstartPaths) -> None:
     """Compares the run with random weights: which package is a documentation string from?"""
     from maskwright.text.docstrings import by_package
 
-    if not os.path.exists(place.task):
+    if not os.path.exists(paths.task):
         sizes = by_package(
-            *(place.corpus, place.train, place.test),
+            *(paths.corpus, paths.train, paths.test),
             valid_fraction=VALID_FRACTION_DOCSTRINGS,
             packages=PACKAGES,
             most_train=MOST_TRAIN,
@@ -339,19 +339,19 @@ def _judge(place: Place) -> None:
             f"({', '.join(sizes)}), {learnt:,} strings to learn from, {judged:,} to be judged by. Pretraining has read "
             "the first without their labels, and none of the others: they are held-out documents of the store.",
         )
-        _write_config(place.task, _labelled(place), "schema --finetune")
+        _write_config(paths.task, _labelled(paths), "schema --finetune")
     at_once = str(min(2, usable_cores()))
     _run(
-        *("compare", f"pretrained={place.run}", "--base", "random", "--on", place.task, "--to", place.verdict),
+        *("compare", f"pretrained={paths.run}", "--base", "random", "--on", paths.task, "--to", paths.verdict),
         *(*VERDICT_BUDGET, "--processes-at-once", at_once),
     )
 
 
-def _labelled(place: Place) -> dict[str, Any]:
+def _labelled(paths: QuickstartPaths) -> dict[str, Any]:
     return {
         "data": {
-            "train": place.train,
-            "test": place.test,
+            "train": paths.train,
+            "test": paths.test,
             "text": "text",
             "label": "package",
             "validation_fraction": 0.25,

@@ -14,7 +14,7 @@ from maskwright.data.loader import Loader
 from maskwright.data.opening import Store
 from maskwright.engines.base import Engine, TrainState
 from maskwright.run.directory import RunDirectory, step_folder
-from maskwright.tasks.preflight import Pretraining, prepare_run
+from maskwright.tasks.preflight import PretrainRun, prepare_run
 from maskwright.tasks.room import exact_threads
 from maskwright.tasks.start import start_engine
 from maskwright.text.tokenizer import load_tokenizer
@@ -130,7 +130,7 @@ def _state_before(directory: RunDirectory, step: int) -> tuple[TrainState | None
     return None, {}
 
 
-def _step(engine: Engine, ready: Pretraining, step: int, data_step: int) -> tuple[float, float]:
+def _step(engine: Engine, ready: PretrainRun, step: int, data_step: int) -> tuple[float, float]:
     engine.use_rope_theta(ready.loader.rope_theta(step) or ready.model.rope_theta)
     stats = engine.step(ready.loader.batches(data_step), ready.config.learning_rate_at(step), lambda: False)
     assert stats is not None

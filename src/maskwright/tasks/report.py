@@ -9,9 +9,9 @@ from dataclasses import replace
 from maskwright.core.console import several
 from maskwright.core.errors import InputError
 from maskwright.data.opening import recorded_stores
-from maskwright.report.document import Block, Words
-from maskwright.report.run import Run
-from maskwright.report.tables import Table
+from maskwright.report.document import Block, Paragraph
+from maskwright.report.run import RecordedRun
+from maskwright.report.tables import ReportTable
 from maskwright.run.directory import step_folder, whole_steps
 from maskwright.tasks.evaluate import SHOWN_SOURCES, Evaluation, evaluate_sources
 from maskwright.tasks.fill import fill
@@ -21,7 +21,7 @@ from maskwright.training import checkpoint
 GUESSES = 3
 
 
-def guesses(run: Run, texts: Sequence[str]) -> list[Block]:
+def guesses(run: RecordedRun, texts: Sequence[str]) -> list[Block]:
     """What the first, the middle and the last checkpoint that are kept would write for each mask. Raises `InputError`
     for a run without checkpoints or without a masked-LM head."""
     model = load_model(run.location)
@@ -45,11 +45,11 @@ def guesses(run: Run, texts: Sequence[str]) -> list[Block]:
             rows.append((text if not mask else f"{text} (mask {mask + 1})", *said))
     header = ("text", *(f"step {step:,}" for step in chosen))
     what = "first, the middle and the last checkpoint that are" if len(chosen) > 2 else "checkpoints that are"
-    table = Table(f"The likeliest words for each mask, of the {what} kept", header, tuple(rows), len(header))
-    return [table] if len(chosen) > 2 else [table, Words(_more(run, len(steps)), faint=True)]
+    table = ReportTable(f"The likeliest words for each mask, of the {what} kept", header, tuple(rows), len(header))
+    return [table] if len(chosen) > 2 else [table, Paragraph(_more(run, len(steps)), faint=True)]
 
 
-def _more(run: Run, kept: int) -> str:
+def _more(run: RecordedRun, kept: int) -> str:
     """How a page comes to three columns: the run's keys decide which checkpoints there are."""
     keys = {key: run.config.get(f"checkpoint.{key}") for key in ("keep", "keep_every_steps", "save_every_steps")}
     have = ", ".join(f"checkpoint.{key} {'not set' if value is None else f'{value:,}'}" for key, value in keys.items())
@@ -62,7 +62,7 @@ def _at(model: TrainedModel, checkpoints: str, step: int) -> TrainedModel:
     return replace(model, parameters=state.parameters, step=step)
 
 
-def in_parts(run: Run) -> list[Block]:
+def in_parts(run: RecordedRun) -> list[Block]:
     """Held-out loss of the newest checkpoint by frequency of the token and by source. Raises `InputError` where the
     run holds nothing out, or its store is not here."""
     model = load_model(run.location)
@@ -81,8 +81,8 @@ def _parts(name: str, found: Evaluation) -> list[Block]:
     tables = [(f"By how often a token is in the {text}{of}", f"times in the {text}", found.by_frequency)]
     if len(found.by_source) > 1:
         tables.append((f"By source{of}, the largest first", "source", found.by_source[:SHOWN_SOURCES]))
-    blocks: list[Block] = [Words(said)]
+    blocks: list[Block] = [Paragraph(said)]
     for caption, first, parts in tables:
         rows = tuple((one.name, f"{one.predicted:,}", f"{one.loss:.4f}", f"{one.accuracy:.2%}") for one in parts)
-        blocks.append(Table(caption, (first, "tokens", "loss", "accuracy"), rows))
+        blocks.append(ReportTable(caption, (first, "tokens", "loss", "accuracy"), rows))
     return blocks

@@ -6,9 +6,8 @@ import math
 import os
 from typing import Any
 
-from maskwright.core import config as run
 from maskwright.core import hardware
-from maskwright.core.config import RunConfig
+from maskwright.core.config import EngineSection, RunConfig
 from maskwright.core.console import human_bytes, human_count, note, several
 from maskwright.core.errors import MaskwrightError
 from maskwright.core.finetuning import FinetuneConfig
@@ -68,7 +67,9 @@ def takes(ready: Prepared) -> str:
     return f"memory for weights and optimizer: {human_bytes(state_bytes(ready))}; each checkpoint: {saved}"
 
 
-def engine_config(config: RunConfig | FinetuneConfig, before: dict[str, Any] | None, threads: int | None) -> run.Engine:
+def engine_config(
+    config: RunConfig | FinetuneConfig, before: dict[str, Any] | None, threads: int | None
+) -> EngineSection:
     """`dtype: auto` is decided once: a continued run keeps the precision that it started with, on any machine. So is
     `compile: auto` on CUDA devices, even if the run gets more steps. `threads`: see `exact_threads`."""
     decided: dict[str, Any] = {} if threads is None else {"threads": threads}
@@ -80,12 +81,12 @@ def engine_config(config: RunConfig | FinetuneConfig, before: dict[str, Any] | N
     return config.engine.model_copy(update=decided)
 
 
-def _compiles_by_length(engine: run.Engine) -> bool:
+def _compiles_by_length(engine: EngineSection) -> bool:
     """Whether `compile: auto` depends on the run."""
     return engine.kind == "torch" and choose_device(engine) == "cuda"
 
 
-def compiled_layers(engine: Engine, asked: run.Engine, before: dict[str, Any] | None) -> bool | None:
+def compiled_layers(engine: Engine, asked: EngineSection, before: dict[str, Any] | None) -> bool | None:
     """For the run's record: whether its layers are compiled on CUDA devices; None before it has been on one."""
     return engine.compiled if _compiles_by_length(asked) else (before or {}).get("compiled")
 

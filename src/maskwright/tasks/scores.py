@@ -14,7 +14,7 @@ from maskwright.labels.metrics import measure
 from maskwright.labels.names import check_labels
 from maskwright.labels.read import read_examples
 from maskwright.tasks.models import RESULTS, TrainedModel
-from maskwright.tasks.predict import Given, ask, data_of, engine_for, row_length
+from maskwright.tasks.predict import TextOptions, ask, data_of, engine_for, row_length
 
 WIDEST = 12
 """Labels up to which a confusion matrix fits a terminal; --json always has it."""
@@ -79,7 +79,7 @@ class Scores:
 
 
 def judge(
-    model: TrainedModel, source: str | None, given: Given, spelt: Callable[[str], str], device: str = "auto"
+    model: TrainedModel, source: str | None, given: TextOptions, spelt: Callable[[str], str], device: str = "auto"
 ) -> Scores:
     """`source`: a labelled file; when None, the run's own test split, or else its validation file. `spelt`: how the
     user writes an option.

@@ -6,7 +6,7 @@ from maskwright.core import storage
 from maskwright.labels.by_label import Calibration
 from maskwright.report import plots
 from maskwright.report.frame import escaped, page, section, table
-from maskwright.report.tables import Table
+from maskwright.report.tables import ReportTable
 from maskwright.tasks.scores import WIDEST, Scores
 
 CONFUSIONS = 20
@@ -23,7 +23,7 @@ def html(scores: Scores) -> str:
     metrics = tuple((name, f"{value:.4f}") for name, value in scores.metrics.items())
     parts = [
         f"<p>{escaped(scores.model)} on {scores.count:,} examples of {escaped(scores.examples)}.{cut}</p>",
-        section("Scores", table(Table("Every metric of the task", ("metric", "value"), metrics))),
+        section("Scores", table(ReportTable("Every metric of the task", ("metric", "value"), metrics))),
         section("By label", _by_label(scores)) if scores.report_rows else "",
         section("Confusions", _matrix(scores), _confusions(scores)) if scores.confusion else "",
         section("Calibration", *_calibration(scores.calibration)) if scores.calibration else "",
@@ -36,7 +36,7 @@ def _by_label(scores: Scores) -> str:
         (row.label, f"{row.precision:.4f}", f"{row.recall:.4f}", f"{row.f1:.4f}", f"{row.support:,}")
         for row in scores.report_rows
     )
-    return table(Table("Classification report", ("label", "precision", "recall", "F1", "support"), rows))
+    return table(ReportTable("Classification report", ("label", "precision", "recall", "F1", "support"), rows))
 
 
 def _matrix(scores: Scores) -> str:
@@ -45,7 +45,7 @@ def _matrix(scores: Scores) -> str:
     rows = zip(scores.labels, scores.confusion or [], strict=True)
     cells = tuple((label, *(f"{count:,}" for count in row)) for label, row in rows)
     caption = "Confusion matrix: a row for each label in the file, a column for each that was predicted"
-    return table(Table(caption, ("in the file", *scores.labels), cells))
+    return table(ReportTable(caption, ("in the file", *scores.labels), cells))
 
 
 def _confusions(scores: Scores) -> str:
@@ -59,7 +59,7 @@ def _confusions(scores: Scores) -> str:
     found.sort(key=lambda one: -one[0])
     rows = tuple((gold, said, f"{count:,}", f"{share:.0%}") for count, share, gold, said in found[:CONFUSIONS])
     caption = "The most frequent confusions, and their share of the label's examples"
-    return table(Table(caption, ("in the file", "predicted", "count", "share"), rows, words=2)) if rows else ""
+    return table(ReportTable(caption, ("in the file", "predicted", "count", "share"), rows, words=2)) if rows else ""
 
 
 def _calibration(found: Calibration) -> list[str]:
@@ -71,6 +71,7 @@ def _calibration(found: Calibration) -> list[str]:
         for part in filled
     )
     header = ("confidence", "predictions", "mean confidence", "share right")
+    every = table(ReportTable("Ranges with predictions", header, rows))
     return [
         f"<p>Expected calibration error {error:.4f}: by so much, confidence and the share of right predictions differ "
         "on average.</p>",
@@ -78,5 +79,5 @@ def _calibration(found: Calibration) -> list[str]:
         '<p class="faint">Each bar is the share of right predictions in a range of confidence, and its dot stands at '
         "their mean confidence. On the dashed line, both would be equal; below it, the model is too sure. The grey "
         "bars show how the predictions are spread.</p>",
-        f"<details><summary>Every range</summary>{table(Table('Ranges with predictions', header, rows))}</details>",
+        f"<details><summary>Every range</summary>{every}</details>",
     ]

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from maskwright.data.batch import Batch
-from maskwright.training.objective import Objective, Work
+from maskwright.training.objective import Objective, UpdateCounts
 
-Update = tuple[list[Batch], Work]
+Update = tuple[list[Batch], UpdateCounts]
 
 
-class Ahead:
+class BatchPrefetcher:
     """Of this rank's virtual workers, the `local` ones. `threads`: whether the host has time for them meanwhile. Where
     it asks a GPU for one kernel after another, a second Python thread holds that up: mini took 22.5 instead of 20.1 ms
     a step on an H200.

@@ -14,7 +14,7 @@ from maskwright.engines.ceiling import Ceiling
 from maskwright.model.config import ModelConfig
 from maskwright.run.directory import RunDirectory, Status
 from maskwright.training.beats import Beats
-from maskwright.training.crowding import Crowding
+from maskwright.training.contention import Contention
 from maskwright.training.health import LossWatch, Rollbacks
 from maskwright.training.metrics import Counters, Speed
 from maskwright.training.objective import Objective
@@ -48,7 +48,7 @@ class Job:
     counters: Counters = field(default_factory=Counters)
     speed: Speed = field(default_factory=Speed)
     usage: Usage = field(default_factory=Usage)
-    crowding: Crowding = field(default_factory=Crowding)
+    contention: Contention = field(default_factory=Contention)
     status: Status = field(default_factory=Status)
     status_written: float = 0.0
     reported: float = 0.0

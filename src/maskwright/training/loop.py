@@ -18,7 +18,7 @@ from maskwright.model.config import training_flops
 from maskwright.run.directory import Phase
 from maskwright.run.metric_names import trainer_names
 from maskwright.training import checkpoint
-from maskwright.training.ahead import Ahead
+from maskwright.training.ahead import BatchPrefetcher
 from maskwright.training.health import HEALTH_FIX, LossWatch, Rollback
 from maskwright.training.job import Job
 from maskwright.training.metrics import Counters, TensorBoard
@@ -45,7 +45,7 @@ def train(job: Job, stop: StopRequest) -> None:
     local = job.engine.local_virtual_workers(config.batch.virtual_workers)
     vote = Vote(config.checkpoint, stop, job.engine.processes, first)
     profile = _Profile(job, stop.profile_steps)
-    ahead = Ahead(job.objective, local, threads=job.engine.leaves_host_free)
+    ahead = BatchPrefetcher(job.objective, local, threads=job.engine.leaves_host_free)
     job.status.of, job.status.began, job.consistent = steps, first, True
     try:
         _dry_run(job, local, stop)
@@ -173,7 +173,7 @@ def write_report(job: Job) -> None:
         storage.write_json(job.directory.path("engine.json"), report)
 
 
-def _update(job: Job, ahead: Ahead, stop: StopRequest, vote: int) -> StepStats | None:
+def _update(job: Job, ahead: BatchPrefetcher, stop: StopRequest, vote: int) -> StepStats | None:
     """One optimizer update from the micro-batches of this rank; None if it was given up."""
     job.speed.start()
     job.beats.begin_step(job.step)
@@ -242,7 +242,7 @@ def _log(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -
     bar.note = f"loss {loss:.3f}  {tokens_per_second:,.0f} tokens/s"
     if job.engine.device != "cpu":  # what a CPU can do depends on its neighbours of the moment
         bar.note += f"  {record['matmul_share']:.0%} of measured matmul"
-    elif job.alone and (crowded := job.crowding.look()):  # other ranks of this machine are no other programs
+    elif job.alone and (crowded := job.contention.look()):  # other ranks of this machine are no other programs
         warn(crowded)
     _measure_again(job)
     spike = job.watch.look(job.step, loss, int(record.get("phase") or 0))

@@ -13,7 +13,7 @@ from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.engines.base import Engine, EvalStats
 from maskwright.training.best import Best
-from maskwright.training.objective import Work
+from maskwright.training.objective import UpdateCounts
 
 
 class MaskedLM:
@@ -38,9 +38,9 @@ class MaskedLM:
     def trials(self, data_step: int, virtual_workers: Sequence[int]) -> list[tuple[int, list[Batch]]]:
         return self.loader.trials(data_step, virtual_workers)
 
-    def work(self, data_step: int) -> Work:
+    def work(self, data_step: int) -> UpdateCounts:
         tokens, pairs = self.loader.work(data_step)
-        return Work(tokens, pairs, tokens * self.loader.masking_rate(data_step))
+        return UpdateCounts(tokens, pairs, tokens * self.loader.masking_rate(data_step))
 
     def epoch(self, data_step: int) -> float:
         return self.loader.epoch(data_step)

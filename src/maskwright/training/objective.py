@@ -11,7 +11,7 @@ from maskwright.engines.base import Engine
 
 
 @dataclass(frozen=True)
-class Work:
+class UpdateCounts:
     """What an update of all ranks computes."""
 
     tokens: int
@@ -52,7 +52,7 @@ class Objective(Protocol):
         """See `Engine.use_rope_theta`; None for the model's own."""
         ...
 
-    def work(self, data_step: int) -> Work: ...
+    def work(self, data_step: int) -> UpdateCounts: ...
 
     def epoch(self, data_step: int) -> float:
         """Passes over the training data before `data_step`."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from maskwright.core import config as run
+from maskwright.core.config import CheckpointSection
 from maskwright.core.console import warn
 from maskwright.core.errors import CheckpointError, HealthError, MaskwrightError
 from maskwright.engines.base import TrainState
@@ -24,7 +24,7 @@ class Saver:
     def __init__(
         self,
         directory: RunDirectory,
-        options: run.Checkpoint,
+        options: CheckpointSection,
         copies: Copies | None,
         lease: Lease,
         planned: int | None = None,
@@ -122,7 +122,7 @@ class Copier:
     """Copies the newest checkpoint that it was asked for, in a thread of its own: a store that is out of reach for a
     while stops neither training nor saving."""
 
-    def __init__(self, directory: RunDirectory, options: run.Checkpoint, copies: Copies) -> None:
+    def __init__(self, directory: RunDirectory, options: CheckpointSection, copies: Copies) -> None:
         self._directory, self._options, self._copies = directory, options, copies
         self._lock = threading.Lock()
         self._wanted: tuple[int, int | None] | None = None

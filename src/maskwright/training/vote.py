@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from maskwright.core import config as run
+from maskwright.core.config import CheckpointSection
 from maskwright.engines.processes import Processes
 from maskwright.training.stop import StopRequest
 
@@ -18,7 +18,7 @@ SAVE, STOP = 1, 2
 class Vote:
     """One rank's vote, and what all ranks have agreed on."""
 
-    def __init__(self, options: run.Checkpoint, stop: StopRequest, processes: Processes, step: int) -> None:
+    def __init__(self, options: CheckpointSection, stop: StopRequest, processes: Processes, step: int) -> None:
         self._options, self._stop = options, stop
         self._alone, self._is_rank_0 = processes.world_size == 1, processes.rank == 0
         self._saved_at, self._saved_step = time.monotonic(), step

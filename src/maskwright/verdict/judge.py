@@ -17,7 +17,7 @@ import numpy as np
 from maskwright.core.errors import InputError
 from maskwright.labels.scoring import ClassCounts, Floats, f1, scorer
 from maskwright.verdict import power, statistics
-from maskwright.verdict.results import Arm, Results, Run, Task, check, labels_of
+from maskwright.verdict.results import Arm, ComparedTask, Results, ScoredRun, check, labels_of
 
 Word = Literal["helped", "hurt", "no difference shown", "cannot conclude"]
 Question = Literal["checkpoints", "recipe"]
@@ -57,7 +57,7 @@ class ClassChange:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ArmDifference:
     """`other` less `base` on one task; differences as fractions of 1."""
 
     task: str
@@ -91,9 +91,9 @@ class Degenerate:
 
 
 @dataclass(frozen=True)
-class Report:
+class VerdictReport:
     question: Question
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[ArmDifference, ...]
     scores: tuple[Score, ...]
     degenerate: tuple[Degenerate, ...]
     seeds: dict[str, int]
@@ -117,7 +117,7 @@ class _Plan:
     class_draws: int
     random_seed: int
 
-    def random(self, task: Task, *words: str) -> np.random.Generator:
+    def random(self, task: ComparedTask, *words: str) -> np.random.Generator:
         return statistics.generator(self.random_seed, task.name, *words)
 
 
@@ -126,7 +126,7 @@ class _Measured:
     """One arm on one task. P pretraining runs, k seeds, B draws, C classes."""
 
     arm: Arm
-    runs: list[Run]
+    runs: list[ScoredRun]
     table: Floats
     """P × k: the scores."""
     resampled: Floats
@@ -141,7 +141,7 @@ class _Measured:
 
 def judge(
     results: Results, *, draws: int = statistics.DRAWS, class_draws: int = CLASS_DRAWS, random_seed: int = 0
-) -> Report:
+) -> VerdictReport:
     """Raises `InputError` when the results do not agree with themselves. The same results and random seed give the same
     report, in whatever order the runs were made."""
     check(results)
@@ -149,7 +149,7 @@ def judge(
     count = len(results.tasks) * (len(results.arms) - 1)
     class_draws = min(draws, class_draws)
     plan = _Plan(count, draws, class_draws, random_seed)
-    comparisons: list[Comparison] = []
+    comparisons: list[ArmDifference] = []
     scores: list[Score] = []
     for task in results.tasks:
         base, *others = _measure(results, task, plan)
@@ -157,7 +157,7 @@ def judge(
         scores += [_score(task, one) for one in (base, *others)]
     adjusted = statistics.holm([one.p for one in comparisons])
     judged = [_with_verdict(replace(one, p_holm=p), count) for one, p in zip(comparisons, adjusted, strict=True)]
-    return Report(
+    return VerdictReport(
         question="recipe" if recipe else "checkpoints",
         comparisons=tuple(judged),
         scores=tuple(scores),
@@ -170,7 +170,7 @@ def judge(
     )
 
 
-def _measure(results: Results, task: Task, plan: _Plan) -> list[_Measured]:
+def _measure(results: Results, task: ComparedTask, plan: _Plan) -> list[_Measured]:
     """All arms on the same resampled examples and seeds."""
     seeds = len(results.seeds(task))
     runs = [results.of(arm, task) for arm in results.arms]
@@ -191,14 +191,16 @@ def _measure(results: Results, task: Task, plan: _Plan) -> list[_Measured]:
     return measured
 
 
-def _require_agreement(task: Task, runs: list[Run], scores: Floats) -> None:
+def _require_agreement(task: ComparedTask, runs: list[ScoredRun], scores: Floats) -> None:
     for run, score in zip(runs, scores.tolist(), strict=True):
         if abs(run.score - score) > AGREES:
             what = f"{run.arm}, seed {run.seed}: a score of {run.score:.5f}, but its predictions have {score:.5f}"
             raise InputError(f"{task.name}: {what} ({task.metric})", fix="score these predictions with that metric")
 
 
-def _by_class(task: Task, runs: list[Run], by_run: Floats, by_seed: Floats, plan: _Plan) -> tuple[Floats, Floats]:
+def _by_class(
+    task: ComparedTask, runs: list[ScoredRun], by_run: Floats, by_seed: Floats, plan: _Plan
+) -> tuple[Floats, Floats]:
     """The F1 score of each class, and the same on resamples (draws × classes)."""
     if task.kind in NOT_BY_CLASS or not plan.class_draws:
         return np.zeros(0), np.zeros((0, 0))
@@ -215,7 +217,7 @@ def _by_class(task: Task, runs: list[Run], by_run: Floats, by_seed: Floats, plan
     return np.concatenate(observed), np.concatenate(drawn, 1)
 
 
-def _compare(task: Task, base: _Measured, other: _Measured, plan: _Plan) -> Comparison:
+def _compare(task: ComparedTask, base: _Measured, other: _Measured, plan: _Plan) -> ArmDifference:
     theta = other.means - base.means
     pairs = other.table.mean(0) - base.table.mean(0)
     recipe = len(base.table) > 1
@@ -234,7 +236,7 @@ def _compare(task: Task, base: _Measured, other: _Measured, plan: _Plan) -> Comp
         random = plan.random(task, "smallest difference", other.arm.name)
         smallest = power.smallest_difference(spread, plan.comparisons, random)
     low, high = statistics.interval(theta)
-    return Comparison(
+    return ArmDifference(
         task=task.name,
         base=base.arm.name,
         other=other.arm.name,
@@ -251,7 +253,7 @@ def _compare(task: Task, base: _Measured, other: _Measured, plan: _Plan) -> Comp
     )
 
 
-def _with_verdict(found: Comparison, comparisons: int) -> Comparison:
+def _with_verdict(found: ArmDifference, comparisons: int) -> ArmDifference:
     word: Word = "no difference shown"
     if found.smallest_p * comparisons >= statistics.ALPHA:
         word = "cannot conclude"
@@ -262,14 +264,14 @@ def _with_verdict(found: Comparison, comparisons: int) -> Comparison:
     return replace(found, verdict=word)
 
 
-def _score(task: Task, measured: _Measured) -> Score:
+def _score(task: ComparedTask, measured: _Measured) -> Score:
     units = measured.table.mean(1) if len(measured.table) > 1 else measured.table[0]
     deviation = float(units.std(ddof=1)) if len(units) > 1 else None
     rows = tuple(tuple(row) for row in measured.table.tolist())
     return Score(measured.arm.name, task.name, float(measured.table.mean()), deviation, rows)
 
 
-def _changes(task: Task, base: _Measured, other: _Measured) -> tuple[ClassChange, ...]:
+def _changes(task: ComparedTask, base: _Measured, other: _Measured) -> tuple[ClassChange, ...]:
     if not len(base.classes):
         return ()
     there = Counter(labels_of(task.gold))
@@ -281,7 +283,7 @@ def _changes(task: Task, base: _Measured, other: _Measured) -> tuple[ClassChange
     return tuple(sorted(changes, key=lambda one: -abs(one.other - one.base)))
 
 
-def degenerate_runs(results: Results, task: Task) -> list[Degenerate]:
+def degenerate_runs(results: Results, task: ComparedTask) -> list[Degenerate]:
     """Runs that have a fault, give one answer to everything, do no better than the most frequent label, or whose
     training loss was never below that of guessing."""
     found, gold = [], Counter(labels_of(task.gold))
@@ -292,7 +294,7 @@ def degenerate_runs(results: Results, task: Task) -> list[Degenerate]:
     return found
 
 
-def _why_degenerate(task: Task, gold: Counter[Any], run: Run) -> str:
+def _why_degenerate(task: ComparedTask, gold: Counter[Any], run: ScoredRun) -> str:
     """Several reasons are one sentence each; empty for a run that learned."""
     why = [run.fault.rstrip(".")] if run.fault else []
     labels = Counter(one for one in labels_of(run.predictions) if not task.labels or one >= 0)
@@ -311,7 +313,7 @@ def _why_degenerate(task: Task, gold: Counter[Any], run: Run) -> str:
     return "; ".join(why)
 
 
-def chance_loss(task: Task) -> float:
+def chance_loss(task: ComparedTask) -> float:
     """The loss of a model that gives every label the same probability: ln C, and ln 2 where each label is a question of
     its own. 0 where guessing has no such loss."""
     if task.kind in ("single_label", "tokens"):

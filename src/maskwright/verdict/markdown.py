@@ -6,11 +6,11 @@ from maskwright.core import storage
 from maskwright.report import words
 from maskwright.report.markdown import literal, table
 from maskwright.verdict import tables, wording
-from maskwright.verdict.judge import Report
+from maskwright.verdict.judge import VerdictReport
 from maskwright.verdict.results import Results
 
 
-def write_markdown(path: str, results: Results, report: Report) -> None:
+def write_markdown(path: str, results: Results, report: VerdictReport) -> None:
     with storage.atomic_writer(path) as file:
         file.write(markdown(results, report).encode())
 
@@ -22,7 +22,7 @@ def title(results: Results) -> str:
     return f"Did it help? {words.listed(others)} against {base} on {tasks}"
 
 
-def markdown(results: Results, report: Report) -> str:
+def markdown(results: Results, report: VerdictReport) -> str:
     parts = [f"# {literal(title(results))}"]
     for found in report.comparisons:
         answer = wording.explanation(found, results, report)
@@ -42,7 +42,7 @@ def markdown(results: Results, report: Report) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _notes(results: Results, report: Report) -> list[str]:
+def _notes(results: Results, report: VerdictReport) -> list[str]:
     notes = []
     for number, (text, source, address) in enumerate(wording.method(results, report), 1):
         cited = f" {literal(source)}{f', <{address}>' if address else ''}." if source else ""

@@ -5,17 +5,17 @@ from __future__ import annotations
 from maskwright.core import storage
 from maskwright.report.frame import escaped, page, section, table
 from maskwright.verdict import markdown, plots, tables, wording
-from maskwright.verdict.judge import Report
+from maskwright.verdict.judge import VerdictReport
 from maskwright.verdict.results import Results
 
 
-def write_page(path: str, results: Results, report: Report) -> None:
+def write_page(path: str, results: Results, report: VerdictReport) -> None:
     """The HTML at `path`; see `markdown.write_markdown` for a paper's form."""
     with storage.atomic_writer(path) as file:
         file.write(html(results, report).encode())
 
 
-def html(results: Results, report: Report) -> str:
+def html(results: Results, report: VerdictReport) -> str:
     sections = [
         _answers(results, report),
         section("The question", f"<p>{escaped(wording.question(report))}</p>"),
@@ -30,7 +30,7 @@ def html(results: Results, report: Report) -> str:
     return page(markdown.title(results), sections)
 
 
-def _answers(results: Results, report: Report) -> str:
+def _answers(results: Results, report: VerdictReport) -> str:
     boxes = []
     for found in report.comparisons:
         boxes.append(
@@ -41,7 +41,7 @@ def _answers(results: Results, report: Report) -> str:
     return "\n".join(boxes)
 
 
-def _scores(results: Results, report: Report) -> str:
+def _scores(results: Results, report: VerdictReport) -> str:
     paired = report.question == "checkpoints"
     parts = [table(tables.scores(results, report))]
     for task in results.tasks:
@@ -56,16 +56,16 @@ def _scores(results: Results, report: Report) -> str:
     return "\n".join(parts)
 
 
-def _classes(report: Report) -> str:
+def _classes(report: VerdictReport) -> str:
     found = [one for one in map(tables.classes, report.comparisons) if one]
     return section("Changes by class", *map(table, found)) if found else ""
 
 
-def _degenerate(results: Results, report: Report) -> list[str]:
+def _degenerate(results: Results, report: VerdictReport) -> list[str]:
     return [f"<p>{escaped(wording.degenerate_summary(results, report))}</p>", table(tables.degenerate(report))]
 
 
-def _protocol(results: Results, report: Report) -> list[str]:
+def _protocol(results: Results, report: VerdictReport) -> list[str]:
     terms = "".join(
         f"<dt>{escaped(term)}</dt><dd>{escaped(text)}</dd>" for term, text in tables.protocol(results, report)
     )
@@ -73,7 +73,7 @@ def _protocol(results: Results, report: Report) -> list[str]:
     return [f"<dl>{terms}</dl>", table(tables.rates(results)), warned]
 
 
-def _method(results: Results, report: Report) -> str:
+def _method(results: Results, report: VerdictReport) -> str:
     notes = []
     for text, source, address in wording.method(results, report):
         cited = f'<a href="{escaped(address)}" rel="noreferrer">{escaped(source)}</a>' if address else escaped(source)

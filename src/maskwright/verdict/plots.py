@@ -8,15 +8,15 @@ from itertools import pairwise
 
 from maskwright.report.plots import AXIS, HEAD, axis, opening, scale, shortened
 from maskwright.verdict import wording
-from maskwright.verdict.judge import Comparison, Score
-from maskwright.verdict.results import Task
+from maskwright.verdict.judge import ArmDifference, Score
+from maskwright.verdict.results import ComparedTask
 
 ROW = 46
 """Height in pixels of an arm's row of dots."""
 MARKS = {"helped": "▲", "hurt": "▼", "no difference shown": "●", "cannot conclude": "?"}
 
 
-def forest(comparisons: Sequence[Comparison]) -> str:
+def forest(comparisons: Sequence[ArmDifference]) -> str:
     """A row for each comparison, the difference and its interval on one scale of points."""
     shared = scale([100 * value for found in comparisons for value in (0.0, found.low, found.high)])
     zero = shared.x(0)
@@ -39,7 +39,7 @@ def forest(comparisons: Sequence[Comparison]) -> str:
     return f'<div class="forest">{"".join(rows)}<svg aria-hidden="true" height="{AXIS + 14}">{below}</svg></div>'
 
 
-def strip(task: Task, scores: Sequence[Score], *, paired: bool) -> str:
+def strip(task: ComparedTask, scores: Sequence[Score], *, paired: bool) -> str:
     """A row of dots for each arm: its seeds, or its pretraining runs' means. Lines join the runs of one seed."""
     dots = [
         [100 * value for value in score.runs[0]] if paired else [100 * sum(own) / len(own) for own in score.runs]

@@ -37,7 +37,7 @@ class Arm:
 
 
 @dataclass(frozen=True, config=STRICT)
-class Task:
+class ComparedTask:
     name: Name
     kind: Kind
     metric: Metric
@@ -57,7 +57,7 @@ class Task:
 
 
 @dataclass(frozen=True, config=STRICT)
-class Search:
+class LearningRateSearch:
     """How one arm's learning rate for one task was chosen."""
 
     arm: Name
@@ -68,7 +68,7 @@ class Search:
 
 
 @dataclass(frozen=True, config=STRICT)
-class Run:
+class ScoredRun:
     """One fine-tuning, with its answers on the test set."""
 
     arm: Name
@@ -105,19 +105,19 @@ class Results:
     """The first arm is the one that the others are compared with."""
 
     arms: Annotated[tuple[Arm, ...], Field(min_length=2)]
-    tasks: Annotated[tuple[Task, ...], Field(min_length=1)]
-    runs: tuple[Run, ...]
-    searches: tuple[Search, ...] = ()
+    tasks: Annotated[tuple[ComparedTask, ...], Field(min_length=1)]
+    runs: tuple[ScoredRun, ...]
+    searches: tuple[LearningRateSearch, ...] = ()
     protocol: Protocol = Protocol()
     format: int = FORMAT
 
-    def of(self, arm: Arm, task: Task) -> list[Run]:
+    def of(self, arm: Arm, task: ComparedTask) -> list[ScoredRun]:
         """By pretraining run as the arm names them, then by seed. The order of `runs` does not matter."""
         place = {name: number for number, name in enumerate(arm.pretraining_runs)}
         found = [run for run in self.runs if (run.arm, run.task) == (arm.name, task.name)]
         return sorted(found, key=lambda run: (place[run.pretraining_run], run.seed))
 
-    def seeds(self, task: Task) -> list[int]:
+    def seeds(self, task: ComparedTask) -> list[int]:
         return sorted({run.seed for run in self.runs if run.task == task.name})
 
 
@@ -195,7 +195,7 @@ def _check_pairs(results: Results, where: str | None) -> None:
                     raise InputError(f"{arm.name} on {task.name} has seed {twice} twice", where=where, fix=fix)
 
 
-def _check_task(task: Task, where: str | None) -> None:
+def _check_task(task: ComparedTask, where: str | None) -> None:
     if task.metric not in METRICS[task.kind]:
         fix = f"choose one of {', '.join(METRICS[task.kind])}"
         raise InputError(f"{task.name}: {task.metric} is no metric of {task.kind}", where=where, fix=fix)
@@ -210,7 +210,7 @@ def _check_task(task: Task, where: str | None) -> None:
         _check_outcomes(task, task.gold, "gold", where)
 
 
-def _check_outcomes(task: Task, outcomes: Outcomes, whose: str, where: str | None) -> None:
+def _check_outcomes(task: ComparedTask, outcomes: Outcomes, whose: str, where: str | None) -> None:
     fix = f"write one entry for each test example, as the kind {task.kind} has them"
     if len(outcomes) != task.test_examples:
         what = f"{task.name}, {whose}: {len(outcomes):,} entries for {task.test_examples:,} test examples"

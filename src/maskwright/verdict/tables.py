@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from maskwright.core.console import several
 from maskwright.report import words
-from maskwright.report.tables import Table
+from maskwright.report.tables import ReportTable
 from maskwright.verdict import wording
-from maskwright.verdict.judge import Comparison, Report, Score
-from maskwright.verdict.results import Arm, Results, Task
+from maskwright.verdict.judge import ArmDifference, Score, VerdictReport
+from maskwright.verdict.results import Arm, ComparedTask, Results
 
 CLASSES_SHOWN = 12
 
 
-def differences(report: Report) -> Table:
+def differences(report: VerdictReport) -> ReportTable:
     corrected = len(report.comparisons) > 1
     header = ("task", "arms", "verdict", "difference", "95 % interval", "p", *(["p (Holm)"] if corrected else []))
     rows = []
@@ -24,20 +24,20 @@ def differences(report: Report) -> Table:
         rows.append((found.task, arms, found.verdict, difference, wording.interval(found), *p, wording.smallest(found)))
     likely = f"with a probability of 80{words.FIXED}%"
     caption = f"Differences in points; the last column is the smallest that would have been shown {likely}"
-    return Table(caption, (*header, "smallest"), tuple(rows), words=3)
+    return ReportTable(caption, (*header, "smallest"), tuple(rows), words=3)
 
 
-def scores(results: Results, report: Report) -> Table:
+def scores(results: Results, report: VerdictReport) -> ReportTable:
     rows = []
     for arm in results.arms:
         own = {score.task: score for score in report.scores if score.arm == arm.name}
         cells = [wording.mean_and_deviation(own[task.name].mean, own[task.name].deviation) for task in results.tasks]
         rows.append((arm.name, *cells))
     header = ("arm", *(f"{task.name} ({wording.metric_name(task)})" for task in results.tasks))
-    return Table("Mean ± standard deviation, in points", header, tuple(rows))
+    return ReportTable("Mean ± standard deviation, in points", header, tuple(rows))
 
 
-def every_seed(results: Results, report: Report, task: Task) -> Table:
+def every_seed(results: Results, report: VerdictReport, task: ComparedTask) -> ReportTable:
     """One row for each seed of a pretraining run, one column for each arm."""
     own = {score.arm: score for score in report.scores if score.task == task.name}
     seeds = results.seeds(task)
@@ -47,19 +47,21 @@ def every_seed(results: Results, report: Report, task: Task) -> Table:
         for place, seed in enumerate(seeds):
             label = f"{seed}" if report.question == "checkpoints" else f"run {number + 1}, seed {seed}"
             rows.append((label, *(_cell(own[arm.name], number, place, places) for arm in results.arms)))
-    return Table(f"Every seed on {task.name}, in points", ("seed", *(arm.name for arm in results.arms)), tuple(rows))
+    return ReportTable(
+        f"Every seed on {task.name}, in points", ("seed", *(arm.name for arm in results.arms)), tuple(rows)
+    )
 
 
 def _cell(score: Score, number: int, place: int, places: int) -> str:
     return wording.points(score.runs[number][place], places) if number < len(score.runs) else words.NOTHING
 
 
-def _places(score: Score, task: Task) -> int:
+def _places(score: Score, task: ComparedTask) -> int:
     """A single score has no finer steps than one test example."""
     return wording.decimals(max(100 / task.test_examples, 10 * (score.deviation or 0)))
 
 
-def classes(found: Comparison) -> Table | None:
+def classes(found: ArmDifference) -> ReportTable | None:
     """The largest changes; None where the task has no classes or nothing changed."""
     if not found.classes or found.same_answers:
         return None
@@ -72,12 +74,12 @@ def classes(found: Comparison) -> Table | None:
     rest = len(found.classes) - len(rows)
     more = f"; {rest} with smaller changes are left out" if rest else ""
     header = ("class", "in the test set", found.base, found.other, "difference", "95 % interval")
-    return Table(
+    return ReportTable(
         f"F1 score by class on {found.task}, {found.other} against {found.base}, in points{more}", header, tuple(rows)
     )
 
 
-def costs(results: Results) -> Table:
+def costs(results: Results) -> ReportTable:
     rows = tuple(
         (
             arm.name,
@@ -89,7 +91,7 @@ def costs(results: Results) -> Table:
         for arm in results.arms
     )
     header = ("arm", "what it is", "pretraining", "pretraining tokens", "fine-tuning tokens, all seeds")
-    return Table("What each arm has cost", header, rows, words=2)
+    return ReportTable("What each arm has cost", header, rows, words=2)
 
 
 def _finetuning(results: Results, arm: Arm) -> str:
@@ -98,7 +100,7 @@ def _finetuning(results: Results, arm: Arm) -> str:
     return words.tokens(sum(known) if len(known) == len(tokens) else None)
 
 
-def rates(results: Results) -> Table | None:
+def rates(results: Results) -> ReportTable | None:
     if not results.searches:
         return None
     rows = []
@@ -106,10 +108,10 @@ def rates(results: Results) -> Table | None:
         tried = ", ".join(f"{words.rate(rate)}: {wording.points(score, 1)}" for rate, score in sorted(search.rates))
         rows.append((search.task, search.arm, words.rate(search.chosen), tried))
     header = ("task", "arm", "chosen", "score on validation by rate")
-    return Table("Learning rates, chosen on validation and then kept", header, tuple(rows), words=4)
+    return ReportTable("Learning rates, chosen on validation and then kept", header, tuple(rows), words=4)
 
 
-def degenerate(report: Report) -> Table | None:
+def degenerate(report: VerdictReport) -> ReportTable | None:
     if not report.degenerate:
         return None
     rows = tuple((one.task, one.arm, f"{one.seed}", one.why) for one in report.degenerate)
@@ -118,10 +120,10 @@ def degenerate(report: Report) -> Table | None:
             (one.task, f"{one.arm} ({one.pretraining_run})", f"{one.seed}", one.why) for one in report.degenerate
         )
     header = ("task", "arm", "seed", "why")
-    return Table("Runs that learned nothing, or in which something went wrong", header, rows, words=4)
+    return ReportTable("Runs that learned nothing, or in which something went wrong", header, rows, words=4)
 
 
-def protocol(results: Results, report: Report) -> list[tuple[str, str]]:
+def protocol(results: Results, report: VerdictReport) -> list[tuple[str, str]]:
     """Terms and what they were."""
     given = results.protocol
     rows = []

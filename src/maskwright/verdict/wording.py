@@ -11,8 +11,8 @@ import math
 
 from maskwright.core.console import several
 from maskwright.report.words import FIXED, NOTHING, number, rate
-from maskwright.verdict.judge import Comparison, Report
-from maskwright.verdict.results import Results, Task
+from maskwright.verdict.judge import ArmDifference, VerdictReport
+from maskwright.verdict.results import ComparedTask, Results
 
 METRICS = {
     "accuracy": "accuracy",
@@ -26,7 +26,7 @@ METRICS = {
 }
 
 
-def metric_name(task: Task) -> str:
+def metric_name(task: ComparedTask) -> str:
     return "span F1 score" if (task.kind, task.metric) == ("spans", "f1_micro") else METRICS[task.metric]
 
 
@@ -44,7 +44,7 @@ def points(fraction: float, places: int, *, sign: bool = False) -> str:
     return number(100 * fraction, places, sign=sign)
 
 
-def places_of(found: Comparison) -> int:
+def places_of(found: ArmDifference) -> int:
     """The decimals of a comparison's points. An end of the interval that is not 0 does not become 0."""
     places = decimals(50 * (found.high - found.low))
     ends = [abs(end) for end in (found.low, found.high) if end]
@@ -69,18 +69,18 @@ def with_p(p: float) -> str:
     return f"p{FIXED}{'' if p < 0.001 else f'={FIXED}'}{p_value(p)}"
 
 
-def interval(found: Comparison) -> str:
+def interval(found: ArmDifference) -> str:
     places = places_of(found)
     return f"{points(found.low, places)} to {points(found.high, places)}"
 
 
-def smallest(found: Comparison) -> str:
+def smallest(found: ArmDifference) -> str:
     if not found.smallest_difference:
         return NOTHING
     return points(found.smallest_difference, places_of(found))
 
 
-def headline(found: Comparison) -> str:
+def headline(found: ArmDifference) -> str:
     both = f"{found.other} and {found.base}"
     return {
         "helped": f"{found.other} helped on {found.task}.",
@@ -90,7 +90,7 @@ def headline(found: Comparison) -> str:
     }[found.verdict]
 
 
-def explanation(found: Comparison, results: Results, report: Report) -> str:
+def explanation(found: ArmDifference, results: Results, report: VerdictReport) -> str:
     """What stands below the headline."""
     if found.same_answers:
         return f"In every run, {found.other} gave the same answers as {found.base}."
@@ -108,7 +108,7 @@ def explanation(found: Comparison, results: Results, report: Report) -> str:
     return " ".join([start, *_reasons(found, report), *_failures(found, results, report)])
 
 
-def _failures(found: Comparison, results: Results, report: Report) -> list[str]:
+def _failures(found: ArmDifference, results: Results, report: VerdictReport) -> list[str]:
     arms = (found.base, found.other)
     count = sum(one.task == found.task and one.arm in arms for one in report.degenerate)
     if not count:
@@ -118,7 +118,7 @@ def _failures(found: Comparison, results: Results, report: Report) -> list[str]:
     return [f"{count} of the {runs} runs learned nothing or had a fault. {counts} like the others."]
 
 
-def _reasons(found: Comparison, report: Report) -> list[str]:
+def _reasons(found: ArmDifference, report: VerdictReport) -> list[str]:
     if found.verdict == "cannot conclude":
         unit = "pretraining runs of each arm" if report.question == "recipe" else "seeds"
         count = len(report.comparisons)
@@ -141,14 +141,14 @@ def _reasons(found: Comparison, report: Report) -> list[str]:
     return reasons
 
 
-def _units_given(found: Comparison, report: Report) -> str:
+def _units_given(found: ArmDifference, report: VerdictReport) -> str:
     if report.question == "checkpoints":
         return several(report.seeds[found.task], "seed")
     runs = {len(score.runs) for score in report.scores if score.arm in (found.base, found.other)}
     return f"{' and '.join(map(str, sorted(runs)))} pretraining runs"
 
 
-def question(report: Report) -> str:
+def question(report: VerdictReport) -> str:
     if report.question == "recipe":
         return (
             "This page is about the recipes: would pretraining again with each recipe, then fine-tuning with other "
@@ -182,7 +182,7 @@ def warnings(results: Results) -> list[str]:
     return found
 
 
-def degenerate_summary(results: Results, report: Report) -> str:
+def degenerate_summary(results: Results, report: VerdictReport) -> str:
     count = len(report.degenerate)
     total = several(len(results.runs), "run")
     if not count:
@@ -191,7 +191,7 @@ def degenerate_summary(results: Results, report: Report) -> str:
     return f"{which} in every number of this page like the others."
 
 
-def method(results: Results, report: Report) -> list[tuple[str, str, str]]:
+def method(results: Results, report: VerdictReport) -> list[tuple[str, str, str]]:
     """Footnotes: what was done, the source, and its address."""
     recipe = report.question == "recipe"
     resampled = "pretraining runs, seeds and test examples" if recipe else "seeds and test examples"

@@ -22,7 +22,7 @@ MAKING = {"CREATING", "CREATING_WITHOUT_RETRIES", "RECREATING", "RESTARTING", "R
 
 
 @dataclass(frozen=True)
-class Member:
+class ManagedInstance:
     """A host of the group."""
 
     name: str
@@ -45,22 +45,22 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Group:
+class InstanceGroup:
     """An instance group as it is now."""
 
     target: int
     """Number of hosts that it should have."""
     stable: bool
     """Whether it is about to change nothing. Its hosts may still be dead."""
-    members: tuple[Member, ...]
+    members: tuple[ManagedInstance, ...]
 
     @property
-    def dead(self) -> tuple[Member, ...]:
+    def dead(self) -> tuple[ManagedInstance, ...]:
         """Hosts that do not run, and that the group leaves so."""
         return tuple(one for one in self.members if one.action in WORKING and not one.running)
 
 
-def describe(google: Google, zone: str, name: str) -> Group | None:
+def describe(google: Google, zone: str, name: str) -> InstanceGroup | None:
     """None when there is none."""
     path = _path(google, zone, name)
     body = google.find("compute", path)
@@ -68,7 +68,7 @@ def describe(google: Google, zone: str, name: str) -> Group | None:
         return None
     found = google.pages("compute", f"{path}/listManagedInstances", "managedInstances", verb="POST")
     members = tuple(sorted((_member(one) for one in found), key=lambda member: member.name))
-    return Group(int(body.get("targetSize", 0)), bool((body.get("status") or {}).get("isStable")), members)
+    return InstanceGroup(int(body.get("targetSize", 0)), bool((body.get("status") or {}).get("isStable")), members)
 
 
 def recreate(google: Google, zone: str, name: str, hosts: Iterable[str], *, seconds: float) -> None:
@@ -85,11 +85,11 @@ def delete(google: Google, zone: str, name: str, *, seconds: float) -> bool:
     return google.delete("compute", _path(google, zone, name), seconds=seconds, requestId=new_request_id())
 
 
-def _member(body: dict[str, Any]) -> Member:
+def _member(body: dict[str, Any]) -> ManagedInstance:
     found = ((body.get("lastAttempt") or {}).get("errors") or {}).get("errors") or []
     name = str(body.get("name") or str(body.get("instance", "")).rsplit("/", 1)[-1])
     status, action = str(body.get("instanceStatus", "")), str(body.get("currentAction", "NONE"))
-    return Member(name, status, action, tuple(_refusal(one) for one in found))
+    return ManagedInstance(name, status, action, tuple(_refusal(one) for one in found))
 
 
 def _refusal(body: dict[str, Any]) -> Refusal:

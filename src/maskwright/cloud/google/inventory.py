@@ -44,7 +44,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Found:
+class CloudResource:
     """A resource of the environment."""
 
     kind: str
@@ -74,10 +74,10 @@ class Unseen:
 
 @dataclass(frozen=True)
 class Inventory:
-    found: list[Found]
+    found: list[CloudResource]
     unseen: list[Unseen]
 
-    def of(self, kind: str, part: Part | None = None) -> list[Found]:
+    def of(self, kind: str, part: Part | None = None) -> list[CloudResource]:
         return [one for one in self.found if one.kind == kind and part in (None, one.part)]
 
 
@@ -151,7 +151,7 @@ def take(google: Google, environment: Environment, regions: Collection[str] = ()
     """A kind that cannot be looked at raises nothing; it is in `unseen`. `regions` are looked at besides the
     environment's own. Raises `CloudError` for credentials that Google does not accept."""
     others, unseen = _others(environment)
-    found: list[Found] = []
+    found: list[CloudResource] = []
     unreached: dict[str, CloudError] = {}
     everywhere = list(dict.fromkeys([*environment.regions, *regions]))
     for kind in KINDS:
@@ -223,11 +223,11 @@ def _labels(kind: Kind, body: Body) -> Mapping[str, str]:
     return dict(found)
 
 
-def _found(environment: Environment, kind: Kind, body: Body) -> Found:
+def _found(environment: Environment, kind: Kind, body: Body) -> CloudResource:
     name, labelled = name_of(body), kind.labels is None or ENVIRONMENT_LABEL in _labels(kind, body)
     where, bills = _place(body), None if kind.free(body) else kind.bills
     price = priced(kind.name, body, where) if bills else None
-    return Found(kind.name, name, where, part_of(environment, kind.name, name), bills, price, body, labelled)
+    return CloudResource(kind.name, name, where, part_of(environment, kind.name, name), bills, price, body, labelled)
 
 
 def _place(body: Body) -> str:

@@ -70,7 +70,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Host:
+class TpuHost:
     """One machine of the slice."""
 
     number: int
@@ -80,19 +80,19 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Slice:
+class QueuedResource:
     """A queued resource as it is now."""
 
     state: str
     phase: Phase
     trouble: str
     """Why it is lost, in Google's words."""
-    hosts: tuple[Host, ...]
+    hosts: tuple[TpuHost, ...]
     body: dict[str, Any]
     """The whole answer of Google."""
 
 
-def describe(google: Google, zone: str, name: str) -> Slice | None:
+def describe(google: Google, zone: str, name: str) -> QueuedResource | None:
     """None when there is none."""
     place = _place(google, zone)
     body = google.find("tpu", f"{place}/queuedResources/{name}")
@@ -109,11 +109,11 @@ def describe(google: Google, zone: str, name: str) -> Slice | None:
         who = "by its user" if told.get("stateInitiator") == "USER" else "by Google, as Spot machines may be"
         trouble = f"its machines were taken {who}"
     of_all = str(node.get("state", "")), str(node.get("health", ""))
-    hosts = tuple(Host(number, *of_all) for number, _ in enumerate(node.get("networkEndpoints") or []))
-    return Slice(state, phase, trouble, hosts, body)
+    hosts = tuple(TpuHost(number, *of_all) for number, _ in enumerate(node.get("networkEndpoints") or []))
+    return QueuedResource(state, phase, trouble, hosts, body)
 
 
-def ensure(google: Google, wanted: Wanted) -> Slice:
+def ensure(google: Google, wanted: Wanted) -> QueuedResource:
     """Asks for it where it is not there yet, and again where it was lost. Does not wait for its machines. Raises
     `CloudError`; its reason is "exists" when one of that name is not as wanted, and its words say what differs."""
     found = describe(google, wanted.zone, wanted.name)
@@ -160,7 +160,7 @@ def differences(body: Mapping[str, Any], wanted: Wanted) -> list[str]:
     return [f"{what} is {_short(is_)}, wanted {_short(want)}" for what, is_, want in rows if is_ != want]
 
 
-def _create(google: Google, wanted: Wanted) -> Slice:
+def _create(google: Google, wanted: Wanted) -> QueuedResource:
     place = _place(google, wanted.zone)
     body: dict[str, Any] = {"tpu": {"nodeSpec": [{"parent": place, "nodeId": wanted.name, "node": wanted.node()}]}}
     if wanted.model == "SPOT":

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from maskwright.cloud.environment import Environment
-from maskwright.cloud.google.inventory import Found, Inventory, Unseen, priced, size_of_bucket, take
+from maskwright.cloud.google.inventory import CloudResource, Inventory, Unseen, priced, size_of_bucket, take
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.prices import HOURS_A_MONTH
 from maskwright.core.console import human_bytes
@@ -28,7 +28,7 @@ FindPrice = Callable[[str, str, str], tuple[Any, float] | None]
 class Item:
     """A resource, judged."""
 
-    found: Found
+    found: CloudResource
     why: str
     """Purpose that it is kept for, "" when it is left over."""
     usd_per_hour: float | None
@@ -45,7 +45,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Audit:
+class ResourceAudit:
     environment: str
     items: list[Item]
     unseen: list[Unseen]
@@ -121,7 +121,7 @@ def audit(
     wanted: Mapping[str, Any] | None,
     queued: bool = False,
     price: FindPrice | None = None,
-) -> Audit:
+) -> ResourceAudit:
     """`wanted` is what was asked for last, as Terraform's variables (`wanted.json`); None or {} is nothing. `queued`
     says that the slice's queued resource is wanted, which is not in them."""
     wanted = wanted or {}
@@ -131,14 +131,14 @@ def audit(
     state = google.find("storage", f"b/{environment.state}") if not _blind_to(found, "bucket") else None
     if state is not None:
         place = str(state.get("location", "")).lower()
-        bucket = Found("bucket", environment.state, place, "buckets", "what it holds", None, state)
+        bucket = CloudResource("bucket", environment.state, place, "buckets", "what it holds", None, state)
         why = {("bucket", environment.state): "Terraform's state, of all environments of the project"}
         items.append(_judged(google, bucket, why, price))
     order = sorted(items, key=lambda item: (not item.unwanted, not item.found.bills, item.found.kind, item.found.name))
-    return Audit(environment.name, order, found.unseen)
+    return ResourceAudit(environment.name, order, found.unseen)
 
 
-def _astray(one: Found, wanted: Mapping[str, Any], found: Inventory) -> bool:
+def _astray(one: CloudResource, wanted: Mapping[str, Any], found: Inventory) -> bool:
     """Whether it is named as hosts that are wanted, but lies in a zone where they were before, or is a boot disk
     without its host."""
     order = wanted.get(one.part) if one.part in ("slice", "group") else None
@@ -154,7 +154,9 @@ def _blind_to(found: Inventory, kind: str) -> bool:
     return any(one.kind == kind for one in found.unseen)
 
 
-def _judged(google: Google, one: Found, reasons: Mapping[tuple[str, str], str], price: FindPrice | None) -> Item:
+def _judged(
+    google: Google, one: CloudResource, reasons: Mapping[tuple[str, str], str], price: FindPrice | None
+) -> Item:
     if one.kind == "bucket":
         with suppress(CloudError):
             size, all_ = size_of_bucket(google, one.name)
@@ -164,7 +166,7 @@ def _judged(google: Google, one: Found, reasons: Mapping[tuple[str, str], str], 
     return Item(one, why, _usd_per_hour(one, price))
 
 
-def _usd_per_hour(one: Found, price: FindPrice | None) -> float | None:
+def _usd_per_hour(one: CloudResource, price: FindPrice | None) -> float | None:
     if price is None or one.priced is None:
         return None
     what, region, model, count = one.priced

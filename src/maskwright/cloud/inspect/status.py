@@ -11,19 +11,19 @@ from maskwright.cloud.environment import Environment, Slice, read_environment
 from maskwright.cloud.google.inventory import Inventory
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.inspect import host_health
-from maskwright.cloud.inspect.audit import Audit, FindPrice, audit
+from maskwright.cloud.inspect.audit import FindPrice, ResourceAudit, audit
 from maskwright.cloud.inspect.drift import differences
 from maskwright.cloud.inspect.host_health import HostHealth
-from maskwright.cloud.jobs.status import EnvironmentJobs, Report
+from maskwright.cloud.jobs.status import EnvironmentJobs, JobsReport
 from maskwright.cloud.prices import HOURS_A_MONTH
 from maskwright.cloud.provision import variables
-from maskwright.cloud.record import Record
+from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core.console import human_bytes, human_count, several
 from maskwright.core.errors import CloudError
 
 
 @dataclass(frozen=True)
-class Hosts:
+class _HostsStatus:
     """The hosts of the slice or the group."""
 
     kind: str
@@ -46,12 +46,12 @@ class Hosts:
 
 
 @dataclass(frozen=True)
-class Status:
+class EnvironmentStatus:
     environment: str
-    exists: Audit
-    hosts: list[Hosts]
+    exists: ResourceAudit
+    hosts: list[_HostsStatus]
     disk: str
-    jobs: Report
+    jobs: JobsReport
     drift: list[str]
 
     def report(self) -> str:
@@ -74,14 +74,14 @@ class Status:
         }
 
 
-def _count(exists: Audit) -> str:
+def _count(exists: ResourceAudit) -> str:
     bills = [item for item in exists.items if item.found.bills]
     usd = sum(item.usd_per_hour or 0.0 for item in bills)
     cost = f", {usd:,.2f} USD/hour and {usd * HOURS_A_MONTH:,.2f} USD/month as far as prices are known" if usd else ""
     return f"{len(exists.items)} things exist, {len(bills)} cost money{cost}"
 
 
-def read(location: str, price: FindPrice | None = None) -> Status:
+def read(location: str, price: FindPrice | None = None) -> EnvironmentStatus:
     """Status of the environment whose YAML is at `location`. It needs neither Terraform nor its lock."""
     environment = read_environment(location)
     google, wanted = Google(environment.project), record.wanted(environment)
@@ -93,12 +93,12 @@ def read(location: str, price: FindPrice | None = None) -> Status:
     seen = Inventory([item.found for item in exists.items], exists.unseen)
     drift = differences(environment, asked, wanted, seen, remembered.queued_zone)
     there = [one for one in hosts if one is not None]
-    return Status(environment.name, exists, there, _disk(environment, remembered), jobs, drift)
+    return EnvironmentStatus(environment.name, exists, there, _disk(environment, remembered), jobs, drift)
 
 
 def _hosts(
-    google: Google, environment: Environment, kind: str, wanted: Mapping[str, Any], remembered: Record
-) -> Hosts | None:
+    google: Google, environment: Environment, kind: str, wanted: Mapping[str, Any], remembered: EnvironmentRecord
+) -> _HostsStatus | None:
     """None where none were asked for."""
     hosts = environment.hosts[kind]
     zone = remembered.queued_zone if hosts.queued else (wanted.get(kind) or {}).get("zone")
@@ -108,12 +108,12 @@ def _hosts(
     topology = f" {hosts.topology}" if isinstance(hosts, Slice) else ""
     what = f"{hosts.machine()}{topology} {place.model} in {zone}"
     try:
-        return Hosts(kind, what, hosts.hosts, host_health.look(google, environment, kind, zone))
+        return _HostsStatus(kind, what, hosts.hosts, host_health.look(google, environment, kind, zone))
     except CloudError as error:
-        return Hosts(kind, what, hosts.hosts, [], str(error))
+        return _HostsStatus(kind, what, hosts.hosts, [], str(error))
 
 
-def _disk(environment: Environment, remembered: Record) -> str:
+def _disk(environment: Environment, remembered: EnvironmentRecord) -> str:
     if environment.disk is None:
         return ""
     name = environment.disk_name(remembered.generation)

@@ -9,16 +9,27 @@ from typing import Annotated, Literal
 
 from maskwright.cloud.environment import Slice
 from maskwright.cloud.jobs import spec as jobs
-from maskwright.cloud.jobs.hosts import EnvironmentGround
-from maskwright.cloud.jobs.policy import Action, Hear
-from maskwright.cloud.jobs.spec import Place, Prepared
-from maskwright.cloud.jobs.watcher import Ground, Limits, Watcher, read_limits
+from maskwright.cloud.jobs.hosts import GoogleHosts
+from maskwright.cloud.jobs.policy import Action, OnEvent
+from maskwright.cloud.jobs.spec import JobHosts, PreparedJob
+from maskwright.cloud.jobs.watcher import HostPool, JobLimits, Watcher, read_limits
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, JobError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.launch import target
 from maskwright.launch.bucket import queue
-from maskwright.launch.target import Env, JobSpec, Option, Restarts, Setup, Submitted, Tell, Training, commands_of, show
+from maskwright.launch.target import (
+    Env,
+    JobSpec,
+    OnSubmission,
+    Option,
+    Restarts,
+    Setup,
+    Submission,
+    Training,
+    commands_of,
+    show,
+)
 
 POLL_SECONDS = 10.0
 """Between two looks at the hosts; a budget can be exceeded by what they cost in so long."""
@@ -49,46 +60,46 @@ class OnEnvironment(target.Place):
     restarts: Restarts = 10
     """Some more than elsewhere: hosts may be preempted several times before a run has saved anything new."""
 
-    def submit(self, command: Training, *, dry_run: bool, tell: Tell = show) -> None:
+    def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """Follows the job to its end, unless it is detached."""
         place = jobs.find(self.location, self.target)
         prepared = jobs.prepare(place, command)
         spec = JobSpec(prepared.command, self.env, ".", self.setup, self.restarts, prepared.grace_seconds)
         if dry_run:
-            tell(Submitted(False, place.location, prepared.command.run, shown=spec.to_json()))
+            on_submission(Submission(False, place.location, prepared.command.run, shown=spec.to_json()))
             return
         limits = make_limits(self.max_cost, command.stop_after_hours, self.down_when_done)
-        ground = EnvironmentGround(place.location, place.kind, self.prices)
-        submit(place, prepared, spec, ground, limits, up=self.up, detach=self.detach, tell=tell)
+        pool = GoogleHosts(place.location, place.kind, self.prices)
+        submit(place, prepared, spec, pool, limits, up=self.up, detach=self.detach, on_submission=on_submission)
 
 
-def make_limits(max_cost: float | None, stop_after_hours: float | None, down_when_done: bool) -> Limits:
+def make_limits(max_cost: float | None, stop_after_hours: float | None, down_when_done: bool) -> JobLimits:
     for option, given in (("--max-cost", max_cost), ("--stop-after-hours", stop_after_hours)):
         if given is not None and not math.isfinite(given):
             raise InputError(f"{given} is not a limit", where=option, fix="a number, or leave it out")
-    return Limits(max_usd=max_cost, stop_after_hours=stop_after_hours, down_when_done=down_when_done)
+    return JobLimits(max_usd=max_cost, stop_after_hours=stop_after_hours, down_when_done=down_when_done)
 
 
 def submit(
-    place: Place,
-    prepared: Prepared,
+    place: JobHosts,
+    prepared: PreparedJob,
     spec: JobSpec,
-    ground: Ground,
-    limits: Limits,
+    pool: HostPool,
+    limits: JobLimits,
     *,
     up: bool = False,
     detach: bool = False,
-    tell: Tell = show,
+    on_submission: OnSubmission = show,
     poll_seconds: float | None = None,
 ) -> None:
     """Raises what gives the job's exit code. `up`: makes the hosts where there are none. `detach`: does not follow."""
-    limits = with_rates(ground, limits)
-    found = ground.look()
+    limits = with_rates(pool, limits)
+    found = pool.look()
     if not found.exists and not up:
         fix = f"maskwright env up {place.location} --only {place.kind}, or submit with --up"
         raise InputError(f"there is no {place.kind}", where=place.location, fix=fix)
-    if not found.exists and not ground.has_bucket():
-        ground.up(found.placement)
+    if not found.exists and not pool.has_bucket():
+        pool.up(found.placement)
     jobs.upload(place, prepared)
     folder = place.folder
 
@@ -100,8 +111,8 @@ def submit(
 
     submission = queue.put_spec(folder, spec, first)
     follow_it, end = commands_of(place.location)
-    tell(Submitted(True, place.jobs, prepared.command.run, place.location, follow_it, end))
-    watcher = Watcher(folder, ground, known=limits)
+    on_submission(Submission(True, place.jobs, prepared.command.run, place.location, follow_it, end))
+    watcher = Watcher(folder, pool, known=limits)
     if detach:
         watcher.turn()  # hosts that stopped themselves, or are not there yet, would never see the job
         watcher.leave()
@@ -114,14 +125,14 @@ def submit(
     follow(place, folder, submission, watcher, poll_seconds or POLL_SECONDS)
 
 
-def with_rates(ground: Ground, limits: Limits) -> Limits:
+def with_rates(pool: HostPool, limits: JobLimits) -> JobLimits:
     """A budget that nothing counts would be none. Raises `InputError` naming what has no price."""
     if limits.max_usd is None:
         return limits
-    return replace(limits, rates=tuple(ground.usd_per_hour(number) for number in range(ground.rules().placements)))
+    return replace(limits, rates=tuple(pool.usd_per_hour(number) for number in range(pool.rules().placements)))
 
 
-def follow(place: Place, folder: Folder, submission: int, watcher: Watcher, poll_seconds: float) -> None:
+def follow(place: JobHosts, folder: Folder, submission: int, watcher: Watcher, poll_seconds: float) -> None:
     due = 0.0
     ended: MaskwrightError | None = None
 
@@ -164,7 +175,7 @@ def until_end(watcher: Watcher, poll_seconds: float, *, stay: bool = False) -> A
     return action
 
 
-def raise_result(place: Place, end: Action, ended: MaskwrightError | None = None) -> None:
+def raise_result(place: JobHosts, end: Action, ended: MaskwrightError | None = None) -> None:
     if end.code == StoppedEarly.exit_code:
         more = "the same command continues the run from its last checkpoint"
         raise StoppedEarly(f"{end.why}; {more}" if end.why else more, where=place.location)
@@ -175,16 +186,16 @@ def raise_result(place: Place, end: Action, ended: MaskwrightError | None = None
 
 
 def watch(
-    place: Place,
-    ground: Ground,
-    limits: Limits,
+    place: JobHosts,
+    pool: HostPool,
+    limits: JobLimits,
     *,
     stay: bool = False,
     poll_seconds: float = POLL_SECONDS,
-    hear: Hear = lambda word: None,
+    on_event: OnEvent = lambda event: None,
 ) -> None:
     """`env watch`: until the job is over, with its exit code; `stay`: for the next ones too."""
-    watcher = Watcher(place.folder, ground, with_rates(ground, limits), hear=hear)
+    watcher = Watcher(place.folder, pool, with_rates(pool, limits), on_event=on_event)
     try:
         raise_result(place, until_end(watcher, poll_seconds, stay=stay))
     finally:

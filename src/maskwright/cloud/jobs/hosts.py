@@ -14,10 +14,10 @@ from maskwright.cloud.google.errors import Refusal
 from maskwright.cloud.google.host_states import STOPPED, life_of
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.jobs.policy import Rules
-from maskwright.cloud.jobs.watcher import Machines, Refused
+from maskwright.cloud.jobs.watcher import MachineState, PermanentRefusal
 from maskwright.cloud.prices import estimate, read_prices
 from maskwright.cloud.provision import commands
-from maskwright.cloud.record import Record
+from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core.console import warn
 from maskwright.core.errors import CloudError, InputError, MaskwrightError
 
@@ -33,7 +33,7 @@ RESTARTED = ("STANDARD", "RESERVATION_BOUND")
 """Models with automatic_restart in deploy/terraform/modules/hosts."""
 
 
-class EnvironmentGround:
+class GoogleHosts:
     """The slice or group of the environment whose YAML is at `location`; `prices` is a user's table of prices.
 
     Each look reads the YAML anew, as the user may edit it. While it cannot be read, or has the hosts no more, they are
@@ -85,7 +85,7 @@ class EnvironmentGround:
             raise InputError(costs.unpriced[self._kind], where="--max-cost", fix=fix)
         return sum(line.hourly for line in costs.lines if line.part == self._kind) / hosts.hosts
 
-    def _zone(self, environment: Environment, hosts: Slice | Group, known: Record) -> str:
+    def _zone(self, environment: Environment, hosts: Slice | Group, known: EnvironmentRecord) -> str:
         """Zone that was asked for last, whatever the YAML says since; else the record's."""
         wished = hosts.place(environment.zone, known.placement[self._kind]).zone
         if hosts.queued:
@@ -95,7 +95,7 @@ class EnvironmentGround:
 
     # ---- looking -------------------------------------------------------------------------------------------------
 
-    def look(self) -> Machines:
+    def look(self) -> MachineState:
         environment, hosts = self._read()
         known = record.read(environment)
         placement = known.placement[self._kind] % len(hosts.placements(environment.zone))
@@ -105,15 +105,15 @@ class EnvironmentGround:
         with _refusals():
             return look(hosts.hosts, placement, zone, name)
 
-    def _look_at_group(self, wanted: int, placement: int, zone: str, name: str) -> Machines:
+    def _look_at_group(self, wanted: int, placement: int, zone: str, name: str) -> MachineState:
         group = groups.describe(self._google, zone, name)
         if group is None:
-            return Machines(wanted, placement)
+            return MachineState(wanted, placement)
         there = {member.name: member.status for member in group.members if member.status}
         error = next((one.errors[0] for one in group.members if one.errors and not one.running), Refusal(0, ""))
         for_good = error.reason in ("permission", "missing", "disabled")
         coming = any(member.life == "coming" for member in group.members)
-        return Machines(
+        return MachineState(
             wanted=wanted,
             placement=placement,
             exists=True,
@@ -125,13 +125,13 @@ class EnvironmentGround:
             refused=error.message if for_good else "",
         )
 
-    def _look_at_queue(self, wanted: int, placement: int, zone: str, name: str) -> Machines:
+    def _look_at_queue(self, wanted: int, placement: int, zone: str, name: str) -> MachineState:
         """One node is all hosts of the slice; it bills as soon as it is there, whatever its state."""
         found = queued_resource.describe(self._google, zone, name)
         if found is None:
-            return Machines(wanted, placement)
+            return MachineState(wanted, placement)
         ready = found.phase == "ready" and all(life_of(host.state) == "runs" for host in found.hosts)
-        return Machines(
+        return MachineState(
             wanted=wanted,
             placement=placement,
             exists=True,
@@ -186,7 +186,7 @@ class EnvironmentGround:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Raises `Refused` for what trying again does not mend."""
+    """Raises `PermanentRefusal` for what trying again does not mend."""
     try:
         yield
     except MaskwrightError as error:
@@ -195,7 +195,7 @@ def _refusals() -> Iterator[None]:
         else:
             refused = not isinstance(error, InputError) and _denied(error.what)
         if refused:
-            raise Refused(error.what, where=error.where, fix=error.fix) from None
+            raise PermanentRefusal(error.what, where=error.where, fix=error.fix) from None
         raise
 
 

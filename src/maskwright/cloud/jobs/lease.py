@@ -28,7 +28,7 @@ SILENT_SECONDS = 90.0
 LEASE = re.compile(r"lease-(\d{6,})\.json")
 
 
-class Lease:
+class WatcherLease:
     """`held` after a `turn` that gave it; `holder` is whoever else has it."""
 
     def __init__(self, folder: Folder, *, clock: Callable[[], float] = time.monotonic) -> None:

@@ -141,7 +141,7 @@ class Action:
 
 
 @dataclass(frozen=True)
-class Word:
+class WatcherEvent:
     """What a watcher tells a program, each time that it has something new to say. Times are Unix seconds. What it has
     counted is None while it has not, as another one watches."""
 
@@ -166,7 +166,7 @@ class Word:
     """Cost of those hours."""
 
 
-Hear = Callable[[Word], object]
+OnEvent = Callable[[WatcherEvent], object]
 
 
 def read_history(value: dict[str, Any] | None, submission: int, placement: int) -> History:

@@ -24,7 +24,7 @@ from maskwright.launch.target import Training
 
 
 @dataclass(frozen=True)
-class Place:
+class JobHosts:
     """The slice or group that a job runs on."""
 
     location: str
@@ -46,7 +46,7 @@ class Place:
         return Folder(self.jobs)
 
 
-def find(location: str, target: str | None) -> Place:
+def find(location: str, target: str | None) -> JobHosts:
     """Raises `InputError` where there is neither, or where there are both and nobody says which."""
     environment = read_environment(location)
     there = [*environment.hosts]
@@ -56,11 +56,11 @@ def find(location: str, target: str | None) -> Place:
         raise InputError("has a slice and a group", where=location, fix="--target slice, or --target group")
     if target is not None and target not in there:
         raise InputError(f"has no {target}", where="--target", fix=f"--target {there[0]}, or write it in {location}")
-    return Place(location, environment, target or there[0])
+    return JobHosts(location, environment, target or there[0])
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedJob:
     """A command for the hosts, and the text of its configuration, which they fetch."""
 
     command: Training
@@ -68,7 +68,7 @@ class Prepared:
     grace_seconds: float
 
 
-def prepare(place: Place, command: Training) -> Prepared:
+def prepare(place: JobHosts, command: Training) -> PreparedJob:
     """Finds mistakes here, not on hosts that cost money. Raises `InputError` and its kinds."""
     config, text = cluster.read(command)
     if isinstance(hosts := place.hosts, Slice):
@@ -84,10 +84,10 @@ def prepare(place: Place, command: Training) -> Prepared:
     address = f"{place.jobs}/configs/{hashlib.sha256(text.encode()).hexdigest()}.yaml"
     # The watcher counts hours, over all attempts.
     command = replace(command, config=address, run=directory, stop_after_hours=None)
-    return Prepared(command, text, cluster.grace_seconds(config))
+    return PreparedJob(command, text, cluster.grace_seconds(config))
 
 
-def _directory(place: Place, run: str) -> tuple[str, str]:
+def _directory(place: JobHosts, run: str) -> tuple[str, str]:
     """The run directory on the hosts, and the run's name. A bare name lies on NFS where there is one, else on the
     host's own disk. That disk goes with its host, and only the copies in the bucket last."""
     name = run.rstrip("/").rpartition("/")[2]
@@ -100,5 +100,5 @@ def _directory(place: Place, run: str) -> tuple[str, str]:
     return (f"{place.environment.mount_point}/nfs_share/runs/{name}" if nfs else f"runs/{name}"), name
 
 
-def upload(place: Place, prepared: Prepared) -> None:
+def upload(place: JobHosts, prepared: PreparedJob) -> None:
     place.folder.put(prepared.command.config.removeprefix(f"{place.jobs}/"), prepared.text.encode())

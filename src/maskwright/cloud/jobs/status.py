@@ -7,16 +7,16 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from maskwright.cloud.environment import read_environment
-from maskwright.cloud.jobs.spec import Place
+from maskwright.cloud.jobs.spec import JobHosts
 from maskwright.cloud.jobs.watcher import HISTORY
 from maskwright.core.console import Show, human_seconds, say
 from maskwright.core.errors import InputError, StoppedEarly
-from maskwright.launch.bucket.place import Bucket, JobReport, look
+from maskwright.launch.bucket.place import BucketPlace, JobReport, look
 from maskwright.launch.bucket.queue import put_result, read_spec
 
 
 @dataclass(frozen=True)
-class Found:
+class WatchedJob:
     """The job of one slice or group, and what its watcher has counted."""
 
     environment: str
@@ -38,8 +38,8 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Report:
-    found: list[Found]
+class JobsReport:
+    found: list[WatchedJob]
 
     @property
     def over(self) -> bool:
@@ -61,8 +61,8 @@ class EnvironmentJobs:
 
     takes: ClassVar[frozenset[str]] = frozenset({"--lines"})
 
-    def status(self) -> Report:
-        return Report([_look(place) for place in places(self.location)])
+    def status(self) -> JobsReport:
+        return JobsReport([_look(place) for place in places(self.location)])
 
     def logs(self, *, follow: bool, lines: int | None, show: Show) -> int:
         """With `follow`, it raises the error that gives the job's exit code."""
@@ -71,7 +71,7 @@ class EnvironmentJobs:
     def stop(self, *, checkpoint: bool = False, wait_seconds: float = 0.0) -> str:
         return self._chosen().stop()
 
-    def _chosen(self) -> Bucket:
+    def _chosen(self) -> BucketPlace:
         """The slice or group with a job. Of two, the one whose job goes on."""
         found = [place for place in places(self.location) if read_spec(place.folder) is not None]
         if len(found) > 1:
@@ -82,21 +82,21 @@ class EnvironmentJobs:
         if not found:
             fix = f"maskwright submit env {self.location} CONFIG --run NAME"
             raise InputError("nothing was submitted yet", where=self.location, fix=fix)
-        return Bucket(f"{found[0].jobs}/job.json")
+        return BucketPlace(f"{found[0].jobs}/job.json")
 
 
-def places(location: str) -> list[Place]:
+def places(location: str) -> list[JobHosts]:
     environment = read_environment(location)
-    return [Place(location, environment, kind) for kind in environment.hosts]
+    return [JobHosts(location, environment, kind) for kind in environment.hosts]
 
 
-def _look(place: Place) -> Found:
+def _look(place: JobHosts) -> WatchedJob:
     job = look(place.folder, f"{place.environment.name} {place.kind}", place.hosts.hosts)
     history = place.folder.get_json(HISTORY) or {}
     if history.get("submission") != job.submission:
         history = {}
     phase, why = str(history.get("phase", "")), str(history.get("why", ""))
-    return Found(place.environment.name, place.kind, job, phase, why, history.get("hours"), history.get("usd"))
+    return WatchedJob(place.environment.name, place.kind, job, phase, why, history.get("hours"), history.get("usd"))
 
 
 def end_jobs(location: str, parts: Collection[str]) -> None:

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal, Protocol
 
 from maskwright.cloud.jobs import policy
-from maskwright.cloud.jobs.lease import Lease
-from maskwright.cloud.jobs.policy import Action, Hear, History, Kind, Rules, Seen, Word
+from maskwright.cloud.jobs.lease import WatcherLease
+from maskwright.cloud.jobs.policy import Action, History, Kind, OnEvent, Rules, Seen, WatcherEvent
 from maskwright.core import records
 from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, Locked, MaskwrightError, StoppedEarly
@@ -39,7 +39,7 @@ LIMITS, HISTORY = "watch/limits.json", "watch/history.json"
 
 
 @dataclass(frozen=True)
-class Machines:
+class MachineState:
     """The machines of a slice or group."""
 
     wanted: int
@@ -57,10 +57,10 @@ class Machines:
     """The same, where another try would end alike."""
 
 
-class Ground(Protocol):
+class HostPool(Protocol):
     """The hosts, as a watcher sees and changes them. Raises `Locked` while somebody else changes the environment."""
 
-    def look(self) -> Machines: ...
+    def look(self) -> MachineState: ...
 
     def has_bucket(self) -> bool: ...
 
@@ -81,12 +81,12 @@ class Ground(Protocol):
         ...
 
 
-class Refused(MaskwrightError):
+class PermanentRefusal(MaskwrightError):
     """A refusal that trying again does not mend."""
 
 
 @dataclass(frozen=True)
-class Limits:
+class JobLimits:
     """Limits after which the hosts of a job go."""
 
     submission: int = 0
@@ -100,23 +100,23 @@ class Limits:
     def store(self, folder: Folder) -> None:
         folder.put_json(LIMITS, asdict(self))
 
-    def over(self, other: Limits | None) -> Limits:
+    def over(self, other: JobLimits | None) -> JobLimits:
         """These limits, and `other`'s where these say nothing."""
         if other is None:
             return self
         usd = other.max_usd if self.max_usd is None else self.max_usd
         hours = other.stop_after_hours if self.stop_after_hours is None else self.stop_after_hours
         rates = self.rates or tuple(other.rates)
-        return Limits(other.submission, usd, hours, self.down_when_done or other.down_when_done, rates)
+        return JobLimits(other.submission, usd, hours, self.down_when_done or other.down_when_done, rates)
 
     def rate(self, placement: int) -> float:
         """The highest, where places have been added since."""
         return self.rates[placement] if placement < len(self.rates) else max(self.rates, default=0.0)
 
 
-def read_limits(folder: Folder, submission: int) -> Limits | None:
+def read_limits(folder: Folder, submission: int) -> JobLimits | None:
     """None where there are none of that submission, or none that can be read."""
-    found = records.read(Limits, folder.get(LIMITS))
+    found = records.read(JobLimits, folder.get(LIMITS))
     if found is None or found.submission != submission:
         return None
     amounts = [one for one in (found.max_usd, found.stop_after_hours, *found.rates) if one is not None]
@@ -134,19 +134,19 @@ class Watcher:
     def __init__(
         self,
         folder: Folder,
-        ground: Ground,
-        limits: Limits | None = None,
+        pool: HostPool,
+        limits: JobLimits | None = None,
         *,
-        known: Limits | None = None,
+        known: JobLimits | None = None,
         clock: Callable[[], float] = time.time,
-        hear: Hear = lambda word: None,
+        on_event: OnEvent = lambda event: None,
     ) -> None:
-        self._hear, self._looks = hear, 0
-        self._folder, self._ground, self._limits, self._clock = folder, ground, limits or Limits(), clock
-        self._known = known or Limits()
+        self._on_event, self._looks = on_event, 0
+        self._folder, self._pool, self._limits, self._clock = folder, pool, limits or JobLimits(), clock
+        self._known = known or JobLimits()
         self._last: tuple[Rules, History, float] | None = None
         """Those of the last look, and USD an hour for one machine. None while another one watches."""
-        self._lease = Lease(folder)
+        self._lease = WatcherLease(folder)
         self._pulse = Pulse()
         self._said, self._downs = "", 0
         self.left = False
@@ -155,7 +155,7 @@ class Watcher:
     def leave(self) -> None:
         with suppress(MaskwrightError):  # the next one then waits until this one is silent
             self._lease.leave()
-        self._hear(self._word("leave"))
+        self._on_event(self._event("leave"))
 
     def turn(self) -> Action:
         """Waits out trouble with Google or the bucket, and trouble that nobody has thought of: a watcher that dies
@@ -190,7 +190,7 @@ class Watcher:
         history = policy.read_history(self._folder.get_json(HISTORY), spec.submission, 0)
         limit = history.why if history.phase in ("stopping", "down") else ""
         going = limit or self._limits.over(self._stored(spec.submission)).down_when_done
-        self.left = self._ground.look().exists
+        self.left = self._pool.look().exists
         if going and self.left:
             return Action("nothing", f"{limit or 'the job is over'}: {self._lease.holder} takes the hosts away")
         return Action("end", limit or str(result["cause"]), code=int(result["code"]))
@@ -227,35 +227,35 @@ class Watcher:
         if text != self._said:
             over = action.kind in ("end", "conclude", "give up")
             until = action.until if action.kind == "wait" else None
-            self._hear(self._word(action.kind, action.why, until, action.code if over else None))
+            self._on_event(self._event(action.kind, action.why, until, action.code if over else None))
         self._said = text
         return action
 
-    def _word(
+    def _event(
         self,
         action: Kind | Literal["leave"],
         why: str = "",
         next_try: float | None = None,
         exit_code: int | None = None,
-    ) -> Word:
-        word = Word(self._clock(), action, redact(why), next_try, exit_code, self.left, self._looks)
+    ) -> WatcherEvent:
+        event = WatcherEvent(self._clock(), action, redact(why), next_try, exit_code, self.left, self._looks)
         if self._last is None:
-            return word
+            return event
         known = self._last[1]
         counts = {name: getattr(known, name) for name in ("submission", "placement", "machines", "hours", "usd")}
-        return replace(word, **counts)
+        return replace(event, **counts)
 
     # ---- looking -------------------------------------------------------------------------------------------------
 
     def _decide(self) -> tuple[Action, History]:
         now = self._clock()
         spec = read_spec(self._folder)
-        machines = self._ground.look()
+        machines = self._pool.look()
         self.left = machines.exists
         seen = self._seen(spec, machines)
         limits = self._limits.over(self._stored(seen.submission))
         rules = replace(
-            self._ground.rules(),
+            self._pool.rules(),
             save_seconds=(spec.grace_seconds if spec else 0.0) + MARGIN_SECONDS,
             max_usd=limits.max_usd,
             stop_after_hours=limits.stop_after_hours,
@@ -268,10 +268,10 @@ class Watcher:
         self._store(after)
         return action, after
 
-    def _stored(self, submission: int) -> Limits:
+    def _stored(self, submission: int) -> JobLimits:
         """Limits that came with the submission. Where they cannot be read, those that were known count."""
         if self._known.submission != submission:
-            self._known = Limits(submission)
+            self._known = JobLimits(submission)
         found = read_limits(self._folder, submission)
         self._known = self._known if found is None else found.over(self._known)
         return self._known
@@ -282,7 +282,7 @@ class Watcher:
             return self._last[1]
         return policy.read_history(self._folder.get_json(HISTORY), submission, placement)
 
-    def _seen(self, spec: JobSpec | None, machines: Machines) -> Seen:
+    def _seen(self, spec: JobSpec | None, machines: MachineState) -> Seen:
         result = read_result(self._folder, spec.submission) if spec else None
         notes = set(self._folder.names("idle")) if machines.stopped else set()
         return Seen(
@@ -313,7 +313,7 @@ class Watcher:
             for index, beat in enumerate(beats)
         )
 
-    def _refused(self, machines: Machines) -> str:
+    def _refused(self, machines: MachineState) -> str:
         """The words of a host that cannot be used: another one like it would say the same."""
         if machines.refused:
             return machines.refused
@@ -340,7 +340,7 @@ class Watcher:
 
     def _down(self) -> None:
         try:
-            self._ground.down()
+            self._pool.down()
             self._downs = 0
         except StoppedEarly:
             raise
@@ -349,25 +349,25 @@ class Watcher:
             if self._downs < DOWN_TRIES:
                 raise
             warn(f"{_words(error)}; the hosts are deleted without Terraform, whose next plan finds them gone")
-            self._ground.remove()
+            self._pool.remove()
 
     def _make(self, action: Action, history: History) -> None:
         """Hosts that exist go first: never two places at once, and a slice of several hosts is only made as a whole."""
         try:
-            found = self._ground.look()
+            found = self._pool.look()
             for name in (*found.names, *found.stopped):  # the next host of that name is another one
                 self._folder.remove(f"health/{name}.json")
                 self._folder.remove(f"idle/{name}.json")
-            if found.exists and found.placement == action.placement and not found.trouble and self._ground.repair():
+            if found.exists and found.placement == action.placement and not found.trouble and self._pool.repair():
                 return
             if found.exists:
-                self._ground.down()
-            self._ground.up(action.placement)
+                self._pool.down()
+            self._pool.up(action.placement)
         except Locked as error:
             until = self._clock() + LOCKED_SECONDS
             self._store(replace(history, phase="broken", wait_until=until, why=str(error)))
             raise
-        except (Refused, InputError) as error:
+        except (PermanentRefusal, InputError) as error:
             self._conclude(Action("give up", str(error), code=error.exit_code), history)
             raise
         except MaskwrightError as error:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from maskwright.core.child import Steps, require
+from maskwright.core.child import CommandSequence, require
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, MaskwrightError
 
@@ -21,7 +21,7 @@ DISK_HAS_NO_PART = "_DISK=true has no part in this row, as before; give it alone
 
 
 @dataclass(frozen=True)
-class Row:
+class _Row:
     """A row of the table. A flag that is None fits any value."""
 
     action: str
@@ -43,22 +43,22 @@ class Row:
 SEED, RESEED = "seed ENV --yes", "seed ENV --move-hosts --yes"
 """The second one also makes a disk of another size, and moves hosts to it."""
 ROWS = (
-    Row("initialize", False, False, False, ("init ENV",)),
-    Row("initialize", False, False, True, ("init ENV", SEED)),
-    Row("update", False, False, True, (RESEED,)),
-    Row("update", False, True, True, (RESEED, "up ENV --only group --yes")),
-    Row("destroy", False, False, True, ("down ENV --only disk --delete-data --yes",)),
-    Row(
+    _Row("initialize", False, False, False, ("init ENV",)),
+    _Row("initialize", False, False, True, ("init ENV", SEED)),
+    _Row("update", False, False, True, (RESEED,)),
+    _Row("update", False, True, True, (RESEED, "up ENV --only group --yes")),
+    _Row("destroy", False, False, True, ("down ENV --only disk --delete-data --yes",)),
+    _Row(
         *("create", False, False, False),
         ("image ENV --if-missing --yes", "up ENV --only nfs --only slice --only group --yes"),
     ),
-    Row("update", True, True, None, ("up ENV --only slice --only group --yes",)),
-    Row("update", True, False, None, ("up ENV --only slice --yes",)),
-    Row("update", False, True, False, ("up ENV --only group --yes",)),
-    Row("destroy", True, True, None, ("down ENV --only slice --only group --yes",)),
-    Row("destroy", True, False, None, ("down ENV --only slice --yes",)),
-    Row("destroy", False, True, None, ("down ENV --only group --yes",)),
-    Row("destroy", False, False, False, ("down ENV --only slice --only group --only nfs --delete-data --yes",)),
+    _Row("update", True, True, None, ("up ENV --only slice --only group --yes",)),
+    _Row("update", True, False, None, ("up ENV --only slice --yes",)),
+    _Row("update", False, True, False, ("up ENV --only group --yes",)),
+    _Row("destroy", True, True, None, ("down ENV --only slice --only group --yes",)),
+    _Row("destroy", True, False, None, ("down ENV --only slice --yes",)),
+    _Row("destroy", False, True, None, ("down ENV --only group --yes",)),
+    _Row("destroy", False, False, False, ("down ENV --only slice --only group --only nfs --delete-data --yes",)),
 )
 """`initialize` with _DISK=true is what its README promised and its build did not do."""
 
@@ -74,7 +74,7 @@ def flag(name: str, text: str) -> bool:
     return FLAGS[text]
 
 
-def row_of(action: str, tpu: str, mig: str, disk: str) -> Row:
+def row_of(action: str, tpu: str, mig: str, disk: str) -> _Row:
     """Raises `InputError` (exit 2), and shows the table, for what is in no row."""
     flags = [flag(name, text) for name, text in {"_TPU": tpu, "_MIG": mig, "_DISK": disk}.items()]
     for row in ROWS:
@@ -91,7 +91,7 @@ def row_of(action: str, tpu: str, mig: str, disk: str) -> Row:
 
 
 def commands(
-    row: Row,
+    row: _Row,
     environment: str,
     parts: Collection[str],
     service_account: str | None = None,
@@ -134,7 +134,7 @@ def _without_group(action: str, command: str, parts: Collection[str]) -> tuple[s
     return command, "there is no group: the slice's own hosts run the code, so _MIG=true is about them"
 
 
-def run(listed: Sequence[Sequence[str]], steps: Steps) -> None:
+def run(listed: Sequence[Sequence[str]], steps: CommandSequence) -> None:
     """Runs one `maskwright env` after another. At the first that fails, raises `StoppedEarly`, or `JobError` with its
     exit code."""
     for number, words in enumerate(listed):

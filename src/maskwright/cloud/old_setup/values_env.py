@@ -25,7 +25,7 @@ Fate = Literal["mapped", "defaulted", "refused", "unknown"]
 
 
 @dataclass(frozen=True)
-class Script:
+class _Script:
     """A variable that names a script."""
 
     key: str
@@ -43,7 +43,7 @@ class Script:
 
 
 SCRIPTS = {
-    "MIG_SETUP_SCRIPT": Script(
+    "MIG_SETUP_SCRIPT": _Script(
         "host.setup",
         ("env_setup/scripts/setup_mig.sh", "env_setup/scripts/setup_master.sh", "models/common/setup_master.sh"),
         "7472243045f2 0166580cc3a8 14885375d100 2bea5527e063 3b95598d6b9f 47edca34b329 80fc01c57c7e 8be8644de19b "
@@ -52,7 +52,7 @@ SCRIPTS = {
         "what it did (mounts, code, start) is done by every host, the image and `submit`",
         "a path beside the YAML; it runs as root on each host after mounting, and there is no /tmp/values.env",
     ),
-    "MIG_SEED_DATA_PREP_SCRIPT": Script(
+    "MIG_SEED_DATA_PREP_SCRIPT": _Script(
         "disk.prepare",
         tuple(f"roberta/env_setup/{name}_shared_disk_pd.sh" for name in ("data_prep_seed", "seed_data_prep")),
         "73dda83efa68 147abd0b1589",
@@ -102,7 +102,7 @@ NETWORK_PATH = re.compile(r"(?:https://[^/]+/compute/v1/)?projects/(?P<project>[
 
 
 @dataclass(frozen=True)
-class Row:
+class _Row:
     """The fate of a variable."""
 
     variable: str
@@ -117,7 +117,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Imported:
-    rows: list[Row]
+    rows: list[_Row]
     text: str
     environment: Environment
     offers: list[str] = field(default_factory=list)
@@ -140,7 +140,7 @@ class _Import:
     ) -> None:
         self.read = read
         self.given, self.accelerator, self.with_group, self.where = given, accelerator, with_group, where
-        self.rows: list[Row] = []
+        self.rows: list[_Row] = []
         self.values: dict[str, Any] = {}
         self.offers: list[str] = []
         self.group: str | None = None
@@ -160,15 +160,15 @@ class _Import:
 
     def mapped(self, name: str, key: str, value: Any, reason: str = "") -> None:
         self.values[key] = value
-        self.rows.append(Row(name, self.text(name), "mapped", key, value, reason))
+        self.rows.append(_Row(name, self.text(name), "mapped", key, value, reason))
 
     def defaulted(self, name: str, reason: str, key: str = "", value: Any = None) -> None:
         if key:
             self.values[key] = value
-        self.rows.append(Row(name, self.text(name), "defaulted", key, value, reason))
+        self.rows.append(_Row(name, self.text(name), "defaulted", key, value, reason))
 
     def refused(self, name: str, reason: str) -> None:
-        self.rows.append(Row(name, self.text(name), "refused", reason=reason))
+        self.rows.append(_Row(name, self.text(name), "refused", reason=reason))
 
     def number(self, name: str, default: int) -> int:
         text = self.text(name) or str(default)
@@ -332,10 +332,10 @@ class _Import:
             if name in REFUSED and name not in done:
                 self.refused(name, REFUSED[name])
             elif name not in done:
-                self.rows.append(Row(name, self.text(name), "unknown", reason="no variable of values.env; left out"))
+                self.rows.append(_Row(name, self.text(name), "unknown", reason="no variable of values.env; left out"))
 
 
-def _untouched(content: bytes, script: Script) -> bool:
+def _untouched(content: bytes, script: _Script) -> bool:
     """By git's object ID. The set-up's builds wrote two values into it, and line ends do not count."""
     for text in (content, re.sub(rb"(?m)^(PROJECT_ID|ENV_BUILD_NAME)=.*$", rb"\1=", content)):
         text = text.replace(b"\r\n", b"\n")
@@ -407,7 +407,7 @@ def _scalar(value: Any) -> str:
     return text.strip().removesuffix("...").strip()
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: list[_Row]) -> str:
     lines = []
     for row in rows:
         told = f"{row.key}: {_scalar(row.becomes)}" if row.key else ""

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from maskwright import __version__
 from maskwright.cloud.environment import Environment
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.provision.commands import Confirm, Desk, apply
+from maskwright.cloud.provision.commands import Confirm, EnvironmentSession, apply
 from maskwright.cloud.provision.variables import only
 from maskwright.core.console import say
 from maskwright.core.errors import CloudError, InputError
@@ -49,7 +49,7 @@ class Image:
 
 
 @dataclass(frozen=True)
-class Order:
+class ImageBuild:
     """An image to build in a repository of Artifact Registry."""
 
     image: str
@@ -66,11 +66,11 @@ class Order:
         return f"projects/{self.project}/locations/{self.region}/repositories/{self.repository}"
 
 
-def order_of(environment: Environment, source: str) -> Order:
+def order_of(environment: Environment, source: str) -> ImageBuild:
     """`source`: what the tag says of the source besides the version, unless the YAML gives the tag."""
     folder = f"gs://{environment.state}/{environment.prefix}/image"
     image = environment.host.container or f"{environment.built_image}:{__version__}-{source}"
-    return Order(image, environment.region, environment.project, environment.name, folder)
+    return ImageBuild(image, environment.region, environment.project, environment.name, folder)
 
 
 def name_of(content: bytes, arguments: Mapping[str, str]) -> str:
@@ -78,7 +78,7 @@ def name_of(content: bytes, arguments: Mapping[str, str]) -> str:
     return hashlib.sha256(content + json.dumps(arguments, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def order(image: str, folder: str) -> Order:
+def order(image: str, folder: str) -> ImageBuild:
     """Raises `InputError` where the image is for no repository of Artifact Registry."""
     name = re.fullmatch(r"([a-z0-9-]+)-docker\.pkg\.dev/([a-z0-9:.-]+)/([a-z0-9-]+)/[a-z0-9/._-]+:[\w.-]+", image)
     if name is None:
@@ -86,7 +86,7 @@ def order(image: str, folder: str) -> Order:
         raise InputError(f"{image[:120]!r} is no image of Artifact Registry with a tag", where="IMAGE", fix=fix)
     if not folder.startswith("gs://"):
         raise InputError(f"{folder[:80]!r} is not a bucket", where="--staging", fix="--staging gs://bucket/folder")
-    return Order(image, name[1], name[2], name[3], folder.rstrip("/"))
+    return ImageBuild(image, name[1], name[2], name[3], folder.rstrip("/"))
 
 
 def docker_words(image: str, folder: str, arguments: Mapping[str, str]) -> list[str]:
@@ -144,7 +144,7 @@ def _of_nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def build_request(
-    order: Order, source: str, arguments: Mapping[str, str], *, service_account: str | None
+    order: ImageBuild, source: str, arguments: Mapping[str, str], *, service_account: str | None
 ) -> dict[str, Any]:
     """The body of cloudbuild's builds.create. `source` is the name of the archive in the order's folder."""
     bucket, _, folder = order.folder.removeprefix("gs://").partition("/")
@@ -176,14 +176,14 @@ def build_for(
     """For the hosts of an environment, which get it with the next `env up`. Where there is no repository yet, it first
     makes what every environment has (network, buckets, the repository). With `if_missing` an image of this version is
     enough, whatever its source."""
-    desk = Desk(location)
-    environment, google = desk.environment, desk.google
+    session = EnvironmentSession(location)
+    environment, google = session.environment, session.google
     given = environment.host.container
     registry = f"{environment.region}-docker.pkg.dev/{environment.project}/{environment.name}/"
     if given is not None and (not given.startswith(registry) or "@" in given):
         say(f"{location}: host.container names an image of its own, so there is nothing to build")
         return Image(given, "", False)
-    if if_missing and (there := _there(desk)) is not None:
+    if if_missing and (there := _there(session)) is not None:
         say(f"{there.name} is there: {there.digest}")
         return there
     content = pack(folder)
@@ -191,27 +191,27 @@ def build_for(
     wanted = order_of(environment, name_of(content, arguments))
     if google.find("artifactregistry", wanted.path) is None:
         say("first the repository, with the network and the buckets")
-        with desk.terraform.ready():
-            apply(desk, only(desk.wanted, desk.asked_for(disk=False), ()), confirm, delete_data=False)
+        with session.terraform.ready():
+            apply(session, only(session.wanted, session.asked_for(disk=False), ()), confirm, delete_data=False)
     image = build(google, wanted, content, arguments, service_account=service_account, poll_seconds=poll_seconds)
-    desk.look()  # others may have changed the record while it was built
-    desk.remember(replace(desk.record, image=f"{image.name}@{image.digest}"))
+    session.look()  # others may have changed the record while it was built
+    session.remember(replace(session.record, image=f"{image.name}@{image.digest}"))
     return image
 
 
-def _there(desk: Desk) -> Image | None:
+def _there(session: EnvironmentSession) -> Image | None:
     """The image that was built last, if it is of this version and still in its repository."""
-    built, path = desk.record.built(desk.environment), order_of(desk.environment, "").path
-    if built is None or desk.google.find("artifactregistry", path) is None:
+    built, path = session.record.built(session.environment), order_of(session.environment, "").path
+    if built is None or session.google.find("artifactregistry", path) is None:
         return None
-    found = desk.google.pages("artifactregistry", f"{path}/dockerImages", "dockerImages")
-    name, _, digest = str(desk.record.image).partition("@")
+    found = session.google.pages("artifactregistry", f"{path}/dockerImages", "dockerImages")
+    name, _, digest = str(session.record.image).partition("@")
     return Image(name, digest, False) if any(one.get("uri") == built for one in found) else None
 
 
 def build(
     google: Google,
-    order: Order,
+    order: ImageBuild,
     content: bytes,
     arguments: Mapping[str, str],
     *,
@@ -250,7 +250,7 @@ def _wait(google: Google, path: str, poll_seconds: float) -> dict[str, Any]:
         time.sleep(poll_seconds)
 
 
-def _failed(order: Order, done: dict[str, Any]) -> CloudError:
+def _failed(order: ImageBuild, done: dict[str, Any]) -> CloudError:
     """Shows the end of the log first, which has the reason."""
     log = Folder(order.folder).get(f"log-{done['id']}.txt")
     for line in (log or b"").decode(errors="replace").splitlines()[-LOG_LINES:]:

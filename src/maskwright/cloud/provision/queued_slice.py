@@ -17,7 +17,7 @@ from maskwright.cloud.google import queued_resource
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.provision import variables
 from maskwright.cloud.provision.terraform_cli import CONFIGURATION, Change
-from maskwright.cloud.record import Record
+from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core.console import say
 
 
@@ -25,7 +25,7 @@ def name(environment: Environment) -> str:
     return f"{environment.name}-slice"
 
 
-def change(google: Google, environment: Environment, record: Record) -> Change | None:
+def change(google: Google, environment: Environment, record: EnvironmentRecord) -> Change | None:
     """The change that `ensure` would make, or `absent` where the YAML has no such slice. Terraform's plan lacks it."""
     if not environment.queued:
         return Change(name(environment), "queued_resource", "delete") if record.queued_zone else None
@@ -38,7 +38,7 @@ def change(google: Google, environment: Environment, record: Record) -> Change |
     return Change(name(environment), "queued_resource", "create" if found is None else "replace")
 
 
-def in_words(environment: Environment, record: Record, what: Change) -> str:
+def in_words(environment: Environment, record: EnvironmentRecord, what: Change) -> str:
     if what.kind == "delete" or environment.slice is None:
         return f"queued resource {what.address} in {record.queued_zone} will be taken away"
     place = _place(environment, record)
@@ -50,10 +50,10 @@ def in_words(environment: Environment, record: Record, what: Change) -> str:
 def ensure(
     google: Google,
     environment: Environment,
-    record: Record,
+    record: EnvironmentRecord,
     values: Mapping[str, Any],
     outputs: Mapping[str, Any],
-    remember: Callable[[Record], None],
+    remember: Callable[[EnvironmentRecord], None],
 ) -> None:
     """Asks for it; it may wait long in Google's queue. `values` and `outputs` are Terraform's variables and outputs.
     Its zone is remembered first: should this process die, `down` knows where to look."""
@@ -65,14 +65,14 @@ def ensure(
     say(f"{wanted.name}: {wanted.accelerator_type} in {wanted.zone} is {found.state}")
 
 
-def absent(google: Google, environment: Environment, record: Record) -> Record:
+def absent(google: Google, environment: Environment, record: EnvironmentRecord) -> EnvironmentRecord:
     if record.queued_zone is not None and queued_resource.absent(google, record.queued_zone, name(environment)):
         say(f"{name(environment)}: taken away")
     return replace(record, queued_zone=None)
 
 
 def describe(
-    environment: Environment, record: Record, values: Mapping[str, Any], outputs: Mapping[str, Any]
+    environment: Environment, record: EnvironmentRecord, values: Mapping[str, Any], outputs: Mapping[str, Any]
 ) -> queued_resource.Wanted:
     wished = environment.slice
     assert wished is not None and wished.queued
@@ -96,7 +96,7 @@ def describe(
     )
 
 
-def _place(environment: Environment, record: Record) -> Placement:
+def _place(environment: Environment, record: EnvironmentRecord) -> Placement:
     assert environment.slice is not None
     return environment.slice.place(environment.zone, record.placement["slice"])
 

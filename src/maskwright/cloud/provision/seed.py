@@ -13,7 +13,7 @@ from typing import Any
 from maskwright.cloud import source
 from maskwright.cloud.environment import Disk, beside
 from maskwright.cloud.provision import commands, their_network, variables
-from maskwright.cloud.provision.commands import Confirm, Desk, apply
+from maskwright.cloud.provision.commands import Confirm, EnvironmentSession, apply
 from maskwright.core.console import human_bytes, say, warn
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
@@ -34,69 +34,72 @@ def seed(
     confirm: Confirm,
     poll_seconds: float = POLL_SECONDS,
     lock_timeout_seconds: float = 60.0,
-) -> Desk:
+) -> EnvironmentSession:
     """`again` makes another disk in place of one that is seeded, `move_hosts` in place of one of another size or type.
     Raises `InputError` where no run could read what the bucket holds, unless it is `anyway` wanted. Raises
     `MaskwrightError` with what went wrong on the machine, after it was taken away. The disk stays writable, and the
     same command begins again on it."""
-    desk = Desk(location, lock_timeout_seconds=lock_timeout_seconds)
-    if desk.environment.disk is None:
+    session = EnvironmentSession(location, lock_timeout_seconds=lock_timeout_seconds)
+    if session.environment.disk is None:
         raise InputError("has no disk", where=location, fix="write a section `disk:` with size_gb and source")
-    desk.asked_for()  # a disk of another size is another disk
-    there, name = (desk.wanted or {}).get("disk"), desk.environment.disk_name(desk.record.generation)
-    if desk.record.seeded is not None and not again:
-        said = desk.record.seeded
+    session.asked_for()  # a disk of another size is another disk
+    there, name = (session.wanted or {}).get("disk"), session.environment.disk_name(session.record.generation)
+    if session.record.seeded is not None and not again:
+        said = session.record.seeded
         say(f"the disk was seeded {said['time']}: {said['files']:,} files. --again seeds a new one")
-        return desk
+        return session
     if there and there["name"] != name and not again and not move_hosts:
         what = f"is another disk than {there['name']}, which it would take the place of"
         raise InputError(what, where=name, fix="--again or --move-hosts, once nothing on the old one is needed")
-    before = desk.record
-    if desk.record.seeded is not None:
-        desk.record = replace(desk.record, generation=desk.record.generation + 1, seeded=None)
-        name = desk.environment.disk_name(desk.record.generation)
+    before = session.record
+    if session.record.seeded is not None:
+        session.record = replace(session.record, generation=session.record.generation + 1, seeded=None)
+        name = session.environment.disk_name(session.record.generation)
     replaces = bool(there and there["name"] != name)
-    if replaces and (hosts := _attached(desk)):
+    if replaces and (hosts := _attached(session)):
         fix = "--move-hosts makes them again with the new one; or `maskwright env down` first, which leaves the data"
         raise InputError(f"the {hosts[0]} has the disk attached", where=location, fix=fix)
-    their_network.refuse(desk.google, desk.environment)
-    _say_who_reads(desk)
-    _look_at_source(desk, anyway)
+    their_network.refuse(session.google, session.environment)
+    _say_who_reads(session)
+    _look_at_source(session, anyway)
     if there and replaces:
-        say(f"{there['name']} is deleted, with what is on it; {name} takes its place, filled from {_disk(desk).source}")
-    with desk.terraform.ready():
+        source = _disk(session).source
+        say(f"{there['name']} is deleted, with what is on it; {name} takes its place, filled from {source}")
+    with session.terraform.ready():
         try:
-            result = _with_machine(desk, confirm, again or replaces, poll_seconds)
+            result = _with_machine(session, confirm, again or replaces, poll_seconds)
         except BaseException:
-            if before.seeded and (desk.wanted or {}).get("disk") == there:  # no new disk was made, the old one is good
-                desk.remember(before)
+            if (
+                before.seeded and (session.wanted or {}).get("disk") == there
+            ):  # no new disk was made, the old one is good
+                session.remember(before)
             raise
-        _flip(desk, result)
-    return desk
+        _flip(session, result)
+    return session
 
 
 def to_move(location: str, again: bool) -> list[str]:
     """Hosts that have a disk in whose place seeding would put another one."""
-    desk = Desk(location)
-    before = desk.record.seeded
-    desk.asked_for()
-    there, name = (desk.wanted or {}).get("disk"), desk.environment.disk_name(desk.record.generation)
+    session = EnvironmentSession(location)
+    before = session.record.seeded
+    session.asked_for()
+    there, name = (session.wanted or {}).get("disk"), session.environment.disk_name(session.record.generation)
     other = there is not None and there["name"] != name
-    return _attached(desk) if desk.environment.disk and (other or (again and before)) else []
+    return _attached(session) if session.environment.disk and (other or (again and before)) else []
 
 
-def _attached(desk: Desk) -> list[str]:
-    before = desk.wanted or {}
+def _attached(session: EnvironmentSession) -> list[str]:
+    before = session.wanted or {}
     hosts = [kind for kind in ("slice", "group") if (before.get(kind) or {}).get("attach_disk")]
-    queued = desk.record.queued_zone is not None and (before.get("disk") or {}).get("seeded")
+    queued = session.record.queued_zone is not None and (before.get("disk") or {}).get("seeded")
     return [*hosts, *(["slice"] if queued else [])]
 
 
-def _look_at_source(desk: Desk, anyway: bool) -> None:
+def _look_at_source(session: EnvironmentSession, anyway: bool) -> None:
     """Before a machine copies what no run can read. A script that prepares the data may make of it what it likes."""
-    disk, folder = _disk(desk), f"{desk.environment.mount_point}/shared_pd"
+    disk, folder = _disk(session), f"{session.environment.mount_point}/shared_pd"
     try:
-        found = source.look(desk.google, disk)
+        found = source.look(session.google, disk)
     except StoppedEarly:
         raise
     except MaskwrightError as error:
@@ -109,9 +112,9 @@ def _look_at_source(desk: Desk, anyway: bool) -> None:
         source.require_readable(found)
 
 
-def _say_who_reads(desk: Desk) -> None:
+def _say_who_reads(session: EnvironmentSession) -> None:
     """The environment's account may read its own buckets. The owner of another bucket has to open it."""
-    env, bucket = desk.environment, _disk(desk).source.removeprefix("gs://").partition("/")[0]
+    env, bucket = session.environment, _disk(session).source.removeprefix("gs://").partition("/")[0]
     if bucket not in (env.dataset_bucket, env.runs_bucket):
         member = f"serviceAccount:{env.name}-train@{env.project}.iam.gserviceaccount.com"
         grant = f"gcloud storage buckets add-iam-policy-binding gs://{bucket} --member={member}"
@@ -119,57 +122,57 @@ def _say_who_reads(desk: Desk) -> None:
         say(f"gs://{bucket} is not this environment's; its owner lets it in once with `{grant}`")
 
 
-def _disk(desk: Desk) -> Disk:
-    assert desk.environment.disk is not None
-    return desk.environment.disk
+def _disk(session: EnvironmentSession) -> Disk:
+    assert session.environment.disk is not None
+    return session.environment.disk
 
 
-def _base(desk: Desk) -> dict[str, Any]:
-    return variables.only(desk.wanted, desk.asked_for(), {"disk", "seeder"})
+def _base(session: EnvironmentSession) -> dict[str, Any]:
+    return variables.only(session.wanted, session.asked_for(), {"disk", "seeder"})
 
 
-def _with_machine(desk: Desk, confirm: Confirm, again: bool, poll_seconds: float) -> dict[str, Any]:
-    prepare = beside(desk.location, _disk(desk).prepare)
-    place = Folder(variables.seed_result(desk.environment, desk.record).rpartition("/")[0])
+def _with_machine(session: EnvironmentSession, confirm: Confirm, again: bool, poll_seconds: float) -> dict[str, Any]:
+    prepare = beside(session.location, _disk(session).prepare)
+    place = Folder(variables.seed_result(session.environment, session.record).rpartition("/")[0])
     address = None
     if prepare is not None:
-        if not desk.has_runs_bucket():
-            apply(desk, _base(desk), confirm, delete_data=again)
+        if not session.has_runs_bucket():
+            apply(session, _base(session), confirm, delete_data=again)
         place.put(f"{prepare[0]}.sh", prepare[1])
         address = f"{place.location}/{prepare[0]}.sh"
-    machine = variables.seeder(desk.environment, desk.record, address)
-    left = (desk.wanted or {}).get("seeder")
+    machine = variables.seeder(session.environment, session.record, address)
+    left = (session.wanted or {}).get("seeder")
     if left and left != machine:
         say("the seeding machine that is there was told something else, and goes first")
-        mine = desk.record
-        _take_away(desk)
-        desk.record = mine
-    if left != machine and desk.has_runs_bucket():
+        mine = session.record
+        _take_away(session)
+        session.record = mine
+    if left != machine and session.has_runs_bucket():
         place.put_json("result.json", {})  # forgets that of an earlier try
     try:
-        apply(desk, {**_base(desk), "seeder": machine}, confirm, delete_data=again)
-        result = _wait(desk, place, poll_seconds)
+        apply(session, {**_base(session), "seeder": machine}, confirm, delete_data=again)
+        result = _wait(session, place, poll_seconds)
     except BaseException:
-        _take_away(desk)
+        _take_away(session)
         raise
     if result.get("ok") is not True:
-        _take_away(desk)
+        _take_away(session)
         what = f"seeding failed at {result.get('step', '?')}: {result.get('what', 'it says no more')}"
         fix = "correct what it names; the same command begins again on the disk"
-        raise MaskwrightError(what, where=desk.environment.name, fix=fix)
+        raise MaskwrightError(what, where=session.environment.name, fix=fix)
     return result
 
 
-def _wait(desk: Desk, place: Folder, poll_seconds: float) -> dict[str, Any]:
+def _wait(session: EnvironmentSession, place: Folder, poll_seconds: float) -> dict[str, Any]:
     """The machine's result. The machine works on without us, so an absent network is waited for."""
-    name, told, away, deaf = f"{desk.environment.name}-seeder", "", 0, 0.0
+    name, told, away, deaf = f"{session.environment.name}-seeder", "", 0, 0.0
     until = time.monotonic() + variables.SEEDER_HOURS * 3600
-    path = f"projects/{desk.environment.project}/zones/{desk.environment.zone}/instances/{name}"
-    say(f"{name} copies {_disk(desk).source}")
+    path = f"projects/{session.environment.project}/zones/{session.environment.zone}/instances/{name}"
+    say(f"{name} copies {_disk(session).source}")
     while time.monotonic() < until:
         try:
             result, step = place.get_json("result.json"), (place.get_json("progress.json") or {}).get("step", "")
-            instance = desk.google.find("compute", path) if not result else None
+            instance = session.google.find("compute", path) if not result else None
         except StoppedEarly:
             raise
         except MaskwrightError as error:
@@ -201,28 +204,28 @@ def _checked(result: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _take_away(desk: Desk) -> None:
+def _take_away(session: EnvironmentSession) -> None:
     """Asks nobody, since a machine that is left costs money. It changes nothing else, and makes nothing."""
     try:
-        desk.look()
-        if (desk.wanted or {}).get("seeder"):
-            target = {**(desk.wanted or {}), "seeder": None}
-            commands.take_away(desk, target, lambda plan: None, delete_data=False)
+        session.look()
+        if (session.wanted or {}).get("seeder"):
+            target = {**(session.wanted or {}), "seeder": None}
+            commands.take_away(session, target, lambda plan: None, delete_data=False)
     except MaskwrightError as error:
-        warn(f"{error}; {desk.environment.name}-seeder may be there still, and costs: `env down` takes it away")
+        warn(f"{error}; {session.environment.name}-seeder may be there still, and costs: `env down` takes it away")
 
 
-def _flip(desk: Desk, result: dict[str, Any]) -> None:
+def _flip(session: EnvironmentSession, result: dict[str, Any]) -> None:
     """Makes the disk read-only. The machine goes first: no host may read what another one can write."""
-    filled = desk.environment.disk_name(desk.record.generation)
-    _take_away(desk)
-    if ((desk.wanted or {}).get("disk") or {}).get("name") != filled:
+    filled = session.environment.disk_name(session.record.generation)
+    _take_away(session)
+    if ((session.wanted or {}).get("disk") or {}).get("name") != filled:
         fix = "`maskwright env seed` begins again"
         raise MaskwrightError("was replaced while it was seeded", where=filled, fix=fix)
     counts = {key: result[key] for key in ("files", "bytes", "manifest_sha256")}
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    desk.record = replace(desk.record, seeded={**counts, "time": now})
-    apply(desk, _base(desk), lambda plan: None, delete_data=False)
+    session.record = replace(session.record, seeded={**counts, "time": now})
+    apply(session, _base(session), lambda plan: None, delete_data=False)
     say(f"seeded: {result['files']:,} files, {human_bytes(result['bytes'])}; from now on the disk is read-only")
-    if (desk.wanted or {}).get("slice") or (desk.wanted or {}).get("group"):
+    if (session.wanted or {}).get("slice") or (session.wanted or {}).get("group"):
         say("hosts that are up get it with the next `env up`")

@@ -55,7 +55,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TerraformPlan:
     """The changes that a command would make."""
 
     changes: tuple[Change, ...]
@@ -95,16 +95,16 @@ class Terraform:
             finally:
                 self._remove(".tfplan")  # it holds what the state holds
 
-    def plan(self, variables: Mapping[str, Any], *, destroy: bool = False) -> Plan:
+    def plan(self, variables: Mapping[str, Any], *, destroy: bool = False) -> TerraformPlan:
         storage.write_json(os.path.join(self.folder, "terraform.tfvars.json"), variables)
         file = os.path.join(self.folder, "next.tfplan")
         words = ["-detailed-exitcode", f"-out={file}", self._lock, *(["-destroy"] if destroy else [])]
         code = self._run("plan", words, allowed=(0, 2), quiet=True)
         text = self._read("show", [file])
         shown = json.loads(self._read("show", ["-json", file]))
-        return Plan(tuple(_changes(shown)), text, file, code == 2)
+        return TerraformPlan(tuple(_changes(shown)), text, file, code == 2)
 
-    def apply(self, plan: Plan) -> None:
+    def apply(self, plan: TerraformPlan) -> None:
         self._run("apply", [self._lock, plan.file])
 
     def outputs(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from maskwright import __version__
 from maskwright.cloud import machines
 from maskwright.cloud.environment import Environment, Group, Slice, beside, region_of
-from maskwright.cloud.record import Record
+from maskwright.cloud.record import EnvironmentRecord
 
 PARTS = ("slice", "group", "disk", "nfs")
 RUNNING = ("slice", "group", "seeder")
@@ -25,7 +25,7 @@ SEEDER_HOURS = 12
 """Google ends the seeding machine after so long, if nobody else does."""
 
 
-def variables(environment: Environment, record: Record, setup: str | None) -> dict[str, Any]:
+def variables(environment: Environment, record: EnvironmentRecord, setup: str | None) -> dict[str, Any]:
     """Everything that the YAML asks for, without a seeding machine. `setup` is the gs:// of the set-up script."""
     disk, seeded = environment.disk, record.seeded is not None
     name = environment.disk_name(record.generation)
@@ -76,7 +76,7 @@ def setup_address(environment: Environment, location: str) -> str | None:
 
 
 def _hosts(
-    environment: Environment, hosts: Slice | Group | None, record: Record, attach_disk: bool
+    environment: Environment, hosts: Slice | Group | None, record: EnvironmentRecord, attach_disk: bool
 ) -> dict[str, Any] | None:
     """None for queued resources too: Terraform has nothing that could make them as they have to be."""
     if hosts is None or hosts.queued:
@@ -100,7 +100,7 @@ def _hosts(
     }
 
 
-def seeder(environment: Environment, record: Record, prepare: str | None) -> dict[str, Any]:
+def seeder(environment: Environment, record: EnvironmentRecord, prepare: str | None) -> dict[str, Any]:
     assert environment.disk is not None
     return {
         "machine_type": environment.disk.seeder_machine,
@@ -113,7 +113,7 @@ def seeder(environment: Environment, record: Record, prepare: str | None) -> dic
     }
 
 
-def seed_result(environment: Environment, record: Record) -> str:
+def seed_result(environment: Environment, record: EnvironmentRecord) -> str:
     return f"gs://{environment.runs_bucket}/seed/{environment.disk_name(record.generation)}/result.json"
 
 

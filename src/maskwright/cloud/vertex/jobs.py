@@ -77,7 +77,7 @@ def parse_target(target: str) -> tuple[str, str, str]:
     return found[1], found[2], found[3]
 
 
-class Jobs:
+class VertexJobs:
     """Of one project and region."""
 
     def __init__(self, project: str, region: str) -> None:
@@ -166,7 +166,7 @@ def exit_code(why: str) -> int | None:
 class Log:
     """What was shown of a job's log. `more` shows what came since; true when that was something."""
 
-    def __init__(self, jobs: Jobs, job: VertexJob, show: Show) -> None:
+    def __init__(self, jobs: VertexJobs, job: VertexJob, show: Show) -> None:
         self._jobs, self._job, self._show = jobs, job, show
         self._since, self._shown = job.created or "1970-01-01T00:00:00Z", set[str]()
 
@@ -208,7 +208,7 @@ def _earlier(timestamp: str) -> str:
 
 def follow_to_its_end(job: VertexJob, show: Show = show_line) -> None:
     """Shows state and log until the job is over; raises what gives its exit code. Ctrl-C ends only the following."""
-    jobs, state, where = Jobs(job.project, job.region), "", job.target
+    jobs, state, where = VertexJobs(job.project, job.region), "", job.target
     log = Log(jobs, job, show)
 
     def look() -> VertexJob | None:
@@ -251,7 +251,7 @@ def conclude(job: VertexJob) -> None:
 
 
 @dataclass(frozen=True)
-class Submitted:
+class VertexJobTarget:
     """A job by its name, as a target."""
 
     name: str
@@ -259,9 +259,9 @@ class Submitted:
 
     takes: ClassVar[frozenset[str]] = frozenset()
 
-    def _find(self) -> tuple[Jobs, VertexJob]:
+    def _find(self) -> tuple[VertexJobs, VertexJob]:
         project, region, ident = parse_target(self.name)
-        jobs = Jobs(project, region)
+        jobs = VertexJobs(project, region)
         return jobs, jobs.get(ident)
 
     def status(self) -> VertexJob:

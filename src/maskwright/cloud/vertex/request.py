@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from maskwright.cloud import machines
-from maskwright.cloud.vertex.jobs import SUBMISSION_LABEL, Jobs, follow_to_its_end
+from maskwright.cloud.vertex.jobs import SUBMISSION_LABEL, VertexJobs, follow_to_its_end
 from maskwright.core.config import RunConfig
 from maskwright.core.console import say
 from maskwright.core.errors import InputError
@@ -27,7 +27,17 @@ from maskwright.core.hub import is_hub
 from maskwright.core.secrets import SECRET_VARIABLE, redact
 from maskwright.core.storage import is_url
 from maskwright.launch import cluster
-from maskwright.launch.target import Env, Option, Place, Submitted, Tell, Training, commands_of, show, values_of
+from maskwright.launch.target import (
+    Env,
+    OnSubmission,
+    Option,
+    Place,
+    Submission,
+    Training,
+    commands_of,
+    show,
+    values_of,
+)
 
 BUCKETS, NFS, SCRATCH = "/gcs", "/mnt/nfs", "/tmp"
 """Folders in a container: all buckets that the job's account may read (Cloud Storage FUSE), NFS mounts, and its own
@@ -95,7 +105,7 @@ class Vertex(Place):
             fix = "--strategy FLEX_START --wait-hours 24, both or neither; 0 waits without a limit"
             raise InputError("goes with FLEX_START, and it with --wait-hours", where="--wait-hours", fix=fix)
 
-    def submit(self, command: Training, *, dry_run: bool, tell: Tell = show) -> None:
+    def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """Follows the job; its exit code is this command's."""
         project = self.project or next((os.environ[name] for name in PROJECTS if os.environ.get(name)), None)
         if project is None:
@@ -103,15 +113,15 @@ class Vertex(Place):
         request, where, text = body(self, command, uuid.uuid4().hex)
         if dry_run:
             text = json.dumps(request, indent=2, ensure_ascii=False)
-            tell(Submitted(False, f"{project}/{self.region}", command.run, shown=text))
+            on_submission(Submission(False, f"{project}/{self.region}", command.run, shown=text))
             return
         folder, _, name = where.rpartition("/")
         if self.staging is not None and folder == self.staging.rstrip("/"):
             Folder(folder).put(name, text.encode())
-        job = Jobs(project, self.region).create(request)
+        job = VertexJobs(project, self.region).create(request)
         follow, end = commands_of(job.target)
         say(f"{job.target}: submitted; `{end}` ends it")
-        tell(Submitted(True, f"{project}/{self.region}", command.run, job.target, follow, end))
+        on_submission(Submission(True, f"{project}/{self.region}", command.run, job.target, follow, end))
         follow_to_its_end(job)
 
     @property

@@ -18,8 +18,8 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from maskwright.core import config as run
 from maskwright.core import storage
+from maskwright.core.config import Optimizer
 from maskwright.core.errors import ConfigError
 from maskwright.model.config import ModelConfig
 
@@ -42,7 +42,7 @@ COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute
 
 
 @dataclass(frozen=True)
-class Request:
+class CompileRequest:
     slice: str
     """Kind and topology, such as `v6e:4x4`."""
     model: dict[str, Any]
@@ -61,7 +61,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Result:
+class CompileResult:
     """Bytes are those of one device, at the moment when most are in use."""
 
     device_kind: str
@@ -97,12 +97,12 @@ def topology(name: str) -> Any:
         raise ConfigError(what, where=name, fix=fix) from None
 
 
-def program_for(request: Request) -> tuple[Any, list[Any]]:
+def program_for(request: CompileRequest) -> tuple[Any, list[Any]]:
     """(`step.Program`, the devices of the slice). Raises `ConfigError` if the hosts do not divide `devices`, as the run
     would."""
     import jax.numpy as jnp
 
-    from maskwright.engines.jax.layout import Layout
+    from maskwright.engines.jax.layout import ShardingLayout
     from maskwright.engines.jax.processes import first_devices
     from maskwright.engines.jax.step import Program
     from maskwright.model.jax.networks import shapes
@@ -112,11 +112,11 @@ def program_for(request: Request) -> tuple[Any, list[Any]]:
         devices = first_devices(devices, request.devices)
     model = ModelConfig(**request.model)
     dtype = jnp.bfloat16 if request.dtype == "bf16" else jnp.float32
-    layout = Layout.of(devices, shapes(model), fsdp=request.sharding == "fsdp", dtype=dtype)
-    return Program(model, run.Optimizer(**request.optimizer), layout, "tpu", causal=request.causal), devices
+    layout = ShardingLayout.of(devices, shapes(model), fsdp=request.sharding == "fsdp", dtype=dtype)
+    return Program(model, Optimizer(**request.optimizer), layout, "tpu", causal=request.causal), devices
 
 
-def compile_ahead(request: Request) -> Result:
+def compile_ahead(request: CompileRequest) -> CompileResult:
     import jax
 
     program, devices = program_for(request)
@@ -150,7 +150,7 @@ def compile_ahead(request: Request) -> Result:
         found["needed_bytes"] = memory.peak_memory_in_bytes
         found["arguments_bytes"] = memory.argument_size_in_bytes
         found["temporaries_bytes"] = memory.peak_memory_in_bytes - memory.argument_size_in_bytes
-    return Result(compile_seconds=seconds, **found)
+    return CompileResult(compile_seconds=seconds, **found)
 
 
 def memory_limit(device: Any) -> int:
@@ -176,7 +176,7 @@ def main() -> None:
     os.environ.update(SETTINGS)
     wanted, into = sys.argv[1:]
     try:
-        answer = asdict(compile_ahead(Request(**storage.read_json(wanted))))
+        answer = asdict(compile_ahead(CompileRequest(**storage.read_json(wanted))))
     except ConfigError as error:
         answer = {"refused": {"what": error.what, "where": error.where, "fix": error.fix}}
     except (ValueError, RuntimeError) as error:

@@ -20,8 +20,7 @@ from jax import Array
 from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec
 
-from maskwright.core import config as run
-from maskwright.core.config import shared_out
+from maskwright.core.config import EngineSection, Optimizer, shared_out
 from maskwright.core.console import warn
 from maskwright.core.errors import MaskwrightError
 from maskwright.core.library_errors import is_out_of_memory
@@ -38,7 +37,7 @@ from maskwright.engines.base import (
 )
 from maskwright.engines.ceiling import Products, gemm_ceiling
 from maskwright.engines.jax import optimizers
-from maskwright.engines.jax.layout import AXIS, Layout
+from maskwright.engines.jax.layout import AXIS, ShardingLayout
 from maskwright.engines.jax.optimizers import Rates
 from maskwright.engines.jax.processes import connect
 from maskwright.engines.jax.step import BATCH_FIELDS, EVERYWHERE, NO_BAD_STEP, Program, arrange
@@ -74,8 +73,8 @@ class JaxEngine:
     def __init__(
         self,
         model: ModelConfig,
-        optimizer: run.Optimizer,
-        engine: run.Engine,
+        optimizer: Optimizer,
+        engine: EngineSection,
         seed: int,
         *,
         label_smoothing: float = 0.0,
@@ -87,7 +86,9 @@ class JaxEngine:
         dtype = choose_dtype(engine.dtype, platform)
         self.dtype_name = {"bf16": "bfloat16", "fp32": "float32"}[dtype]
         self.compiled = True
-        layout = Layout.of(devices, shapes(model), fsdp=engine.sharding == "fsdp", dtype=jnp.dtype(self.dtype_name))
+        layout = ShardingLayout.of(
+            devices, shapes(model), fsdp=engine.sharding == "fsdp", dtype=jnp.dtype(self.dtype_name)
+        )
         program = Program(model, optimizer, layout, platform, seed=seed, causal=causal)
         self.program = replace(program, label_smoothing=label_smoothing)
         self.dp_degree = layout.devices

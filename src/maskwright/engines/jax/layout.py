@@ -29,7 +29,7 @@ Platform = Literal["cpu", "cuda", "tpu"]
 
 
 @dataclass(frozen=True)
-class Layout:
+class ShardingLayout:
     mesh: Mesh
     shapes: dict[str, tuple[int, ...]]
     dims: dict[str, int | None]
@@ -38,7 +38,7 @@ class Layout:
     """Precision of the multiplications."""
 
     @classmethod
-    def of(cls, devices: list[Any], shapes: dict[str, tuple[int, ...]], *, fsdp: bool, dtype: Any) -> Layout:
+    def of(cls, devices: list[Any], shapes: dict[str, tuple[int, ...]], *, fsdp: bool, dtype: Any) -> ShardingLayout:
         count = len(devices)
         dims: dict[str, int | None] = dict.fromkeys(shapes)
         if fsdp and count > 1:

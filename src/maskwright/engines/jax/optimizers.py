@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from maskwright.core import config as run
+from maskwright.core.config import Optimizer
 from maskwright.engines.groups import is_decayed, rate_scale
-from maskwright.engines.jax.layout import AXIS, Layout
+from maskwright.engines.jax.layout import AXIS, ShardingLayout
 from maskwright.engines.muon import HIDDEN_ROLES, NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS, UPDATE_RMS
 from maskwright.model.jax.parts import LAYERS, Weights
 
@@ -54,13 +54,13 @@ class Rates:
     """AdamW's bias correction sqrt(1 - beta2^t)."""
 
     @staticmethod
-    def of(options: run.Optimizer, learning_rate: float, step: int) -> list[float]:
+    def of(options: Optimizer, learning_rate: float, step: int) -> list[float]:
         """`step` counts finished updates, this one included."""
         return [learning_rate, 1.0 - options.beta1**step, (1.0 - options.beta2**step) ** 0.5]
 
 
 def apply(
-    options: run.Optimizer, rates: Rates, weights: Weights, gradients: Weights, moments: Moments, layout: Layout
+    options: Optimizer, rates: Rates, weights: Weights, gradients: Weights, moments: Moments, layout: ShardingLayout
 ) -> tuple[Weights, Moments]:
     """New weights and moments."""
     after, new = {}, {kind: dict(named) for kind, named in moments.items()}
@@ -87,7 +87,7 @@ def apply(
     return {name: after[name] for name in weights}, new
 
 
-def _orthogonal(updates: Weights, layout: Layout) -> Weights:
+def _orthogonal(updates: Weights, layout: ShardingLayout) -> Weights:
     """Orthogonalizes each hidden matrix, from this device's shard to the same one. Query, key and value are apart, and
     so are both halves of a gated layer."""
     full = {name: layout.gathered(name, update, jnp.float32) for name, update in updates.items()}

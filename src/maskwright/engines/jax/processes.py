@@ -16,8 +16,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from maskwright.core import config as run
 from maskwright.core import hardware
+from maskwright.core.config import EngineSection
 from maskwright.core.console import warn
 from maskwright.core.errors import ConfigError, MaskwrightError
 from maskwright.core.extras import require
@@ -46,7 +46,7 @@ GOOGLE, TPU_DEVICES = "0x1ae0", {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063
 """PCI vendor, and its TPUs from v3 to 7x."""
 
 
-class Hosts:
+class _JaxProcesses:
     """More than one process."""
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ def _nvidia() -> bool:
     return bool(glob.glob("/dev/nvidia[0-9]*")) and os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1")
 
 
-def connect(engine: run.Engine) -> tuple[Platform, list[Any], Processes]:
+def connect(engine: EngineSection) -> tuple[Platform, list[Any], Processes]:
     """(device, the devices of all hosts in an order that all agree on, processes). It is the first use of JAX.
 
     Raises `ConfigError` if a device is absent, `StoppedEarly` if the other hosts cannot be found.
@@ -140,11 +140,11 @@ def connect(engine: run.Engine) -> tuple[Platform, list[Any], Processes]:
         ) from None
     if engine.devices is not None or device == "cpu":
         devices = first_devices(devices, engine.devices or jax.process_count())
-    processes: Processes = Hosts() if jax.process_count() > 1 else Alone()
+    processes: Processes = _JaxProcesses() if jax.process_count() > 1 else Alone()
     return device, devices, processes
 
 
-def _set_up_cpu(engine: run.Engine, hosts: int) -> None:
+def _set_up_cpu(engine: EngineSection, hosts: int) -> None:
     """On a CPU, `engine.devices` are virtual devices in one process: sharding over chips, without any chips."""
     threads = engine.threads or hardware.spread_over_cores()
     here = (engine.devices or 1) // hosts

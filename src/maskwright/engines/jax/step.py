@@ -18,12 +18,12 @@ import numpy as np
 from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
 
-from maskwright.core import config as run
+from maskwright.core.config import Optimizer
 from maskwright.data import bits
 from maskwright.data.batch import Batch
 from maskwright.engines.base import DROPOUT_PURPOSE
 from maskwright.engines.jax import optimizers
-from maskwright.engines.jax.layout import AXIS, Layout, Platform
+from maskwright.engines.jax.layout import AXIS, Platform, ShardingLayout
 from maskwright.engines.jax.optimizers import Rates
 from maskwright.model.config import ModelConfig
 from maskwright.model.jax.attention import choose_way
@@ -44,8 +44,8 @@ class Program:
     """What is compiled: a model, how it learns, on which devices, with how many rows at once."""
 
     model: ModelConfig
-    optimizer: run.Optimizer
-    layout: Layout
+    optimizer: Optimizer
+    layout: ShardingLayout
     platform: Platform
     """What it is compiled for; it decides how attention is computed."""
     parts: int = 1

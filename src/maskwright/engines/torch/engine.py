@@ -76,7 +76,7 @@ class TorchEngine:
         self,
         model: ModelConfig,
         optimizer: run.Optimizer,
-        engine: run.Engine,
+        engine: run.EngineSection,
         seed: int,
         *,
         run_flops: float = 0.0,
@@ -126,7 +126,7 @@ class TorchEngine:
         self.leaves_host_free = self.graphs is not None and self.processes.world_size == 1
         self.description = self._describe(engine)
 
-    def _describe(self, engine: run.Engine) -> str:
+    def _describe(self, engine: run.EngineSection) -> str:
         place = f"{self.device}, {several(self.threads, 'thread')}"
         name = torch.cuda.get_device_name() if self.device == "cuda" else place
         how = "fully sharded" if engine.sharding == "fsdp" else f"{engine.reproducibility} sums"

@@ -122,7 +122,7 @@ def choose_compile(wanted: str, device: str, run_flops: float) -> bool:
     return compiled
 
 
-def choose_layers(optimizer: run.Optimizer, engine: run.Engine, device: str, run_flops: float) -> bool:
+def choose_layers(optimizer: run.Optimizer, engine: run.EngineSection, device: str, run_flops: float) -> bool:
     """Whether layers are compiled. Raises `ConfigError` if that, the sharding and the optimizer do not go together."""
     compiled = choose_compile(engine.compile, device, run_flops)
     if engine.sharding == "fsdp":
@@ -130,7 +130,7 @@ def choose_layers(optimizer: run.Optimizer, engine: run.Engine, device: str, run
     return compiled
 
 
-def _require_shardable(optimizer: run.Optimizer, engine: run.Engine, compiled: bool) -> None:
+def _require_shardable(optimizer: run.Optimizer, engine: run.EngineSection, compiled: bool) -> None:
     where = "engine.sharding fsdp"
     if engine.reproducibility == "exact":
         raise ConfigError(
@@ -143,7 +143,7 @@ def _require_shardable(optimizer: run.Optimizer, engine: run.Engine, compiled: b
         raise ConfigError("is not compiled", where=where, fix="say engine.compile: off")
 
 
-def use_threads(engine: run.Engine, device: str) -> int:
+def use_threads(engine: run.EngineSection, device: str) -> int:
     """Sets how many threads this process computes with, and returns it. Ranks of one machine share out its cores."""
     launch = launch_variables()
     # Each rank takes its own share of the cores in any case; engine.threads holds what `exact_threads` decided.
@@ -217,7 +217,7 @@ def products(device: str, dtype: torch.dtype, m: int, k: int, n: int) -> Product
 def prepare(
     model: ModelConfig,
     optimizer: run.Optimizer,
-    engine: run.Engine,
+    engine: run.EngineSection,
     *,
     device: str,
     dtype: torch.dtype,

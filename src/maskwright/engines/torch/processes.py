@@ -108,7 +108,7 @@ class Exchange:
         return self._sums
 
 
-def connect(engine: run.Engine, device: str) -> Processes:
+def connect(engine: run.EngineSection, device: str) -> Processes:
     """Raises `ConfigError` if a device is absent, `StoppedEarly` if the other ranks cannot be found."""
     launch = launch_variables()
     if launch and engine.devices not in (None, launch.world_size):

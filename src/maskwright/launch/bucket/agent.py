@@ -37,7 +37,7 @@ from maskwright.launch.bucket.queue import (
 from maskwright.launch.bucket.slots import Slot, Slots
 from maskwright.launch.cluster import PORT
 from maskwright.launch.outcome import End, conclude
-from maskwright.launch.ssh.host import Attempt
+from maskwright.launch.ssh.host import ShellAttempt
 from maskwright.launch.target import JobSpec, node_words
 
 IMAGE = "MASKWRIGHT_IMAGE"
@@ -57,7 +57,7 @@ Event = Literal["waits", "begins", "ends", "displaced", "leaves"]
 
 
 @dataclass(frozen=True)
-class News:
+class AgentEvent:
     """What an agent tells a program, as it happens."""
 
     time: float
@@ -74,7 +74,7 @@ class News:
     why: str = ""
 
 
-Hear = Callable[[News], object]
+OnEvent = Callable[[AgentEvent], object]
 
 
 class Agent:
@@ -93,9 +93,9 @@ class Agent:
         slots: Slots | None = None,
         slot: Slot | None = None,
         idle_seconds: float | None = None,
-        hear: Hear = lambda news: None,
+        on_event: OnEvent = lambda event: None,
     ) -> None:
-        self._hear, self._submission, self._number = hear, 0, 0
+        self._on_event, self._submission, self._number = on_event, 0, 0
         self.folder, self.index, self.num_hosts = folder, index, num_hosts
         self.once, self.poll_seconds = once, poll_seconds
         self.over: dict[str, Any] | None = None
@@ -108,7 +108,7 @@ class Agent:
         self._waits: tuple[int, float] = (0, 0.0)
         """For the hosts of which submission it waits, and since when."""
         self._leader = Leader(folder, num_hosts, poll_seconds) if index == 0 else None
-        self._attempt: Attempt | None = None
+        self._attempt: ShellAttempt | None = None
         self._place = ""
         self._log: deque[bytes] = deque()
         self._log_bytes = 0
@@ -232,7 +232,7 @@ class Agent:
             return
         say(f"{place}: {spec.command}")
         home = shlex.quote(os.path.expanduser("~"))  # a start-up script may have no HOME
-        self._attempt = Attempt(
+        self._attempt = ShellAttempt(
             spec,
             [self.index],
             lambda _, command: ["sh", "-c", f"export HOME={home} && cd && {command}"],
@@ -283,7 +283,7 @@ class Agent:
 
     def _tell(self, event: Event, code: int | None = None, why: str = "") -> None:
         attempt = (self._submission, self._number)
-        self._hear(News(time.time(), event, self._instance, self.index, *attempt, code, redact(why)))
+        self._on_event(AgentEvent(time.time(), event, self._instance, self.index, *attempt, code, redact(why)))
 
 
 def run_agent(
@@ -295,7 +295,7 @@ def run_agent(
     poll_seconds: float,
     instance: str | None = None,
     idle_minutes: float | None = None,
-    hear: Hear = lambda news: None,
+    on_event: OnEvent = lambda event: None,
 ) -> None:
     """Returns when no job came for `idle_minutes`. Raises `StoppedEarly` when it was told to end; with `once`, what
     gives the process the job's exit code."""
@@ -310,7 +310,7 @@ def run_agent(
     idle_seconds = None if idle_minutes is None else 60.0 * idle_minutes
 
     def tell(event: Event, host: int | None, why: str = "", code: int | None = None) -> None:
-        hear(News(time.time(), event, name, host, exit_code=code, why=redact(why)))
+        on_event(AgentEvent(time.time(), event, name, host, exit_code=code, why=redact(why)))
 
     with Stop(patient=True).on_signals() as stop:
         while True:
@@ -333,7 +333,7 @@ def run_agent(
                 slots=slots,
                 slot=slot,
                 idle_seconds=idle_seconds,
-                hear=hear,
+                on_event=on_event,
             )
             _run(agent, stop)
             if agent.idle_for_good:

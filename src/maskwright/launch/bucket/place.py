@@ -25,12 +25,12 @@ from maskwright.launch.target import (
     Env,
     GraceSeconds,
     JobSpec,
+    OnSubmission,
     Option,
     Place,
     Restarts,
     Setup,
-    Submitted,
-    Tell,
+    Submission,
     Training,
     Workdir,
     commands_of,
@@ -42,7 +42,7 @@ BEAT = re.compile(r"host-(\d+)\.json")
 
 
 @dataclass(frozen=True)
-class Bucket(Place):
+class BucketPlace(Place):
     spec: Annotated[str, Option("Location of the job that the agents wait for: a job.json.", "URL", argument=True)]
     env: Env = ()
     workdir: Workdir = "maskwright"
@@ -52,15 +52,15 @@ class Bucket(Place):
 
     takes: ClassVar[frozenset[str]] = frozenset({"--lines"})
 
-    def submit(self, command: Training, *, dry_run: bool, tell: Tell = show) -> None:
+    def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """Follows the job to its end. The same job again, while it runs, is followed only."""
         folder = queue.spec_folder(self.spec)
         job = JobSpec(command, self.env, self.workdir, self.setup, self.restarts, self.grace_seconds)
         if dry_run:
-            tell(Submitted(False, self.spec, command.run, shown=job.to_json()))
+            on_submission(Submission(False, self.spec, command.run, shown=job.to_json()))
             return
         submission = queue.put_spec(folder, job)
-        tell(Submitted(True, self.spec, command.run, self.spec, *commands_of(self.spec)))
+        on_submission(Submission(True, self.spec, command.run, self.spec, *commands_of(self.spec)))
         queue.follow(folder, submission, POLL_SECONDS)
 
     def status(self) -> JobReport:

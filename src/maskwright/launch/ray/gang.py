@@ -131,7 +131,7 @@ def require_lasting(run: str, locations: Mapping[str, str | None], folder: str |
 
 
 @dataclass
-class Command:
+class _NodeCommand:
     """What each node runs. In the words of `pretrain`, `{files}` stands for a folder with `files`."""
 
     pretrain: Training
@@ -172,11 +172,11 @@ def train_as_a_job(
         files = {name: file.read()}
     there = replace(command, config=f"{{files}}/{name}")
     grace = cluster.grace_seconds(config)
-    gang_command = Command(there, files, grace, one_process=config.engine.kind == "jax")
+    gang_command = _NodeCommand(there, files, grace, one_process=config.engine.kind == "jax")
     train(gang_command, num_nodes, gpus, config.batch.virtual_workers)
 
 
-def train(command: Command, num_nodes: int | None, gpus: int | None, virtual_workers: int) -> None:
+def train(command: _NodeCommand, num_nodes: int | None, gpus: int | None, virtual_workers: int) -> None:
     """Runs the gang to its end. Raises `StoppedEarly` (75) when it can be continued, and `JobError` with the exit code
     of the node that failed first."""
     import ray
@@ -192,8 +192,8 @@ def train(command: Command, num_nodes: int | None, gpus: int | None, virtual_wor
             if not gang.gpus and any(machine.get("GPU") for machine in _machines()):
                 warn("the cluster has GPUs, and none is used: --gpus-per-node says how many")
 
-            def begin(number: int) -> Attempt:
-                attempt = Attempt(command, gang)
+            def begin(number: int) -> _RayAttempt:
+                attempt = _RayAttempt(command, gang)
                 attempt.begin(stop, patient=number > 1)
                 say(f"{name}: attempt {number} on {', '.join(attempt.hosts)}: {command}")
                 return attempt
@@ -210,10 +210,10 @@ def _machines() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-class Attempt:
+class _RayAttempt:
     """One attempt: `begin`, then `turn` until `over`; `ends` come in the order of time."""
 
-    def __init__(self, command: Command, gang: Gang) -> None:
+    def __init__(self, command: _NodeCommand, gang: Gang) -> None:
         self.command, self.gang = command, gang
         self.size, self.hosts = gang.num_nodes, list[str]()
         self.ends: list[End] = []

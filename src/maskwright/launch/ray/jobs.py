@@ -85,7 +85,7 @@ def find_address(address: str | None) -> str:
     return named.rstrip("/")
 
 
-class Cluster:
+class RayCluster:
     """Raises `InputError` when the package is missing or the token refused, `MaskwrightError` when nothing answers."""
 
     def __init__(self, address: str | None = None) -> None:
@@ -243,7 +243,7 @@ class Lines:
             self.take("\n")
 
 
-def follow_to_its_end(cluster: Cluster, name: str, show: Show = show_line) -> None:
+def follow_to_its_end(cluster: RayCluster, name: str, show: Show = show_line) -> None:
     """Shows the log until the job is over, then `conclude`. Ctrl-C ends the following; the job goes on."""
     where, lines = f"ray:{name}", Lines(show)
     try:
@@ -282,7 +282,7 @@ def conclude(job: RayJob) -> None:
 
 
 @dataclass(frozen=True)
-class Submitted:
+class RayJobTarget:
     """A job by its ID, as a target."""
 
     job: str
@@ -291,10 +291,10 @@ class Submitted:
     takes: ClassVar[frozenset[str]] = frozenset({"--address"})
 
     def status(self) -> RayJob:
-        return Cluster(self.address).job(self.job)
+        return RayCluster(self.address).job(self.job)
 
     def logs(self, *, follow: bool, lines: int | None, show: Show) -> int:
-        cluster = Cluster(self.address)
+        cluster = RayCluster(self.address)
         cluster.job(self.job)
         if follow:
             follow_to_its_end(cluster, self.job, show)
@@ -306,7 +306,7 @@ class Submitted:
 
     def stop(self, *, checkpoint: bool = False, wait_seconds: float = 120.0) -> str:
         """Asks it to save and end. Raises `MaskwrightError` when it is not over by then."""
-        cluster = Cluster(self.address)
+        cluster = RayCluster(self.address)
         if not cluster.job(self.job).over:
             cluster.stop(self.job)
         where = f"ray:{self.job}"
@@ -315,7 +315,7 @@ class Submitted:
 
 
 @dataclass(frozen=True)
-class Jobs:
+class RayJobs:
     """All that were submitted to a cluster."""
 
     jobs: list[RayJob]
@@ -331,8 +331,8 @@ class Jobs:
         return {"jobs": [asdict(job) for job in self.jobs]}
 
 
-def list_jobs(address: str | None = None) -> Jobs:
-    return Jobs(Cluster(address).jobs())
+def list_jobs(address: str | None = None) -> RayJobs:
+    return RayJobs(RayCluster(address).jobs())
 
 
 def describe_jobs(jobs: Sequence[RayJob]) -> str:

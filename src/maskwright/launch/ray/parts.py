@@ -29,7 +29,7 @@ from maskwright.core.console import human_bytes, only_warnings, progress, say, s
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.extras import explain_import, missing
 from maskwright.core.hardware import usable_cores
-from maskwright.launch.ray.watch import Answer, Watch
+from maskwright.launch.ray.watch import TaskResult, Watch
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
@@ -104,7 +104,7 @@ def _running_here() -> str | None:
     return None
 
 
-def _compute(work: Callable[[Any], Any], part: Any, number: int, cwd: str, board: str | None) -> Answer:
+def _compute(work: Callable[[Any], Any], part: Any, number: int, cwd: str, board: str | None) -> TaskResult:
     """A part, by a worker of Ray. On `board` lies a file for each part that is being computed."""
     began, node = time.monotonic(), platform.node()
     only_warnings()
@@ -133,7 +133,7 @@ def _compute(work: Callable[[Any], Any], part: Any, number: int, cwd: str, board
             with suppress(OSError):
                 os.unlink(sign)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return Answer(node, time.monotonic() - began, peak, result, failure)
+    return TaskResult(node, time.monotonic() - began, peak, result, failure)
 
 
 def _unseen(node: str, path: str) -> MaskwrightError:
@@ -272,7 +272,7 @@ class Tasks:
             watch = Watch(title, len(parts), self._board, bar)
             try:
                 while waiting or running:
-                    ended: list[tuple[int, Answer]] = []
+                    ended: list[tuple[int, TaskResult]] = []
                     with signals_wait():  # an exception inside Ray's own code would be a SystemError
                         while waiting and len(running) < max(FLIGHT * watch.slots(self._slots), 1):
                             number = waiting.popleft()
@@ -297,13 +297,13 @@ class Tasks:
                         ray.wait(list(running), num_returns=len(running), timeout=CANCEL_SECONDS)
 
 
-def _answer(reference: Any, number: int, watch: Watch) -> Answer | None:
+def _answer(reference: Any, number: int, watch: Watch) -> TaskResult | None:
     """None for a part that is to be computed again."""
     import ray
     from ray import exceptions
 
     try:
-        answer: Answer = ray.get(reference)
+        answer: TaskResult = ray.get(reference)
     except exceptions.OutOfMemoryError:
         if watch.lost(number, "was stopped: its machine ran out of memory") <= MEMORY_REPETITIONS:
             return None

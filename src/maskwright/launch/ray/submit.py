@@ -22,15 +22,15 @@ from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.secrets import SECRET_VARIABLE, redact
 from maskwright.launch import cluster
 from maskwright.launch.ray.gang import RESTARTS_KEY, STOP_WAIT, require_lasting
-from maskwright.launch.ray.jobs import ID, Address, Cluster, conclude, find_address, follow_to_its_end
+from maskwright.launch.ray.jobs import ID, Address, RayCluster, conclude, find_address, follow_to_its_end
 from maskwright.launch.side_by_side import GONE
 from maskwright.launch.target import (
     Env,
+    OnSubmission,
     Option,
     Place,
     Restarts,
-    Submitted,
-    Tell,
+    Submission,
     Training,
     commands_of,
     show,
@@ -67,7 +67,7 @@ class Ray(Place):
             fix = "letters, digits, '.', '_' and '-', at most 100"
             raise InputError(f"{self.job_id[:120]!r} is no ID", where="--job-id", fix=fix)
 
-    def submit(self, command: Training, *, dry_run: bool, tell: Tell = show) -> None:
+    def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """The job's ID is shown, unless it is followed."""
         if dry_run:
             entrypoint, variables, _ = self._request(command)
@@ -76,7 +76,7 @@ class Ray(Place):
             lines.append(f"uploaded     {folder}{os.path.basename(command.config)}")
             given = variables | dict.fromkeys(self.env, "***")
             lines += [f"environment  {name}={value}" for name, value in given.items()]
-            tell(Submitted(False, address, command.run, shown="\n".join(lines)))
+            on_submission(Submission(False, address, command.run, shown="\n".join(lines)))
             return
         name = self._send(command)
         job, shown = f"ray:{name}", "" if self.follow else name
@@ -84,13 +84,13 @@ class Ray(Place):
         say(f"{job}: submitted to {self._head.address}")
         if not self.follow:
             say(f"follow it with `{follow}`, end it with `{end}`")
-        tell(Submitted(True, self._head.address, command.run, job, follow, end, shown))
+        on_submission(Submission(True, self._head.address, command.run, job, follow, end, shown))
         if self.follow:
             follow_to_its_end(self._head, name)
 
     @cached_property
-    def _head(self) -> Cluster:
-        return Cluster(self.address)
+    def _head(self) -> RayCluster:
+        return RayCluster(self.address)
 
     def _request(self, command: Training) -> tuple[str, dict[str, str], str]:
         """(entrypoint, environment, the configuration's text)."""
@@ -162,7 +162,7 @@ class Ray(Place):
         return values
 
 
-def _refuse_doubles(head: Cluster, name: str, run: str) -> None:
+def _refuse_doubles(head: RayCluster, name: str, run: str) -> None:
     for job in head.jobs():
         if job.id == name:
             fix = f"`maskwright logs ray:{name} --follow` follows it; for a new one give another --job-id, or none"

@@ -20,7 +20,7 @@ SLOW, SLOW_SECONDS = 3.0, 10.0
 
 
 @dataclass(frozen=True)
-class Answer:
+class TaskResult:
     """What a task sends back: a result, or an error that the user has to know."""
 
     node: str
@@ -62,7 +62,7 @@ class Watch:
         say(f"{self.title}: part {number} {what}{where and f', on {where}'}")
         return self.losses[number]
 
-    def ended(self, number: int, answer: Answer, size: int) -> None:
+    def ended(self, number: int, answer: TaskResult, size: int) -> None:
         self._seconds.append(answer.seconds)
         self._nodes[answer.node] += 1
         self._begun.pop(number, None)

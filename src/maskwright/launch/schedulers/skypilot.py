@@ -11,7 +11,18 @@ import yaml
 from maskwright.core.errors import InputError
 from maskwright.core.recipes import find_config
 from maskwright.launch import cluster
-from maskwright.launch.target import Env, JobName, Option, Place, Restarts, Setup, Submitted, Tell, Training, show
+from maskwright.launch.target import (
+    Env,
+    JobName,
+    OnSubmission,
+    Option,
+    Place,
+    Restarts,
+    Setup,
+    Submission,
+    Training,
+    show,
+)
 
 CONFIG = "~/maskwright-run.yaml"
 
@@ -33,10 +44,10 @@ class SkyPilot(Place):
     # SkyPilot begins a job again after each 75, so that a run that was to stop would go on.
     leaves_out = frozenset({"stop_after_hours", "stop_after_steps", "dry_run"})
 
-    def submit(self, command: Training, *, dry_run: bool = True, tell: Tell = show) -> None:
+    def submit(self, command: Training, *, dry_run: bool = True, on_submission: OnSubmission = show) -> None:
         """Shows the task, and submits nothing."""
         task = yaml.safe_dump(self.task(command), sort_keys=False, allow_unicode=True, width=1000)
-        tell(Submitted(False, "sky jobs launch", command.run, shown=task))
+        on_submission(Submission(False, "sky jobs launch", command.run, shown=task))
 
     def task(self, command: Training) -> dict[str, Any]:
         """Raises `InputError` where the run would be lost with its machines."""

@@ -24,7 +24,7 @@ from maskwright.core.parent import REASON_FILE, WISHES
 from maskwright.core.secrets import redact
 from maskwright.launch import cluster
 from maskwright.launch.side_by_side import GONE
-from maskwright.launch.target import JobName, Option, Place, Restarts, Submitted, Tell, Training, show
+from maskwright.launch.target import JobName, OnSubmission, Option, Place, Restarts, Submission, Training, show
 
 BEFORE_SECONDS = 30
 """Between the end of the grace period and the time limit."""
@@ -128,18 +128,18 @@ class Slurm(Place):
                 fix = "--num-nodes and --gpus-per-node say how many"
                 raise InputError(f"{option} is not yours to say", where="--sbatch", fix=fix)
 
-    def submit(self, command: Training, *, dry_run: bool, tell: Tell = show) -> None:
+    def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """The number of the job is shown, or with `dry_run` the script."""
         name = cluster.name_for(command.run, self.name)
         text = script(self, name, command, f"{name}-%j.log")
         if dry_run:
-            tell(Submitted(False, "sbatch", command.run, shown=text))
+            on_submission(Submission(False, "sbatch", command.run, shown=text))
             return
         if self.workdir == ".":
             cluster.require_parent(command)
         job = _sbatch(text)
         log = f"{name}-{job}.log"
-        tell(Submitted(True, "sbatch", command.run, job, f"tail -F {log}", f"scancel {job}", shown=job))
+        on_submission(Submission(True, "sbatch", command.run, job, f"tail -F {log}", f"scancel {job}", shown=job))
         say(f"job {job}: its log is {log}; scancel {job} saves and ends it, to be continued")
 
     # ---- many jobs: `launch.side_by_side` ------------------------------------------------------------------------

@@ -39,7 +39,7 @@ after 5 seconds, 10 times in all. Good before the host has greeted; afterwards i
 
 
 @dataclass
-class Host:
+class _HostProcess:
     """`process` leads a process group of its own: a Ctrl-C in the terminal must not reach ssh before the job has had
     its grace period."""
 
@@ -85,7 +85,7 @@ class Host:
             os.killpg(self.process.pid, signal.SIGKILL)
 
 
-class Attempt:
+class ShellAttempt:
     """Starts `spec` on all hosts: `argv(index, command)` are the words that run the shell line `command` there. It
     begins nowhere before each host is ready. Call `turn` until `over`; `ends` come in the order of time."""
 
@@ -107,10 +107,10 @@ class Attempt:
         self.ends: list[End] = []
         self._mark = f"maskwright-{secrets.token_hex(8)}"  # so that no line of a job is taken for one of ours
         self._script = script_for(spec, values, mark=self._mark, job=job, setup=setup, replace=replace, more=more)
-        self._events: queue.Queue[tuple[Host, str, str]] = queue.Queue(10_000)
+        self._events: queue.Queue[tuple[_HostProcess, str, str]] = queue.Queue(10_000)
         self._connect_seconds, self._connect_by, self._going, self._failed_at = connect_seconds, 0.0, False, 0.0
         self._waiting, self.size = list(indices), len(indices)
-        self.hosts: list[Host] = []
+        self.hosts: list[_HostProcess] = []
         # One alone at first: gcloud makes the user's ssh key when there is none, and two at once would make two.
         self._start(1)
 
@@ -130,7 +130,7 @@ class Attempt:
                     host.drop()
                 fix = "check that it is installed and on the path"
                 raise InputError(f"cannot be started: {error.strerror}", where=words[0], fix=fix) from None
-            host = Host(index, process)
+            host = _HostProcess(index, process)
             self.hosts.append(host)
             assert process.stdout and process.stderr
             for stream, name in ((process.stdout, "out"), (process.stderr, "err")):
@@ -138,7 +138,7 @@ class Attempt:
                 host.readers.append(thread)
                 thread.start()
 
-    def _read(self, host: Host, stream: IO[bytes], name: str) -> None:
+    def _read(self, host: _HostProcess, stream: IO[bytes], name: str) -> None:
         with stream:
             for raw in iter(lambda: stream.readline(LONGEST_LINE), b""):
                 self._events.put((host, name, raw.decode(errors="replace").rstrip("\r\n")))
@@ -154,7 +154,7 @@ class Attempt:
                 self._take(*self._events.get_nowait())
         self._look_at_the_clock()
 
-    def _take(self, host: Host, kind: str, text: str) -> None:
+    def _take(self, host: _HostProcess, kind: str, text: str) -> None:
         if host.end is not None:
             return
         if kind == "out":
@@ -172,7 +172,7 @@ class Attempt:
             if len(host.closed) == 2:
                 self._ended(host, None, host.complaint("the connection ended"))
 
-    def _hear(self, host: Host, text: str) -> None:
+    def _hear(self, host: _HostProcess, text: str) -> None:
         if text.startswith(self._mark):
             word, _, rest = text[len(self._mark) + 1 :].partition(" ")
             if word == "hello" and host.greeted:
@@ -204,7 +204,7 @@ class Attempt:
                 self._line(host.index, line)
             host.blank_lines = 0
 
-    def _ended(self, host: Host, code: int | None, why: str, reason: StopReason = "") -> None:
+    def _ended(self, host: _HostProcess, code: int | None, why: str, reason: StopReason = "") -> None:
         host.end = End(host.index, code, host.told_at is not None, reason, redact(why), tuple(host.tail))
         self.ends.append(host.end)
         if code is None:

@@ -24,18 +24,18 @@ from maskwright.core.recipes import find_config
 from maskwright.core.storage import is_url
 from maskwright.launch import cluster
 from maskwright.launch.attempts import Stop, run
-from maskwright.launch.ssh.host import Attempt
+from maskwright.launch.ssh.host import ShellAttempt
 from maskwright.launch.ssh.script import first_command, script_for
 from maskwright.launch.target import (
     Env,
     GraceSeconds,
     JobSpec,
+    OnSubmission,
     Option,
     Place,
     Restarts,
     Setup,
-    Submitted,
-    Tell,
+    Submission,
     Training,
     Workdir,
     show,
@@ -55,7 +55,7 @@ SSH_FLAGS = ("-oConnectTimeout=20", "-oServerAliveInterval=15", "-oServerAliveCo
 
 
 @dataclass(frozen=True)
-class Slice(Place):
+class TpuSlice(Place):
     """`via` iap is gcloud's tunnel, which only `gcloud alpha` has."""
 
     name: Annotated[str, Option("Name of the Cloud TPU VM slice.", "NAME", argument=True)]
@@ -80,16 +80,16 @@ class Slice(Place):
             fix = "small letters, digits and -, as gcloud shows it"
             raise InputError(f"{self.name[:80]!r} is no name of a slice", where="submit slice", fix=fix)
 
-    def submit(self, command: Training, *, dry_run: bool, tell: Tell = show) -> None:
+    def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """Runs the job to its end. CONFIG, RUN and the folder are paths on the hosts."""
         spec = JobSpec(command, self.env, self.workdir, self.setup, self.restarts, self.grace_seconds)
         values = values_of(self.env)
         self._check(command)
         where = f"slice {self.name}"
         if dry_run:
-            tell(Submitted(False, where, command.run, shown=describe(self, spec)))
+            on_submission(Submission(False, where, command.run, shown=describe(self, spec)))
             return
-        attempts(self, spec, values, lambda: tell(Submitted(True, where, command.run)))
+        attempts(self, spec, values, lambda: on_submission(Submission(True, where, command.run)))
 
     def _check(self, command: Training) -> None:
         """CONFIG lies on the hosts. A recipe, or a file that lies here too, is looked at before they begin."""
@@ -150,7 +150,7 @@ class Slice(Place):
         return MaskwrightError(f"gcloud refuses: {line[:300]}", where=f"slice {self.name}", fix="as gcloud says")
 
 
-def describe(place: Slice, spec: JobSpec) -> str:
+def describe(place: TpuSlice, spec: JobSpec) -> str:
     """The commands for each host, and what is written on their input; of variables only the names."""
     state, kind, num_hosts = place.look()
     mark = "maskwright-MARK"
@@ -162,7 +162,7 @@ def describe(place: Slice, spec: JobSpec) -> str:
 
 
 def attempts(
-    place: Slice, spec: JobSpec, values: Mapping[str, str], first: Callable[[], object] = lambda: None
+    place: TpuSlice, spec: JobSpec, values: Mapping[str, str], first: Callable[[], object] = lambda: None
 ) -> None:
     """Runs the job to its end; `first` is called when its hosts are ready. Raises `StoppedEarly` (75) when it can be
     continued, and `JobError` with the exit code of the host that failed first."""
@@ -170,12 +170,12 @@ def attempts(
     where = f"slice {place.name}"
     with Stop().on_signals() as stop:
 
-        def begin(number: int) -> Attempt:
+        def begin(number: int) -> ShellAttempt:
             num_hosts = _wait_until_ready(place, stop, again=number > 1)
             say(f"{where}: attempt {number} on {several(num_hosts, 'host')}: {spec.command}")
             if number == 1:
                 first()
-            return Attempt(
+            return ShellAttempt(
                 spec,
                 range(num_hosts),
                 place.ssh_words,
@@ -189,7 +189,7 @@ def attempts(
         run(begin, stop, where, restarts=spec.restarts, wait_seconds=place.restart_wait_seconds)
 
 
-def _wait_until_ready(place: Slice, stop: Stop, again: bool) -> int:
+def _wait_until_ready(place: TpuSlice, stop: Stop, again: bool) -> int:
     """The number of hosts. A slice that is being made or repaired is waited for; one that is gone is not."""
     began, told = time.monotonic(), False
     while True:

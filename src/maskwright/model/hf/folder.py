@@ -13,7 +13,7 @@ from maskwright.core.errors import InputError, ModelError
 from maskwright.core.hub import how_to_get
 from maskwright.model.config import SEQUENCE_TASKS, ModelConfig
 from maskwright.model.hf.config import class_name, read_hf_config
-from maskwright.model.hf.names import Parameters, Piece, pieces
+from maskwright.model.hf.names import Parameters, WeightSlice, pieces
 from maskwright.model.hf.safetensors_file import Tensor, tensors_of
 
 # transformers writes the tied decoder under one of these names, or leaves it out.
@@ -44,7 +44,7 @@ def read_encoder(folder: str, config: ModelConfig) -> Parameters:
     return _finite({piece.hf_name: found[piece.hf_name].read() for piece in _encoder(config)}, folder)
 
 
-def _encoder(config: ModelConfig) -> Iterator[Piece]:
+def _encoder(config: ModelConfig) -> Iterator[WeightSlice]:
     return (piece for piece in pieces(config) if not piece.name.startswith("head."))
 
 
@@ -106,7 +106,7 @@ def _require_fit(found: dict[str, Tensor], config: ModelConfig, where: str) -> N
         raise ModelError(what, where=where, fix=f"continue from a plain {class_name(config)} folder")
 
 
-def _require(wanted: Iterable[Piece], found: dict[str, Tensor], config: ModelConfig, where: str) -> None:
+def _require(wanted: Iterable[WeightSlice], found: dict[str, Tensor], config: ModelConfig, where: str) -> None:
     for piece in wanted:
         tensor = found.get(piece.hf_name)
         if tensor is None:
@@ -116,7 +116,7 @@ def _require(wanted: Iterable[Piece], found: dict[str, Tensor], config: ModelCon
             raise ModelError(f"{piece.hf_name} is {tensor.shape}, config.json says {piece.shape}", where=where, fix=fix)
 
 
-def _lacking(piece: Piece, found: dict[str, Tensor], config: ModelConfig, where: str) -> ModelError:
+def _lacking(piece: WeightSlice, found: dict[str, Tensor], config: ModelConfig, where: str) -> ModelError:
     bare, kind = piece.hf_name.partition(".")[2], class_name(config)
     if bare in found:
         head = "masked-LM head" if config.task == "masked_lm" else "head"

@@ -20,7 +20,7 @@ Parameters = dict[str, NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
-class Piece:
+class WeightSlice:
     hf_name: str
     name: str
     """The inner parameter."""
@@ -30,7 +30,7 @@ class Piece:
     """Shape of `hf_name`."""
 
 
-def pieces(config: ModelConfig) -> Iterator[Piece]:
+def pieces(config: ModelConfig) -> Iterator[WeightSlice]:
     """Every trainable parameter of the architecture's class for `config.task`; tied weights come once."""
     return _modernbert(config) if config.architecture == "modernbert" else _bert(config)
 
@@ -40,8 +40,8 @@ def count_parameters(config: ModelConfig) -> int:
     return sum(math.prod(piece.shape) for piece in pieces(config))
 
 
-def _all_rows(hf_name: str, name: str, *shape: int) -> Piece:
-    return Piece(hf_name, name, slice(0, shape[0]), shape)
+def _all_rows(hf_name: str, name: str, *shape: int) -> WeightSlice:
+    return WeightSlice(hf_name, name, slice(0, shape[0]), shape)
 
 
 @dataclass(frozen=True)
@@ -94,15 +94,15 @@ _DISTILBERT = Names(
 )
 
 
-def _bert(config: ModelConfig) -> Iterator[Piece]:
+def _bert(config: ModelConfig) -> Iterator[WeightSlice]:
     names = {"bert": _BERT, "distilbert": _DISTILBERT}.get(config.architecture, _ROBERTA)
     V, D, F = config.vocab_size, config.hidden_size, config.intermediate_size
 
-    def linear(hf_name: str, name: str, rows: int, columns: int) -> Iterator[Piece]:
+    def linear(hf_name: str, name: str, rows: int, columns: int) -> Iterator[WeightSlice]:
         yield _all_rows(f"{hf_name}.weight", f"{name}.weight", rows, columns)
         yield _all_rows(f"{hf_name}.bias", f"{name}.bias", rows)
 
-    def norm(hf_name: str, name: str) -> Iterator[Piece]:
+    def norm(hf_name: str, name: str) -> Iterator[WeightSlice]:
         yield _all_rows(f"{hf_name}.weight", f"{name}.weight", D)
         yield _all_rows(f"{hf_name}.bias", f"{name}.bias", D)
 
@@ -116,8 +116,8 @@ def _bert(config: ModelConfig) -> Iterator[Piece]:
         theirs, ours = f"{names.encoder}.{names.layer}.{i}", f"layers.{i}"
         for part, role in enumerate(names.qkv):
             rows = slice(part * D, (part + 1) * D)
-            yield Piece(f"{theirs}.{role}.weight", f"{ours}.qkv.weight", rows, (D, D))
-            yield Piece(f"{theirs}.{role}.bias", f"{ours}.qkv.bias", rows, (D,))
+            yield WeightSlice(f"{theirs}.{role}.weight", f"{ours}.qkv.weight", rows, (D, D))
+            yield WeightSlice(f"{theirs}.{role}.bias", f"{ours}.qkv.bias", rows, (D,))
         yield from linear(f"{theirs}.{names.out}", f"{ours}.out", D, D)
         yield from norm(f"{theirs}.{names.norm1}", f"{ours}.norm1")
         yield from linear(f"{theirs}.{names.up}", f"{ours}.up", F, D)
@@ -137,7 +137,7 @@ def _bert(config: ModelConfig) -> Iterator[Piece]:
         yield from linear(name, "head.classifier", config.num_labels, D)
 
 
-def _modernbert(config: ModelConfig) -> Iterator[Piece]:
+def _modernbert(config: ModelConfig) -> Iterator[WeightSlice]:
     V, D, F = config.vocab_size, config.hidden_size, config.intermediate_size
     yield _all_rows("model.embeddings.tok_embeddings.weight", "word.weight", V, D)
     yield _all_rows("model.embeddings.norm.weight", "norm.weight", D)

@@ -18,14 +18,14 @@ from jax import Array
 from numpy.typing import NDArray
 
 from maskwright.model.config import ROBERTAS, SEQUENCE_TASKS, ModelConfig, TaskKind
-from maskwright.model.hf.names import Parameters, Piece, pieces
+from maskwright.model.hf.names import Parameters, WeightSlice, pieces
 from maskwright.model.jax import modernbert, roberta
 from maskwright.model.jax.parts import LAYERS, Gather, Weights, dropout, gelu, linear, norm, site
 
 Stacked = dict[str, NDArray[np.float32]]
 
 
-def _places(config: ModelConfig) -> Iterator[tuple[Piece, str, int | None]]:
+def _places(config: ModelConfig) -> Iterator[tuple[WeightSlice, str, int | None]]:
     """Each piece with the name of the array that it is in, and the layer."""
     for piece in pieces(config):
         if not piece.name.startswith(LAYERS):

@@ -15,7 +15,7 @@ def unset_table(rows: int, width: int) -> nn.Embedding:
     return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)
 
 
-class Table:
+class EmbeddingTable:
     """[V, D] weights in one forward pass.
 
     Everywhere but on CUDA, both uses put their gradients into one tensor. Autograd would fill a second one of the whole
@@ -48,7 +48,7 @@ class Table:
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, x_KD: Tensor, weight_VD: Tensor, bias_V: Tensor, table: Table) -> Tensor:
+    def forward(context: Any, x_KD: Tensor, weight_VD: Tensor, bias_V: Tensor, table: EmbeddingTable) -> Tensor:
         context.save_for_backward(x_KD, weight_VD)
         context.table = table
         return F.linear(x_KD, weight_VD, bias_V)
@@ -63,7 +63,7 @@ class _Product(torch.autograd.Function):
 
 class _LookUp(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, weight_VD: Tensor, ids: Tensor, table: Table) -> Tensor:
+    def forward(context: Any, weight_VD: Tensor, ids: Tensor, table: EmbeddingTable) -> Tensor:
         context.save_for_backward(ids)
         context.rows, context.table = len(weight_VD), table
         return F.embedding(ids, weight_VD)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from maskwright.model.config import ROBERTAS, SEQUENCE_TASKS, ModelConfig, TaskKind
 from maskwright.model.torch.dropout import dropout
-from maskwright.model.torch.embedding import Table
+from maskwright.model.torch.embedding import EmbeddingTable
 from maskwright.model.torch.gelu import gelu
 from maskwright.model.torch.norm import Norm
 
@@ -45,7 +45,7 @@ class Head(nn.Module):
         else:
             self.classifier = nn.Linear(D, config.num_labels)
 
-    def forward(self, x_KD: Tensor, table: Table, targets: Targets | None = None) -> Tensor:
+    def forward(self, x_KD: Tensor, table: EmbeddingTable, targets: Targets | None = None) -> Tensor:
         """[K, D] hidden states -> logits [K, V] or [K, C]; of `targets`, their `loss_sum`.
 
         One compiled program reads the logits of a loss as they are. By itself, the loss would make fp32 copies of them:
@@ -53,7 +53,7 @@ class Head(nn.Module):
         logits = self._logits(x_KD, table)
         return logits if targets is None else loss_sum(self.config.task, logits, *targets)
 
-    def _logits(self, x_KD: Tensor, table: Table) -> Tensor:
+    def _logits(self, x_KD: Tensor, table: EmbeddingTable) -> Tensor:
         if self.config.task == "masked_lm":
             return table.product(self.norm(gelu(self.dense(x_KD))), self.bias)
         rate, kind = self.config.classifier_dropout_prob, self.config.architecture
@@ -65,7 +65,9 @@ class Head(nn.Module):
         return self.classifier(dropout(x_KD, rate, self.training))
 
 
-def hidden_at(encode: Callable[..., Tensor], inputs: Sequence[Any], predict_index: Tensor, table: Table) -> Tensor:
+def hidden_at(
+    encode: Callable[..., Tensor], inputs: Sequence[Any], predict_index: Tensor, table: EmbeddingTable
+) -> Tensor:
     """[K, D] of `predict_index` [K] of the flattened rows. `encode` and its `inputs`: a network's. Its last layer
     computes nothing that they do not depend on."""
     if len(predict_index) < inputs[0].numel():

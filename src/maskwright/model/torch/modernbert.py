@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from maskwright.model.config import ModelConfig
 from maskwright.model.torch.attention import Banded, BySegment, CuSeqlens, attention, visible, visible_nearby
 from maskwright.model.torch.dropout import dropout
-from maskwright.model.torch.embedding import Table, unset_table
+from maskwright.model.torch.embedding import EmbeddingTable, unset_table
 from maskwright.model.torch.heads import Head, Targets, hidden_at
 from maskwright.model.torch.in_place import Rotation, gated, queries_keys_values
 from maskwright.model.torch.norm import Norm
@@ -26,7 +26,7 @@ View = tuple[Rotation, Tensor | Banded | BySegment | CuSeqlens | None]
 """Rotary positions, and who may see whom."""
 
 
-class Layer(nn.Module):
+class ModernBertLayer(nn.Module):
     def __init__(self, config: ModelConfig, *, first: bool) -> None:
         super().__init__()
         D, inner, eps = config.hidden_size, config.intermediate_size, config.layer_norm_eps
@@ -60,7 +60,7 @@ class ModernBert(nn.Module):
         D, eps = config.hidden_size, config.layer_norm_eps
         self.word = unset_table(config.padded_vocab_size, D)
         self.norm = Norm(D, eps, bias=False)
-        self.layers = nn.ModuleList(Layer(config, first=i == 0) for i in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(ModernBertLayer(config, first=i == 0) for i in range(config.num_hidden_layers))
         self.final_norm = Norm(D, eps, bias=False)
         self.head = Head(config)
 
@@ -88,13 +88,13 @@ class ModernBert(nn.Module):
         position_ids: Tensor,
         segments: Tensor | CuSeqlens,
         only: Tensor | None = None,
-        table: Table | None = None,
+        table: EmbeddingTable | None = None,
     ) -> Tensor:
         """[M, T] each -> hidden states [M, T, D]. `position_ids` start at 0; `segments` are ids, or their `CuSeqlens`.
 
         `only` [K]: [K, D] of those positions of the flattened rows. `table`: the embeddings, if the head has them too.
         """
-        table = table or Table(self.word.weight)
+        table = table or EmbeddingTable(self.word.weight)
         x_MTD = dropout(self.norm(table.look_up(input_ids)), self.config.hidden_dropout_prob, self.training)
         *views, last = self.views(position_ids, segments, x_MTD.dtype)
         for layer, view in zip(self.layers[:-1], views, strict=True):
@@ -111,6 +111,6 @@ class ModernBert(nn.Module):
     ) -> Tensor:
         """Logits [K, V], or [K, num_labels], at `predict_index` [K] of the flattened rows; of `targets`, their summed
         loss."""
-        table = Table(self.word.weight)
+        table = EmbeddingTable(self.word.weight)
         x_KD = hidden_at(self.encode, (input_ids, position_ids, segments), predict_index, table)
         return self.head(x_KD, table, targets)

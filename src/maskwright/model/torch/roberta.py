@@ -15,13 +15,13 @@ from torch.utils.checkpoint import checkpoint
 from maskwright.model.config import ModelConfig
 from maskwright.model.torch.attention import CuSeqlens, attention, visible
 from maskwright.model.torch.dropout import dropout
-from maskwright.model.torch.embedding import Table, unset_table
+from maskwright.model.torch.embedding import EmbeddingTable, unset_table
 from maskwright.model.torch.gelu import gelu
 from maskwright.model.torch.heads import Head, Targets, hidden_at
 from maskwright.model.torch.norm import Norm
 
 
-class Layer(nn.Module):
+class RobertaLayer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         D, eps = config.hidden_size, config.layer_norm_eps
@@ -56,7 +56,7 @@ class Roberta(nn.Module):
         if config.type_vocab_size:
             self.token_type = unset_table(config.type_vocab_size, D)
         self.norm = Norm(D, config.layer_norm_eps)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(RobertaLayer(config) for _ in range(config.num_hidden_layers))
         self.head = Head(config)
 
     def encode(
@@ -65,19 +65,19 @@ class Roberta(nn.Module):
         position_ids: Tensor,
         segments: Tensor | CuSeqlens,
         only: Tensor | None = None,
-        table: Table | None = None,
+        table: EmbeddingTable | None = None,
     ) -> Tensor:
         """[M, T] each -> hidden states [M, T, D]. `position_ids` start at 0; `segments` are ids, or their `CuSeqlens`.
 
         `only` [K]: [K, D] of those positions of the flattened rows. `table`: the embeddings, if the head has them too.
         """
-        table = table or Table(self.word.weight)
+        table = table or EmbeddingTable(self.word.weight)
         position_PD, first = self.position.weight, self.config.position_offset
         if self.config.token_type_stride:
             position_PD = (self.token_type.weight[:, None] + position_PD).flatten(0, 1)
         elif self.config.type_vocab_size:
             position_PD = position_PD + self.token_type.weight[0]
-        x_MTD = self.norm(table.look_up(input_ids) + Table(position_PD).look_up(position_ids + first))
+        x_MTD = self.norm(table.look_up(input_ids) + EmbeddingTable(position_PD).look_up(position_ids + first))
         x_MTD = dropout(x_MTD, self.config.hidden_dropout_prob, self.training)
         mask = visible(segments, x_MTD.dtype)
         for layer in self.layers[:-1]:
@@ -94,6 +94,6 @@ class Roberta(nn.Module):
     ) -> Tensor:
         """Logits [K, V], or [K, num_labels], at `predict_index` [K] of the flattened rows; of `targets`, their summed
         loss."""
-        table = Table(self.word.weight)
+        table = EmbeddingTable(self.word.weight)
         x_KD = hidden_at(self.encode, (input_ids, position_ids, segments), predict_index, table)
         return self.head(x_KD, table, targets)

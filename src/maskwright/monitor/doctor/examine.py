@@ -6,8 +6,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from maskwright.monitor.doctor import frameworks, surroundings
-from maskwright.monitor.doctor.finding import Finding, Report
-from maskwright.monitor.doctor.frameworks import Asked, present
+from maskwright.monitor.doctor.finding import DoctorFinding, DoctorReport
+from maskwright.monitor.doctor.frameworks import FrameworkProbe, present
 from maskwright.monitor.doctor.machine import machine
 from maskwright.monitor.doctor.tools import tools
 
@@ -17,20 +17,20 @@ IMPORTED_SECONDS = 7.0
 """By then the frameworks are imported, or they are not waited for."""
 
 
-def examine(*, network: bool = False) -> Report:
+def examine(*, network: bool = False) -> DoctorReport:
     """`network`: also ask servers whether they can be reached; nothing leaves this machine without it."""
     begin = time.monotonic()
     hardware = list(machine())  # first, since nothing of ours computes yet
     # A GPU's memory is torch's to measure with: JAX would take three quarters of it.
-    jax = Asked(frameworks.JAX, XLA_PYTHON_CLIENT_PREALLOCATE="false") if present("jax") else None
-    torch = Asked(frameworks.TORCH) if present("torch") else None
+    jax = FrameworkProbe(frameworks.JAX, XLA_PYTHON_CLIENT_PREALLOCATE="false") if present("jax") else None
+    torch = FrameworkProbe(frameworks.TORCH) if present("torch") else None
     with ThreadPoolExecutor(3) as pool:
         programs = pool.submit(lambda: list(tools()))
         servers = pool.submit(lambda: list(surroundings.network(reach=network)))
         secrets = pool.submit(lambda: list(surroundings.credentials(reach=network)))
-    for asked in (jax, torch):
-        if asked:
-            asked.wait(begin + IMPORTED_SECONDS, lines=1)
+    for probe in (jax, torch):
+        if probe:
+            probe.wait(begin + IMPORTED_SECONDS, lines=1)
     about_jax = frameworks.jax(jax)
     if torch:
         torch.go_on()
@@ -40,5 +40,5 @@ def examine(*, network: bool = False) -> Report:
     )
     software = [frameworks.python(), frameworks.extras(), *(one for one in about_torch if one.area == "software")]
     kernels = [one for one in about_torch if one.area == "hardware"]
-    findings: list[Finding] = [*software, about_jax, *kernels, *hardware]
-    return Report([*findings, *servers.result(), *secrets.result(), *programs.result()], time.monotonic() - begin)
+    findings: list[DoctorFinding] = [*software, about_jax, *kernels, *hardware]
+    return DoctorReport([*findings, *servers.result(), *secrets.result(), *programs.result()], time.monotonic() - begin)

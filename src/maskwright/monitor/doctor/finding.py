@@ -16,7 +16,7 @@ WIDTH = 112
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorFinding:
     """`fail`: a run would end, or would silently leave out hardware that is here. `warn`: it works, but worse or slower
     than it could. `ok`: also what is absent and needed by a few commands only, which `detail` names."""
 
@@ -31,20 +31,20 @@ class Finding:
     """The same for programs; units are in the names."""
 
 
-def credential(name: str, detail: str, files: list[str], **values: Any) -> Finding:
+def credential(name: str, detail: str, files: list[str], **values: Any) -> DoctorFinding:
     """`files` hold secrets: nobody else may read them."""
     for path in files:
         with suppress(OSError):
             if os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH):
-                return Finding(
+                return DoctorFinding(
                     "credentials", name, "warn", f"{detail}; others may read {path}", f"chmod 600 {path}", values
                 )
-    return Finding("credentials", name, "ok", detail, None, values)
+    return DoctorFinding("credentials", name, "ok", detail, None, values)
 
 
 @dataclass(frozen=True)
-class Report:
-    findings: list[Finding]
+class DoctorReport:
+    findings: list[DoctorFinding]
     seconds: float
 
     @property
@@ -79,7 +79,7 @@ class Report:
         return "\n".join([*lines, f"{told}; {self.seconds:.1f} s"])
 
 
-def _lines(found: Finding) -> list[str]:
+def _lines(found: DoctorFinding) -> list[str]:
     head = f"  {found.state:<4}  {found.name:<12}  "
     lines = textwrap.wrap(
         redact(found.detail), WIDTH, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False

@@ -23,7 +23,7 @@ from maskwright.core import hardware
 from maskwright.core.child import python_module
 from maskwright.core.console import human_bytes, several
 from maskwright.core.extras import EXTRAS, installed, missing
-from maskwright.monitor.doctor.finding import Finding
+from maskwright.monitor.doctor.finding import DoctorFinding
 
 TORCH, JAX = "maskwright.engines.torch.look", "maskwright.engines.jax.look"
 OLDEST_PYTHON = (3, 11)
@@ -43,20 +43,20 @@ def present(package: str) -> bool:
 # ---- Python and packages --------------------------------------------------------------------------------------------
 
 
-def python() -> Finding:
+def python() -> DoctorFinding:
     version, bits = platform.python_version(), 8 * struct.calcsize("P")
     values = {"version": version, "executable": sys.executable, "platform": platform.platform(), "bits": bits}
     detail = f"maskwright {__version__}, Python {version}, {platform.system()} on {platform.machine()}"
     if sys.version_info[:2] < OLDEST_PYTHON:
         fix = "install Python 3.11 or newer, and maskwright in an environment of it"
-        return Finding("software", "Python", "fail", detail, fix, values)
+        return DoctorFinding("software", "Python", "fail", detail, fix, values)
     if sys.platform != "linux":
         fix = "compare the first losses of a run with those of a Linux machine"
-        return Finding("software", "Python", "warn", f"{detail}; tried on Linux alone", fix, values)
-    return Finding("software", "Python", "ok", detail, None, values)
+        return DoctorFinding("software", "Python", "warn", f"{detail}; tried on Linux alone", fix, values)
+    return DoctorFinding("software", "Python", "ok", detail, None, values)
 
 
-def extras() -> Finding:
+def extras() -> DoctorFinding:
     """Whole extras of pyproject.toml alone count as here."""
     packages: dict[str, list[str]] = {}
     for package, extra in EXTRAS.items():
@@ -69,14 +69,14 @@ def extras() -> Finding:
     if "train" in lacking:
         absent = next(name for name in packages["train"] if not present(name))
         detail += "; this machine submits and watches, and does not train"
-        return Finding("software", "packages", "warn", detail, missing(absent).fix, values)
-    return Finding("software", "packages", "ok", detail, None, values)
+        return DoctorFinding("software", "packages", "warn", detail, missing(absent).fix, values)
+    return DoctorFinding("software", "packages", "ok", detail, None, values)
 
 
 # ---- the frameworks -------------------------------------------------------------------------------------------------
 
 
-class Asked:
+class FrameworkProbe:
     """A framework's own process: the lines of JSON that it has printed, and how it ended."""
 
     def __init__(self, module: str, **environment: str) -> None:
@@ -131,24 +131,26 @@ def _text(file: IO[bytes]) -> str:
     return os.pread(file.fileno(), 1 << 20, 0).decode(errors="replace")
 
 
-def torch(asked: Asked | None, gpus: int | None = None, *, busy: bool = False) -> Iterator[Finding]:
-    """`asked` is None where torch is not installed. `gpus`: NVIDIA's, that the driver shows. `busy`: others computed
+def torch(probe: FrameworkProbe | None, gpus: int | None = None, *, busy: bool = False) -> Iterator[DoctorFinding]:
+    """`probe` is None where torch is not installed. `gpus`: NVIDIA's, that the driver shows. `busy`: others computed
     while it measured."""
     gpus = hardware.cuda_devices() if gpus is None else gpus
-    if asked is None:
+    if probe is None:
         fix = missing("torch").fix
         state, detail = "warn", "not installed: nothing can be trained or evaluated with engine.kind torch"
-        yield Finding("software", "torch", state, detail, fix)  # type: ignore[arg-type]
+        yield DoctorFinding("software", "torch", state, detail, fix)  # type: ignore[arg-type]
         return
-    lines = asked.lines()
-    failure = asked.end()
+    lines = probe.lines()
+    failure = probe.end()
     version = importlib.metadata.version("torch")
     if not lines:
         if failure:
             fix = "install torch anew, for this processor: scripts/install, or pip install --force-reinstall torch"
-            yield Finding("software", "torch", "fail", f"{version} cannot be used: {failure}; {LEFT_OUT}", fix)
+            yield DoctorFinding("software", "torch", "fail", f"{version} cannot be used: {failure}; {LEFT_OUT}", fix)
         else:
-            yield Finding("software", "torch", "warn", f"{version} was not imported in time; {LEFT_OUT}", WHEN_IDLE)
+            yield DoctorFinding(
+                "software", "torch", "warn", f"{version} was not imported in time; {LEFT_OUT}", WHEN_IDLE
+            )
         return
     found = lines[0]
     yield _build(found, gpus)
@@ -157,7 +159,7 @@ def torch(asked: Asked | None, gpus: int | None = None, *, busy: bool = False) -
     yield _products(found, rates, failure, busy)
 
 
-def _build(found: dict[str, Any], gpus: int) -> Finding:
+def _build(found: dict[str, Any], gpus: int) -> DoctorFinding:
     cuda, hip = found["cuda_build"], found["hip_build"]
     build = f"CUDA {cuda}" if cuda else f"ROCm {hip}" if hip else "CPU"
     detail = f"{found['version']}, built for {build}"
@@ -170,10 +172,10 @@ def _build(found: dict[str, Any], gpus: int) -> Finding:
             if cuda
             else f"pip install --force-reinstall torch=={found['version'].partition('+')[0]}, the build for CUDA"
         )
-        return Finding("software", "torch", "fail", detail, fix, found)
+        return DoctorFinding("software", "torch", "fail", detail, fix, found)
     if lacking := [gpu["name"] for gpu in found["gpus"] if not gpu["in_build"] and not hip]:
         fix = "install a build of torch for this GPU: pytorch.org/get-started"
-        return Finding("software", "torch", "fail", f"{detail}; it has no code for {lacking[0]}", fix, found)
+        return DoctorFinding("software", "torch", "fail", f"{detail}; it has no code for {lacking[0]}", fix, found)
     wanted = next(
         (line for line in importlib.metadata.requires("maskwright") or [] if re.match("torch[<>=]", line)), ""
     )
@@ -183,11 +185,11 @@ def _build(found: dict[str, Any], gpus: int) -> Finding:
         low, high = tuple(map(int, bounds.groups()[:2])), tuple(map(int, bounds.groups()[2:]))
         if not low <= tuple(map(int, own.groups())) < high:
             fix = f"pip install '{wanted.partition(';')[0].strip()}'"
-            return Finding("software", "torch", "fail", f"{detail}; another version is needed", fix, found)
-    return Finding("software", "torch", "ok", detail, None, found)
+            return DoctorFinding("software", "torch", "fail", f"{detail}; another version is needed", fix, found)
+    return DoctorFinding("software", "torch", "ok", detail, None, found)
 
 
-def _kernels(found: dict[str, Any]) -> Finding:
+def _kernels(found: dict[str, Any]) -> DoctorFinding:
     device, dtype = found["device"], found["dtype"]
     values = {
         name: found[name] for name in ("device", "dtype", "attention", "cpu_kernels", "amx", "onednn", "bf16", "mps")
@@ -204,58 +206,58 @@ def _kernels(found: dict[str, Any]) -> Finding:
         detail += f"{kernels} with {several(found['threads'], 'thread')}"
         if "AVX-512" in units and found["cpu_kernels"] == "AVX2" and (forced := os.environ.get("ATEN_CPU_CAPABILITY")):
             fix = f"unset ATEN_CPU_CAPABILITY, which is {forced}"
-            return Finding("hardware", "kernels", "warn", detail, fix, values)
+            return DoctorFinding("hardware", "kernels", "warn", detail, fix, values)
         if not found["onednn"]:
             fix = "take PyTorch's own build: pip install torch --index-url https://download.pytorch.org/whl/cpu"
-            return Finding("hardware", "kernels", "warn", f"{detail}; this build lacks oneDNN", fix, values)
+            return DoctorFinding("hardware", "kernels", "warn", f"{detail}; this build lacks oneDNN", fix, values)
     if device == "mps":
         fix = "compare the first losses with --set engine.device=cpu"
-        return Finding("hardware", "kernels", "warn", f"{detail}; never tried on such a GPU", fix, values)
+        return DoctorFinding("hardware", "kernels", "warn", f"{detail}; never tried on such a GPU", fix, values)
     if device == "cuda" and not found["compiler"]:
         fix = "install a C compiler (gcc), or say engine.compile: off"
         detail += "; layers cannot be compiled without a C compiler"
-        return Finding("hardware", "kernels", "warn", detail, fix, values)
-    return Finding("hardware", "kernels", "ok", detail, None, values)
+        return DoctorFinding("hardware", "kernels", "warn", detail, fix, values)
+    return DoctorFinding("hardware", "kernels", "ok", detail, None, values)
 
 
-def _products(found: dict[str, Any], rates: dict[str, float] | None, failure: str | None, busy: bool) -> Finding:
+def _products(found: dict[str, Any], rates: dict[str, float] | None, failure: str | None, busy: bool) -> DoctorFinding:
     name = "products"
     if rates is None and failure:
         fix = "the same would end a run: see docs/hardware.md for engine.device and engine.dtype"
-        return Finding("hardware", name, "fail", f"a matrix multiplication failed: {failure}", fix)
+        return DoctorFinding("hardware", name, "fail", f"a matrix multiplication failed: {failure}", fix)
     if rates is None:
-        return Finding("hardware", name, "warn", "not measured: there was no time left", WHEN_IDLE)
+        return DoctorFinding("hardware", name, "warn", "not measured: there was no time left", WHEN_IDLE)
     told = ", ".join(f"{rate / 1e9:,.0f} GFLOP/s in {dtype}" for dtype, rate in rates.items())
     detail = f"{told} in plain matrix multiplication on {found['device']}, the fastest of several"
     detail += " while others computed too" if busy and found["device"] == "cpu" else ""
     values = {"flops_per_second": {dtype: round(rate) for dtype, rate in rates.items()}, "busy": busy}
     if rates[found["dtype"]] < 0.9 * rates["fp32"]:
         fix = "--set engine.dtype=fp32"
-        return Finding("hardware", name, "warn", f"{detail}; {found['dtype']} is the slower one", fix, values)
-    return Finding("hardware", name, "ok", detail, None, values)
+        return DoctorFinding("hardware", name, "warn", f"{detail}; {found['dtype']} is the slower one", fix, values)
+    return DoctorFinding("hardware", name, "ok", detail, None, values)
 
 
-def jax(asked: Asked | None, gpus: int | None = None) -> Finding:
+def jax(probe: FrameworkProbe | None, gpus: int | None = None) -> DoctorFinding:
     gpus = hardware.cuda_devices() if gpus is None else gpus
-    if asked is None:
-        return Finding("software", "JAX", "ok", "not installed; only engine.kind jax and TPUs need it")
-    lines = asked.lines()
-    failure = asked.end()
+    if probe is None:
+        return DoctorFinding("software", "JAX", "ok", "not installed; only engine.kind jax and TPUs need it")
+    lines = probe.lines()
+    failure = probe.end()
     version = importlib.metadata.version("jax")
     if not lines:
         if failure:
             fix = "install it anew: scripts/install --jax, or --tpu on a TPU"
-            return Finding("software", "JAX", "fail", f"{version} cannot be used: {failure}", fix)
-        return Finding("software", "JAX", "warn", f"{version} did not name its devices in time", WHEN_IDLE)
+            return DoctorFinding("software", "JAX", "fail", f"{version} cannot be used: {failure}", fix)
+        return DoctorFinding("software", "JAX", "warn", f"{version} did not name its devices in time", WHEN_IDLE)
     found = lines[0]
     kinds = {kind: found["devices"].count(kind) for kind in found["devices"]}
     detail = f"{found['version']} on {found['platform']}: " + ", ".join(f"{n} x {kind}" for kind, n in kinds.items())
     if found["platform"] == "cpu" and os.path.exists("/dev/accel0"):
         fix = "scripts/install --tpu, which adds libtpu"
-        return Finding("software", "JAX", "fail", f"{detail}, though a TPU is here", fix, found)
+        return DoctorFinding("software", "JAX", "fail", f"{detail}, though a TPU is here", fix, found)
     if found["platform"] == "cpu" and gpus:
         detail += "; it does not see the NVIDIA GPU, which torch is the faster engine for"
-        return Finding(
+        return DoctorFinding(
             "software", "JAX", "warn", detail, 'pip install "jax[cuda12]", or stay with engine.kind torch', found
         )
-    return Finding("software", "JAX", "ok", detail, None, found)
+    return DoctorFinding("software", "JAX", "ok", detail, None, found)

@@ -13,7 +13,7 @@ from maskwright.core import hardware
 from maskwright.core.cgroups import Cgroups
 from maskwright.core.console import human_bytes, several
 from maskwright.core.usage import cpu_ticks, memory_bytes
-from maskwright.monitor.doctor.finding import Finding
+from maskwright.monitor.doctor.finding import DoctorFinding
 
 LOOK_SECONDS = 0.4
 """For how long others are watched: forty of the kernel's ticks."""
@@ -31,7 +31,7 @@ LEAST_SHARED_BYTES = 256 << 20
 https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"""
 
 
-def machine(cgroups: Cgroups | None = None, proc: str = "/proc") -> Iterator[Finding]:
+def machine(cgroups: Cgroups | None = None, proc: str = "/proc") -> Iterator[DoctorFinding]:
     """Takes half a second, in which nothing of ours may compute."""
     cgroups = cgroups or Cgroups()
     yield cores(cgroups, proc)
@@ -43,7 +43,7 @@ def machine(cgroups: Cgroups | None = None, proc: str = "/proc") -> Iterator[Fin
 # ---- cores ----------------------------------------------------------------------------------------------------------
 
 
-def cores(cgroups: Cgroups, proc: str = "/proc") -> Finding:
+def cores(cgroups: Cgroups, proc: str = "/proc") -> DoctorFinding:
     allowed, quota = hardware.usable_cpus(), cgroups.cores()
     physical = len(hardware.physical_cores(allowed, "/sys/devices/system/cpu"))
     there = os.cpu_count() or 1
@@ -67,17 +67,17 @@ def cores(cgroups: Cgroups, proc: str = "/proc") -> Finding:
     if quota is not None and quota < hardware.usable_cores():
         # Threads that share less time than there are of them wait for each other in each product.
         fix = f"--set engine.threads={max(1, int(quota))} in each run"
-        return Finding("hardware", "cores", "warn", f"{detail}; a run would start more threads", fix, values)
+        return DoctorFinding("hardware", "cores", "warn", f"{detail}; a run would start more threads", fix, values)
     if stolen is not None and stolen > BUSY_SHARE:
         detail += f"; the hypervisor kept {stolen:.0%} of their time for others"
-        return Finding("hardware", "cores", "warn", detail, "take a larger or a dedicated machine", values)
+        return DoctorFinding("hardware", "cores", "warn", detail, "take a larger or a dedicated machine", values)
     if others is None:
-        return Finding("hardware", "cores", "ok", f"{detail}; who else uses them is not told here", None, values)
+        return DoctorFinding("hardware", "cores", "ok", f"{detail}; who else uses them is not told here", None, values)
     if others > BUSY_SHARE * min(len(allowed), quota or len(allowed)):
         detail += f"; others compute on {others:.1f} of them now ({busiest})"
         fix = "wait for them, or end them: what is measured now is less than the machine can do"
-        return Finding("hardware", "cores", "warn", detail, fix, values)
-    return Finding(
+        return DoctorFinding("hardware", "cores", "warn", detail, fix, values)
+    return DoctorFinding(
         "hardware", "cores", "ok", f"{detail}; nobody else uses more than {max(others, 0.1):.1f}", None, values
     )
 
@@ -129,7 +129,7 @@ def _stolen(proc: str) -> tuple[int, int] | None:
 # ---- memory and disk ------------------------------------------------------------------------------------------------
 
 
-def memory(cgroups: Cgroups, proc: str = "/proc") -> Finding:
+def memory(cgroups: Cgroups, proc: str = "/proc") -> DoctorFinding:
     there, limit = hardware.memory_bytes(), cgroups.memory_bytes()
     free = memory_bytes(proc, "MemAvailable")
     usable = min(size for size in (there, limit, free) if size is not None)
@@ -141,11 +141,11 @@ def memory(cgroups: Cgroups, proc: str = "/proc") -> Finding:
         detail += f"; {human_bytes(free)} are free"
     if usable < LEAST_MEMORY_BYTES:
         fix = "end other programs or take a larger machine; the nano recipe still trains"
-        return Finding("hardware", "memory", "warn", detail, fix, values)
-    return Finding("hardware", "memory", "ok", detail, None, values)
+        return DoctorFinding("hardware", "memory", "warn", detail, fix, values)
+    return DoctorFinding("hardware", "memory", "ok", detail, None, values)
 
 
-def disk(folder: str) -> Finding:
+def disk(folder: str) -> DoctorFinding:
     """Writes 8 MiB there and waits until they are on the disk."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -156,29 +156,31 @@ def disk(folder: str) -> Finding:
             rate = WRITTEN_BYTES / max(time.perf_counter() - begin, 1e-9)
     except OSError as error:
         fix = "change to a folder that you may write to, on a disk with room"
-        return Finding("hardware", "disk", "fail", f"{folder} cannot be written to: {error.strerror}", fix)
+        return DoctorFinding("hardware", "disk", "fail", f"{folder} cannot be written to: {error.strerror}", fix)
     free = hardware.free_disk_bytes(folder)
     values = {"folder": folder, "free_bytes": free, "write_bytes_per_second": round(rate)}
     detail = f"{human_bytes(free)} free in {folder}; {human_bytes(rate)}/s written and synced"
     if free < LEAST_DISK_BYTES:
-        return Finding("hardware", "disk", "fail", detail, "free some, or work on another disk", values)
+        return DoctorFinding("hardware", "disk", "fail", detail, "free some, or work on another disk", values)
     if free < FEW_DISK_BYTES:
         fix = "free some: a run of base keeps three checkpoints of 1.5 GB"
-        return Finding("hardware", "disk", "warn", detail, fix, values)
+        return DoctorFinding("hardware", "disk", "warn", detail, fix, values)
     if rate < SLOW_DISK_BYTES_PER_SECOND:
         fix = "--run on a local disk, and checkpoint.copy_to for a slow or distant one"
-        return Finding("hardware", "disk", "warn", detail, fix, values)
-    return Finding("hardware", "disk", "ok", detail, None, values)
+        return DoctorFinding("hardware", "disk", "warn", detail, fix, values)
+    return DoctorFinding("hardware", "disk", "ok", detail, None, values)
 
 
-def shared_memory(folder: str) -> Finding:
+def shared_memory(folder: str) -> DoctorFinding:
     if sys.platform != "linux" or not os.path.isdir(folder):
-        return Finding("hardware", "/dev/shm", "ok", f"there is no {folder} here; several GPUs of one machine need it")
+        return DoctorFinding(
+            "hardware", "/dev/shm", "ok", f"there is no {folder} here; several GPUs of one machine need it"
+        )
     usage = shutil.disk_usage(folder)
     values = {"total_bytes": usage.total, "free_bytes": usage.free}
     detail = f"{human_bytes(usage.free)} of {human_bytes(usage.total)} free"
     if usage.free < LEAST_SHARED_BYTES:
         state = "fail" if hardware.cuda_devices() > 1 else "warn"
         fix = "start the container with --shm-size=2g; several GPUs of one machine meet there"
-        return Finding("hardware", "/dev/shm", state, detail, fix, values)  # type: ignore[arg-type]
-    return Finding("hardware", "/dev/shm", "ok", detail, None, values)
+        return DoctorFinding("hardware", "/dev/shm", state, detail, fix, values)  # type: ignore[arg-type]
+    return DoctorFinding("hardware", "/dev/shm", "ok", detail, None, values)

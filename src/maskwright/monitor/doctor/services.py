@@ -9,18 +9,18 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from maskwright.core.secrets import redact
-from maskwright.monitor.doctor.finding import Finding, credential
+from maskwright.monitor.doctor.finding import DoctorFinding, credential
 
 WANDB = "https://api.wandb.ai"
 
 
-def services() -> Iterator[Finding]:
+def services() -> Iterator[DoctorFinding]:
     yield wandb()
     yield mlflow()
     yield trackio()
 
 
-def wandb() -> Finding:
+def wandb() -> DoctorFinding:
     if (mode := os.environ.get("WANDB_MODE", "")) in ("offline", "disabled", "dryrun"):
         return credential("W&B", f"none is needed: WANDB_MODE is {mode}", [], source=None)
     for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"):
@@ -35,7 +35,7 @@ def wandb() -> Finding:
     return credential("W&B", detail, [], source=None)
 
 
-def mlflow() -> Finding:
+def mlflow() -> DoctorFinding:
     uri = os.environ.get("MLFLOW_TRACKING_URI", "")
     if not uri.startswith(("http://", "https://", "databricks")):
         where = f"runs go to {redact(uri)}" if uri else "MLFLOW_TRACKING_URI is not set, so runs stay on this machine"
@@ -53,14 +53,14 @@ def mlflow() -> Finding:
     return credential("MLflow", detail, [], source=None)
 
 
-def trackio() -> Finding:
+def trackio() -> DoctorFinding:
     if server := os.environ.get("TRACKIO_SERVER_URL"):
         name = "TRACKIO_WRITE_TOKEN" if os.environ.get("TRACKIO_WRITE_TOKEN") else None
         if "write_token" in urllib.parse.parse_qs(urllib.parse.urlsplit(server).query):
             name = "TRACKIO_SERVER_URL"
         if name is None:
             detail, fix = f"none here for {redact(server)}, which trackio refuses", "export TRACKIO_WRITE_TOKEN=…"
-            return Finding("credentials", "trackio", "warn", detail, fix, {"source": None})
+            return DoctorFinding("credentials", "trackio", "warn", detail, fix, {"source": None})
         return credential("trackio", f"for {redact(server)}, in {name}", [], source=name)
     if space := os.environ.get("TRACKIO_SPACE_ID"):
         return credential("trackio", f"the Space {redact(space)} takes the Hub's token", [], source="Hub")

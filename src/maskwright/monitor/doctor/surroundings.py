@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from maskwright.monitor.doctor.finding import Finding, credential
+from maskwright.monitor.doctor.finding import DoctorFinding, credential
 from maskwright.monitor.doctor.services import services
 
 PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY")
@@ -32,7 +32,7 @@ SCOPES = "http://{host}/computeMetadata/v1/instance/service-accounts/default/sco
 # ---- network --------------------------------------------------------------------------------------------------------
 
 
-def network(*, reach: bool) -> Iterator[Finding]:
+def network(*, reach: bool) -> Iterator[DoctorFinding]:
     """`reach`: also ask the servers that commands need. Otherwise nothing is sent."""
     names = {name: os.environ.get(name) or os.environ.get(name.lower()) for name in PROXIES}
     given = {name: value for name, value in names.items() if value}
@@ -43,11 +43,13 @@ def network(*, reach: bool) -> Iterator[Finding]:
     values: dict[str, Any] = {"proxies": sorted(given), "certificates": sorted(bundles)}
     if absent := [f"{name}={path}" for name, path in bundles.items() if not os.path.exists(path)]:
         fix = "name a file that is there, or unset it: every request with TLS fails"
-        yield Finding("network", "settings", "fail", f"{detail}; {absent[0]} is not there", fix, values)
+        yield DoctorFinding("network", "settings", "fail", f"{detail}; {absent[0]} is not there", fix, values)
     else:
-        yield Finding("network", "settings", "ok", detail, None, values)
+        yield DoctorFinding("network", "settings", "ok", detail, None, values)
     if not reach:
-        yield Finding("network", "servers", "ok", "nothing was asked; --network tries the Hub and Google's storage")
+        yield DoctorFinding(
+            "network", "servers", "ok", "nothing was asked; --network tries the Hub and Google's storage"
+        )
         return
     with ThreadPoolExecutor(4) as pool:
         yield from pool.map(_reach, *zip(*_servers(), strict=True))
@@ -65,7 +67,7 @@ def _servers() -> list[tuple[str, str, str]]:
     return found
 
 
-def _reach(name: str, address: str, wanted_by: str) -> Finding:
+def _reach(name: str, address: str, wanted_by: str) -> DoctorFinding:
     """Any answer will do, a refusal as well: it came from there, or from the proxy in between."""
     try:
         request = urllib.request.Request(address, method="HEAD", headers={"User-Agent": "maskwright-doctor"})
@@ -76,17 +78,17 @@ def _reach(name: str, address: str, wanted_by: str) -> Finding:
     except (OSError, ValueError) as error:
         why = getattr(error, "reason", error)
         fix = f"only {wanted_by} need it; behind a proxy, set HTTPS_PROXY"
-        return Finding("network", name, "warn", f"{address} does not answer: {why}", fix, {"reached": False})
+        return DoctorFinding("network", name, "warn", f"{address} does not answer: {why}", fix, {"reached": False})
     if code == 407:
         detail, fix = f"the proxy refuses {address} (407)", "give HTTPS_PROXY a name and a password"
-        return Finding("network", name, "warn", detail, fix, {"reached": False})
-    return Finding("network", name, "ok", f"{address} answers ({code})", None, {"reached": True})
+        return DoctorFinding("network", name, "warn", detail, fix, {"reached": False})
+    return DoctorFinding("network", name, "ok", f"{address} answers ({code})", None, {"reached": True})
 
 
 # ---- credentials ----------------------------------------------------------------------------------------------------
 
 
-def credentials(*, reach: bool) -> Iterator[Finding]:
+def credentials(*, reach: bool) -> Iterator[DoctorFinding]:
     yield hub()
     yield google(reach=reach)
     yield amazon()
@@ -94,7 +96,7 @@ def credentials(*, reach: bool) -> Iterator[Finding]:
     yield from services()
 
 
-def hub() -> Finding:
+def hub() -> DoctorFinding:
     home = os.environ.get("HF_HOME") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "huggingface"
     )
@@ -108,18 +110,20 @@ def hub() -> Finding:
     return credential("Hub", "no token: public models can be read, and nothing can be pushed", [], source=None)
 
 
-def google(*, reach: bool) -> Finding:
+def google(*, reach: bool) -> DoctorFinding:
     named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     folder = os.environ.get("CLOUDSDK_CONFIG") or os.path.expanduser("~/.config/gcloud")
     path = named or os.path.join(folder, "application_default_credentials.json")
     if named and not os.path.exists(named):
         fix = "name a file that is there, or unset it: every gs:// address fails"
-        return Finding("credentials", "Google", "fail", f"GOOGLE_APPLICATION_CREDENTIALS: {named} is not there", fix)
+        return DoctorFinding(
+            "credentials", "Google", "fail", f"GOOGLE_APPLICATION_CREDENTIALS: {named} is not there", fix
+        )
     if os.path.exists(path):
         kind = _kind(path)
         if kind is None:
             fix = "gcloud auth application-default login"
-            return Finding("credentials", "Google", "warn", f"{path} holds no credentials that are known", fix)
+            return DoctorFinding("credentials", "Google", "warn", f"{path} holds no credentials that are known", fix)
         return credential("Google", f"{KINDS.get(kind, kind)}, in {path}", [path], source=path, kind=kind)
     if reach and (scopes := _scopes()) is not None:
         broad = any(scope.endswith("/cloud-platform") for scope in scopes)
@@ -127,8 +131,12 @@ def google(*, reach: bool) -> Finding:
         values = {"source": "metadata", "scopes": scopes}
         if not broad:
             detail = f"this machine's service account, with the scopes {named_scopes}"
-            return Finding("credentials", "Google", "warn", detail, "give the machine the scope cloud-platform", values)
-        return Finding("credentials", "Google", "ok", f"this machine's service account ({named_scopes})", None, values)
+            return DoctorFinding(
+                "credentials", "Google", "warn", detail, "give the machine the scope cloud-platform", values
+            )
+        return DoctorFinding(
+            "credentials", "Google", "ok", f"this machine's service account ({named_scopes})", None, values
+        )
     return credential("Google", "none here; gs:// addresses, `env` and Vertex AI need them", [], source=None)
 
 
@@ -151,7 +159,7 @@ def _scopes() -> list[str] | None:
     return None
 
 
-def amazon() -> Finding:
+def amazon() -> DoctorFinding:
     path = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or os.path.expanduser("~/.aws/credentials")
     if os.environ.get("AWS_ACCESS_KEY_ID"):
         return credential("S3", "a key in AWS_ACCESS_KEY_ID", [], source="AWS_ACCESS_KEY_ID")
@@ -161,17 +169,17 @@ def amazon() -> Finding:
     return credential("S3", "none here; s3:// addresses need them", [], source=None)
 
 
-def kubernetes() -> Finding:
+def kubernetes() -> DoctorFinding:
     path = (os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")).split(os.pathsep)[0]
     if not os.path.exists(path):
         if os.environ.get("KUBECONFIG"):
             fix = "name a file that is there, or unset it"
-            return Finding("credentials", "Kubernetes", "warn", f"KUBECONFIG: {path} is not there", fix)
+            return DoctorFinding("credentials", "Kubernetes", "warn", f"KUBECONFIG: {path} is not there", fix)
         return credential("Kubernetes", "none here; `submit kubernetes` needs them", [], source=None)
     try:
         with open(path, encoding="utf-8") as file:
             context = str((yaml.safe_load(file) or {}).get("current-context") or "none")
     except (OSError, yaml.YAMLError, AttributeError):
         fix = "kubectl config view shows what is wrong"
-        return Finding("credentials", "Kubernetes", "warn", f"{path} cannot be read", fix)
+        return DoctorFinding("credentials", "Kubernetes", "warn", f"{path} cannot be read", fix)
     return credential("Kubernetes", f"{path}, with the context {context}", [path], source=path, context=context)

@@ -14,7 +14,7 @@ from importlib.metadata import version
 
 from maskwright.core.extras import OLDEST_TERRAFORM, missing
 from maskwright.core.secrets import redact
-from maskwright.monitor.doctor.finding import Finding
+from maskwright.monitor.doctor.finding import DoctorFinding
 from maskwright.monitor.doctor.frameworks import present
 
 SECONDS = 4.0
@@ -87,18 +87,20 @@ TOOLS = (
 )
 
 
-def tools() -> Iterator[Finding]:
+def tools() -> Iterator[DoctorFinding]:
     yield ray()
     with ThreadPoolExecutor(len(TOOLS)) as pool:
         yield from pool.map(look, TOOLS)
 
 
-def look(tool: Tool) -> Finding:
+def look(tool: Tool) -> DoctorFinding:
     program = next(filter(None, map(shutil.which, tool.programs)), None)
     if program is None:
         job = os.environ.get("SLURM_JOB_ID") if tool.name == "SLURM" else None
         where = f"not on the path, though this is job {job}" if job else "not on the path"
-        return Finding("tools", tool.name, "ok", f"{where}; only {tool.wanted_by} starts it", None, {"version": None})
+        return DoctorFinding(
+            "tools", tool.name, "ok", f"{where}; only {tool.wanted_by} starts it", None, {"version": None}
+        )
     values: dict[str, str | None] = {"version": None, "path": program}
     try:
         said = subprocess.run(
@@ -113,20 +115,22 @@ def look(tool: Tool) -> Finding:
         found = tool.read(said.stdout)
     except subprocess.TimeoutExpired:
         detail = f"{program} did not tell its version within {SECONDS:g} seconds"
-        return Finding(
+        return DoctorFinding(
             "tools", tool.name, "warn", detail, f"`{tool.programs[0]} {tool.arguments[0]}` shows why", values
         )
     except OSError as error:
-        return Finding("tools", tool.name, "warn", f"{program} cannot be started: {error.strerror}", tool.fix, values)
+        return DoctorFinding(
+            "tools", tool.name, "warn", f"{program} cannot be started: {error.strerror}", tool.fix, values
+        )
     except (ValueError, LookupError, TypeError):
         told = redact((said.stderr or said.stdout).strip().splitlines()[0][:120]) if said.stderr or said.stdout else ""
         detail = f"{program} does not tell its version" + (f": {told}" if told else "")
-        return Finding("tools", tool.name, "warn", detail, tool.fix, values)
+        return DoctorFinding("tools", tool.name, "warn", detail, tool.fix, values)
     values["version"] = found
     if tool.oldest and tuple(map(int, re.findall(r"\d+", found)[: len(tool.oldest)])) < tool.oldest:
         oldest = ".".join(map(str, tool.oldest))
         fix = f"install {oldest} or newer: {tool.fix}"
-        return Finding("tools", tool.name, "warn", f"{found}, which {tool.wanted_by} refuses", fix, values)
+        return DoctorFinding("tools", tool.name, "warn", f"{found}, which {tool.wanted_by} refuses", fix, values)
     if said.returncode:
         told = (
             redact(said.stderr.strip().splitlines()[-1][:160])
@@ -135,18 +139,20 @@ def look(tool: Tool) -> Finding:
         )
         if tool.asks_a_server:
             detail = f"{found} ({program}), but: {told}; only {tool.wanted_by} needs that"
-            return Finding("tools", tool.name, "ok", detail, None, values)
-        return Finding("tools", tool.name, "warn", f"{found}, but: {told}", tool.fix, values)
-    return Finding("tools", tool.name, "ok", f"{found} ({program})", None, values)
+            return DoctorFinding("tools", tool.name, "ok", detail, None, values)
+        return DoctorFinding("tools", tool.name, "warn", f"{found}, but: {told}", tool.fix, values)
+    return DoctorFinding("tools", tool.name, "ok", f"{found} ({program})", None, values)
 
 
-def ray() -> Finding:
+def ray() -> DoctorFinding:
     address = os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS")
     values = {"version": version("ray") if present("ray") else None, "address": redact(address) if address else None}
     if values["version"] is None:
         if address:
             detail = f"not installed, though the environment names a cluster at {address}"
-            return Finding("tools", "Ray", "warn", detail, missing("ray").fix, values)
-        return Finding("tools", "Ray", "ok", "not installed; only `submit ray` and `--on ray` need it", None, values)
+            return DoctorFinding("tools", "Ray", "warn", detail, missing("ray").fix, values)
+        return DoctorFinding(
+            "tools", "Ray", "ok", "not installed; only `submit ray` and `--on ray` need it", None, values
+        )
     told = f", the environment names a cluster at {address}" if address else ", no cluster is named in the environment"
-    return Finding("tools", "Ray", "ok", f"{values['version']}{told}", None, values)
+    return DoctorFinding("tools", "Ray", "ok", f"{values['version']}{told}", None, values)

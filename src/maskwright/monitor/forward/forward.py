@@ -20,7 +20,7 @@ from maskwright.core.console import answer, lost_terminal_is_no_error
 from maskwright.core.errors import Locked, MaskwrightError, StoppedEarly
 from maskwright.core.secrets import redact, redact_all
 from maskwright.monitor.forward import mlflow, trackio, wandb
-from maskwright.monitor.forward.service import About, Begin, Line, Outcome, Service
+from maskwright.monitor.forward.service import About, Begin, MetricsLine, Outcome, Service
 from maskwright.monitor.logs import Tail
 from maskwright.monitor.status import look
 from maskwright.run.directory import RunDirectory, read_lines
@@ -245,8 +245,8 @@ def forward(run: str, to: To, *, follow: bool = False) -> tuple[Sent, bool]:
         return forwarder.sent, taken
 
 
-def _line(record: dict[str, Any]) -> Line:
-    return Line(record["step"], float(record.get("time") or 0.0), trainer_names(record))
+def _line(record: dict[str, Any]) -> MetricsLine:
+    return MetricsLine(record["step"], float(record.get("time") or 0.0), trainer_names(record))
 
 
 @contextmanager

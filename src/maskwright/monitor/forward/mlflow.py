@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from maskwright.monitor.forward.service import PROJECT, About, Line, Outcome
+from maskwright.monitor.forward.service import PROJECT, About, MetricsLine, Outcome
 
 PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
 """The most that MLflow takes in one request."""
@@ -50,7 +50,7 @@ class MLflow:
         for at in range(0, len(params), PARAMS_AT_ONCE):
             self._client.log_batch(self.run_id, params=params[at : at + PARAMS_AT_ONCE])
 
-    def send(self, lines: Sequence[Line]) -> None:
+    def send(self, lines: Sequence[MetricsLine]) -> None:
         from mlflow.entities import Metric
 
         metrics = [

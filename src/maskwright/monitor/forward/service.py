@@ -13,7 +13,7 @@ PROJECT = "maskwright"
 
 
 @dataclass(frozen=True)
-class Line:
+class MetricsLine:
     """A line of `metrics.jsonl` that is to be sent."""
 
     step: int
@@ -42,7 +42,7 @@ class Service(Protocol):
         """What `begin` takes to continue it."""
         ...
 
-    def send(self, lines: Sequence[Line]) -> None: ...
+    def send(self, lines: Sequence[MetricsLine]) -> None: ...
 
     def finish(self, outcome: Outcome) -> None:
         """Returns when all that was sent has arrived."""

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from maskwright.monitor.forward.service import PROJECT, About, Line, Outcome
+from maskwright.monitor.forward.service import PROJECT, About, MetricsLine, Outcome
 
 ELSEWHERE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 """Without them trackio writes a database on this machine."""
@@ -38,7 +38,7 @@ class Trackio:
             auto_log_cpu=False,
         )
 
-    def send(self, lines: Sequence[Line]) -> None:
+    def send(self, lines: Sequence[MetricsLine]) -> None:
         for line in lines:
             self._run.log({**line.values, "train/global_step": line.step}, step=line.step)
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from maskwright.monitor.forward.service import PROJECT, About, Line, Outcome
+from maskwright.monitor.forward.service import PROJECT, About, MetricsLine, Outcome
 
 STEP = "train/global_step"
 """The Trainer's name of the axis. W&B's own step cannot go back, as a run does after a rollback."""
@@ -51,7 +51,7 @@ class Wandb:
     def run_id(self) -> str:
         return str(self._run.id)
 
-    def send(self, lines: Sequence[Line]) -> None:
+    def send(self, lines: Sequence[MetricsLine]) -> None:
         for line in lines:
             self._run.log({**line.values, STEP: line.step})
 

@@ -27,7 +27,7 @@ PASSED_OVER = frozenset({"node_modules", "site-packages", "__pycache__"})
 
 
 @dataclass(frozen=True)
-class Place:
+class RunLocation:
     """A folder that looks like a run directory, or like the copies of a run's checkpoints."""
 
     location: str
@@ -37,16 +37,16 @@ class Place:
 
 
 @dataclass
-class Search:
-    places: list[Place] = field(default_factory=list)
+class FoundRuns:
+    places: list[RunLocation] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     """A line for each folder that cannot be read."""
 
 
-def find(folders: Sequence[str], *, several: bool = False) -> Search:
+def find(folders: Sequence[str], *, several: bool = False) -> FoundRuns:
     """The run directories below `folders`, each once. A folder that is not there has none. `several`: names of runs
     begin with that of the folder that was given."""
-    found, seen, places = Search(), set[object](), dict[str, Place]()
+    found, seen, places = FoundRuns(), set[object](), dict[str, RunLocation]()
     for given in folders:
         try:
             root = Folder(given, reach=True)
@@ -59,7 +59,7 @@ def find(folders: Sequence[str], *, several: bool = False) -> Search:
         for location, inside in below:
             own = os.path.basename(root.location.rstrip("/")) or root.location
             name = (f"{own}/{inside}" if several else inside) if inside else own
-            places.setdefault(location, Place(location, name))
+            places.setdefault(location, RunLocation(location, name))
     found.places = list(places.values())
     return found
 
@@ -72,7 +72,7 @@ def is_a_run(names: Collection[str], status: Callable[[], bytes | None]) -> bool
     return found is not None and found.heartbeat > 0.0
 
 
-def _local(root: str, found: Search, seen: set[object]) -> Iterator[tuple[str, str]]:
+def _local(root: str, found: FoundRuns, seen: set[object]) -> Iterator[tuple[str, str]]:
     """(path, path below `root`). Links are followed last, and each folder is looked into once: a circle ends, and a
     run has the name of its place."""
     waiting, links, looked_into = [("", 0)], list[tuple[str, int]](), 0
@@ -105,7 +105,7 @@ def _local(root: str, found: Search, seen: set[object]) -> Iterator[tuple[str, s
                 (links if entry.is_symlink() else waiting).append((os.path.join(inside, entry.name), depth + 1))
 
 
-def _far(root: Folder, found: Search) -> Iterator[tuple[str, str]]:
+def _far(root: Folder, found: FoundRuns) -> Iterator[tuple[str, str]]:
     """The same at a URL."""
     waiting, looked_into = [("", 0)], 0
     while waiting:

@@ -21,8 +21,8 @@ from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
 from maskwright.monitor.logs import LOG
-from maskwright.monitor.status import Report, look
-from maskwright.monitor.watch.find import Place, Search, find
+from maskwright.monitor.status import RunReport, look
+from maskwright.monitor.watch.find import FoundRuns, RunLocation, find
 from maskwright.monitor.watch.grown import Brought, Grown
 from maskwright.monitor.watch.numbers import METRICS, Numbers, lines_of
 from maskwright.run.directory import HISTORY, step_folder
@@ -50,10 +50,10 @@ RANKS = ("fine", "slow", "hung", "lost", "silent", "ended")
 class Watched:
     """One run directory, and what was read of it."""
 
-    place: Place
+    place: RunLocation
     id: str
     folder: Folder
-    report: Report
+    report: RunReport
     numbers: Numbers
     history: Grown
     log: Brought
@@ -190,7 +190,7 @@ class Below:
 
     def __init__(self, folders: Sequence[str], several: bool, clock: Callable[[], float], *, far: bool) -> None:
         self.folders, self._several, self._clock, self._is_far = folders, several, clock, far
-        self._search = Search()
+        self._search = FoundRuns()
         self._searched = self._search_seconds = -math.inf
         self._not_runs: dict[str, str] = {}
         self.watched: dict[str, Watched] = {}
@@ -225,7 +225,7 @@ class Below:
             return True
         return now - old.looked >= (FAR_SECONDS if old.report.state in GOING else LIST_SECONDS)
 
-    def _look(self, key: str, place: Place, now: float) -> None:
+    def _look(self, key: str, place: RunLocation, now: float) -> None:
         old = self.watched.get(key)
         signature = None if self._is_far else _signature(place.location)
         unchanged = signature is not None and old is not None and old.signature == signature
@@ -269,7 +269,7 @@ def _signature(location: str) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def _seen(key: str, place: Place, report: Report, old: Watched | None) -> Watched:
+def _seen(key: str, place: RunLocation, report: RunReport, old: Watched | None) -> Watched:
     """The run with a new report. What was read of its lines is kept."""
     inside = ""
     if report.state == "only checkpoints" and report.checkpoint:

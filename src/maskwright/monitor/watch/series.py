@@ -23,7 +23,7 @@ KEPT_ANSWERS = 32
 
 
 @dataclass
-class Column:
+class _Column:
     """All numbers of one name. `steps` ascend."""
 
     steps: array[int] = field(default_factory=lambda: array("I"))
@@ -62,13 +62,13 @@ def buckets(
     return found
 
 
-class Series:
+class RunCurves:
     """The curves of one run. Its methods may be called by several threads."""
 
     def __init__(self, folder: Folder, name: str = METRICS, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._grown = Grown(folder, name)
         self._folder, self._name, self._clock = folder, name, clock
-        self._columns: dict[str, Column] = {}
+        self._columns: dict[str, _Column] = {}
         self._answers: dict[tuple[Any, ...], dict[str, list[Any]]] = {}
         self._lock = threading.Lock()
         self.asked = clock()
@@ -97,12 +97,12 @@ class Series:
     def _read(self, names: Sequence[str]) -> None:
         """A name that was not asked for before is read from the file's start, with all others."""
         if not self._columns.keys() >= set(names):
-            self._columns |= {name: Column() for name in names}
+            self._columns |= {name: _Column() for name in names}
             self._grown = Grown(self._folder, self._name)
         for block in self._grown.news():
             self._answers.clear()
             if block is None:
-                self._columns = {name: Column() for name in self._columns}
+                self._columns = {name: _Column() for name in self._columns}
                 continue
             columns = list(self._columns.items())
             for line in lines_of(block):
@@ -118,14 +118,14 @@ class Shelf:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._series: dict[tuple[str, str], Series] = {}
+        self._series: dict[tuple[str, str], RunCurves] = {}
         self._lock = threading.Lock()
 
-    def series(self, id_: str, folder: Folder, name: str = METRICS) -> Series:
+    def series(self, id_: str, folder: Folder, name: str = METRICS) -> RunCurves:
         with self._lock:
             old = self._clock() - KEPT_SECONDS
             asked = id_, name
             self._series = {key: one for key, one in self._series.items() if one.asked >= old or key == asked}
             if asked not in self._series:
-                self._series[asked] = Series(folder, name, clock=self._clock)
+                self._series[asked] = RunCurves(folder, name, clock=self._clock)
             return self._series[asked]

@@ -46,7 +46,7 @@ class NoRun(InputError):
     """An id that no run has."""
 
 
-class Desk:
+class RunIndex:
     """What the server knows; its methods are called by threads."""
 
     def __init__(self, folders: Sequence[str], *, stop_seconds: float = STOP_SECONDS) -> None:
@@ -128,7 +128,7 @@ class Desk:
 # ---- the application -------------------------------------------------------------------------------------------------
 
 
-def application(desk: Desk, *, token: str, host: str) -> Any:
+def application(index: RunIndex, *, token: str, host: str) -> Any:
     """An ASGI application. `host`: what it is bound to."""
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
@@ -164,15 +164,15 @@ def application(desk: Desk, *, token: str, host: str) -> Any:
         return JSONResponse({"error": there}, status_code=404)
 
     def request(kind: Request) -> dict[str, Any]:
-        return answer(lambda asked: desk.ask(asked.path_params["id"], kind), ("POST",))
+        return answer(lambda asked: index.ask(asked.path_params["id"], kind), ("POST",))
 
     routes = [
         *(Route(f"/{name}", **file(path, kind, 0)) for name, path, kind in page_files()),
         Route("/plotly.js", **file(plotly(), KINDS[".js"], 3_600)),
-        Route("/api/runs", **answer(lambda asked: desk.all())),
-        Route("/api/runs/{id}", **answer(lambda asked: desk.details(asked.path_params["id"]))),
-        Route("/api/runs/{id}/log", **answer(lambda asked: _log(desk, asked))),
-        Route("/api/series", **answer(lambda asked: _series(desk, asked))),
+        Route("/api/runs", **answer(lambda asked: index.all())),
+        Route("/api/runs/{id}", **answer(lambda asked: index.details(asked.path_params["id"]))),
+        Route("/api/runs/{id}/log", **answer(lambda asked: _log(index, asked))),
+        Route("/api/series", **answer(lambda asked: _series(index, asked))),
         Route("/api/runs/{id}/stop", **request("stop")),
         Route("/api/runs/{id}/checkpoint", **request("checkpoint")),
     ]
@@ -187,17 +187,17 @@ def _code(error: MaskwrightError, asked: Any) -> int:
     return 400 if isinstance(error, InputError) else 503
 
 
-def _log(desk: Desk, asked: Any) -> dict[str, Any]:
+def _log(index: RunIndex, asked: Any) -> dict[str, Any]:
     query = asked.query_params
     lines, before = _number(query.get("lines"), "lines", 200), _number(query.get("before"), "before", None)
-    return desk.log(asked.path_params["id"], query.get("search", "")[:1_000], lines or 0, before)
+    return index.log(asked.path_params["id"], query.get("search", "")[:1_000], lines or 0, before)
 
 
-def _series(desk: Desk, asked: Any) -> dict[str, Any]:
+def _series(index: RunIndex, asked: Any) -> dict[str, Any]:
     query = asked.query_params
     first, last = _number(query.get("from"), "from", None), _number(query.get("to"), "to", None)
     points = _number(query.get("points"), "points", 1_000) or 1
-    return desk.series(query.getlist("run"), query.getlist("metric"), points, first, last)
+    return index.series(query.getlist("run"), query.getlist("metric"), points, first, last)
 
 
 def _number(given: str | None, name: str, otherwise: int | None) -> int | None:
@@ -237,9 +237,9 @@ def serve(folders: Sequence[str], host: str, port: int) -> None:
     import uvicorn
 
     token = given_token()
-    desk = Desk(folders)
+    index = RunIndex(folders)
     listening = _listen(host, port)
-    app = application(desk, token=token or new_token(), host=host)
+    app = application(index, token=token or new_token(), host=host)
     shown = platform.node() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     where = f"http://{shown}:{listening.getsockname()[1]}/"
     answer(where if token else f"{where}#token={app.token}")  # not `say`, which would hide the token
@@ -250,7 +250,7 @@ def serve(folders: Sequence[str], host: str, port: int) -> None:
         with listening:
             uvicorn.Server(config).run(sockets=[listening])
     finally:
-        desk.take_back()
+        index.take_back()
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -24,7 +24,7 @@ STYLES = {"running": "green", "done": "blue", "stopped": "yellow", "starting": "
 
 
 @dataclass(frozen=True)
-class Column:
+class _Column:
     title: str
     cell: Callable[[dict[str, Any]], str]
     place: int
@@ -57,17 +57,17 @@ def _curve(width: int) -> Callable[[dict[str, Any]], str]:
 
 
 COLUMNS = (
-    Column("run", lambda row: row["name"], 0, right=False),
-    Column("state", lambda row: row["state"], 1, right=False),
-    Column("step", _steps, 2),
-    Column("loss", _number("loss", "{:.3f}"), 3),
-    Column("held out", _number("valid_loss", "{:.3f}"), 4),
-    Column("loss so far", _curve(12), 7, right=False),
-    Column("rate", _number("learning_rate", "{:.2g}"), 9),
-    Column("tokens/s", _speed, 8),
-    Column("ETA", _seconds, 5),
-    Column("health", lambda row: _cut(row["health"], WIDEST_HEALTH), 6, right=False),
-    Column("ranks", _ranks, 10, right=False),
+    _Column("run", lambda row: row["name"], 0, right=False),
+    _Column("state", lambda row: row["state"], 1, right=False),
+    _Column("step", _steps, 2),
+    _Column("loss", _number("loss", "{:.3f}"), 3),
+    _Column("held out", _number("valid_loss", "{:.3f}"), 4),
+    _Column("loss so far", _curve(12), 7, right=False),
+    _Column("rate", _number("learning_rate", "{:.2g}"), 9),
+    _Column("tokens/s", _speed, 8),
+    _Column("ETA", _seconds, 5),
+    _Column("health", lambda row: _cut(row["health"], WIDEST_HEALTH), 6, right=False),
+    _Column("ranks", _ranks, 10, right=False),
 )
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from maskwright.core.console import several
 from maskwright.core.errors import InputError
 from maskwright.tasks.importing.hydra import read_hydra
-from maskwright.tasks.importing.taken import Row, Taken, number_of
-from maskwright.tasks.importing.typed import Script, Typed
+from maskwright.tasks.importing.taken import FlagFate, Taken, number_of
+from maskwright.tasks.importing.typed import ScriptSignature, Typed
 
 _SWITCHES = """
 fp16 bf16 tpu cpu use_gpu mask_whole_words freq_weighted_replacement no_epoch_checkpoints metrics_debug
@@ -21,7 +21,7 @@ no_last_checkpoints untie_weights_roberta find_unused_parameters fast_stat_sync 
 disable_validation
 """
 HYDRA = ("fairseq-hydra-train", "hydra_train.py", "fairseq_cli.hydra_train")
-SCRIPT = Script(
+SCRIPT = ScriptSignature(
     ("fairseq-train", "train.py", *HYDRA[:2]),
     modules=("fairseq_cli.train", HYDRA[2]),
     switches=frozenset(_SWITCHES.split()),
@@ -95,7 +95,7 @@ def _data(taken: Taken) -> None:
     taken.typed.words.pop(0)
     places = [place for place in given.split(":") if place]
     what = "a store for each folder, by data convert, with the tokenizer that its ids are to be looked up in"
-    taken.rows.append(Row("DATA", given, "mapped", what))
+    taken.rows.append(FlagFate("DATA", given, "mapped", what))
     taken.before.append(f"hf download FacebookAI/roberta-base --local-dir {TOKENIZER}")
     stores = ["data/store"] if len(places) == 1 else [f"data/store-{number}" for number in range(len(places))]
     for place, folder in zip(places, stores, strict=True):

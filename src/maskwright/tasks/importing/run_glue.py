@@ -13,10 +13,10 @@ from maskwright.core.settings import parse_yaml
 from maskwright.tasks.importing.run_mlm import fetched, fetched_data
 from maskwright.tasks.importing.taken import Taken, shown
 from maskwright.tasks.importing.trainer import NOT_NEEDED, SWITCHES, devices, from_json, training
-from maskwright.tasks.importing.typed import Script, Typed
+from maskwright.tasks.importing.typed import ScriptSignature, Typed
 from maskwright.text.tables import open_table
 
-SCRIPT = Script(("run_glue.py", "run_glue_no_trainer.py", "run_classification.py"), switches=SWITCHES)
+SCRIPT = ScriptSignature(("run_glue.py", "run_glue_no_trainer.py", "run_classification.py"), switches=SWITCHES)
 METRICS = {"accuracy": "accuracy", "f1": "f1_macro", "matthews_correlation": "matthews_corrcoef", "pearson": "pearson"}
 COLUMNS = ("data.text", "data.text_pair", "data.label")
 LOOKED_AT = 200

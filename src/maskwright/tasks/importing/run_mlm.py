@@ -11,14 +11,14 @@ from maskwright.core.console import several
 from maskwright.core.errors import InputError, ModelError
 from maskwright.model.hf.config import read_hf_config
 from maskwright.model.hf.families import FAMILIES
-from maskwright.tasks.importing.taken import Fate, Row, Taken, number_of
+from maskwright.tasks.importing.taken import Fate, FlagFate, Taken, number_of
 from maskwright.tasks.importing.trainer import NOT_NEEDED, SWITCHES, devices, from_json, training
-from maskwright.tasks.importing.typed import Script, Typed
+from maskwright.tasks.importing.typed import ScriptSignature, Typed
 
 WHOLE_WORDS = "run_mlm_wwm.py"
 OLDER = "run_language_modeling.py"
 """Its name before transformers 4, in which --mlm chose between two tasks."""
-SCRIPT = Script(("run_mlm.py", "run_mlm_no_trainer.py", WHOLE_WORDS, OLDER), switches=SWITCHES)
+SCRIPT = ScriptSignature(("run_mlm.py", "run_mlm_no_trainer.py", WHOLE_WORDS, OLDER), switches=SWITCHES)
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 HAS_VALIDATION = ("wikitext",)
 """Data sets with a held-out part of their own, as far as the scripts' pages name any."""
@@ -76,10 +76,10 @@ def _kind(taken: Taken) -> None:
     taken.note("mlm", "masked tokens are what a run predicts", "mapped")
     if script == OLDER and not {"num_train_epochs", "max_steps"} & taken.typed.flags.keys():
         what = "transformers 2 took 1 epoch, and 4 rows a device: set schedule.epochs, batch.micro_batch_rows"
-        taken.rows.append(Row(OLDER, "", "left out", what))
+        taken.rows.append(FlagFate(OLDER, "", "left out", what))
     if script == WHOLE_WORDS:
         taken.values["masking.kind"] = "whole_word"
-        taken.rows.append(Row(WHOLE_WORDS, "", "mapped", "masking.kind: whole_word"))
+        taken.rows.append(FlagFate(WHOLE_WORDS, "", "mapped", "masking.kind: whole_word"))
     for name in ("train_ref_file", "validation_ref_file"):
         taken.note(name, "words of several Chinese characters; whole words are the tokenizer's own here")
 

@@ -23,7 +23,7 @@ Verb = Literal["pretrain", "finetune"]
 
 
 @dataclass(frozen=True)
-class Row:
+class FlagFate:
     flag: str
     value: str
     fate: Fate
@@ -34,7 +34,7 @@ class Row:
 @dataclass
 class Taken:
     typed: Typed
-    rows: list[Row] = field(default_factory=list)
+    rows: list[FlagFate] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
     """By dotted key."""
     before: list[str] = field(default_factory=list)
@@ -96,7 +96,7 @@ class Taken:
     def row(self, name: str, fate: Fate, became: str) -> None:
         self.unnamed.discard(name)
         value = as_written(" ".join(self.typed.flags.get(name, [])))
-        self.rows.append(Row(self.typed.spelling.get(name, f"--{name}"), value, fate, became))
+        self.rows.append(FlagFate(self.typed.spelling.get(name, f"--{name}"), value, fate, became))
 
     def set(self, name: str, values: Mapping[str, Any], note: str = "") -> None:
         """Takes the flag `name` over as `values`, by dotted key."""
@@ -127,14 +127,14 @@ class Taken:
             elif name in self.unnamed:
                 self.row(name, "unknown", "nothing here goes by this name")
         for word in self.typed.words:
-            self.rows.append(Row(self.typed.known(word), "", "unknown", "it belongs to no flag"))
+            self.rows.append(FlagFate(self.typed.known(word), "", "unknown", "it belongs to no flag"))
         if self.typed.launcher:
             what = f"{self.typed.launcher} starts a number of processes that the command does not say: give --devices"
-            self.rows.append(Row("--devices", "", "left out", what))
+            self.rows.append(FlagFate("--devices", "", "left out", what))
         if self.typed.others:
             what = f"the script starts it {several(self.typed.others, 'more time')}, which is left out: import each of "
             what += "those commands by itself, in single quotes"
-            self.rows.append(Row(self.typed.script, "", "left out", what))
+            self.rows.append(FlagFate(self.typed.script, "", "left out", what))
 
     # ---- what is written -------------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ def shown(value: Any) -> str:
     return str(yaml.safe_dump(value, default_flow_style=True)).removesuffix("\n...\n").strip()
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: list[FlagFate]) -> str:
     """Given flags first, then what the script does without a flag."""
     ordered = [row for row in rows if row.fate != "default"] + [row for row in rows if row.fate == "default"]
     cells = [(one_line(f"{row.flag} {row.value}"), row.fate, one_line(row.became)) for row in ordered]

@@ -11,10 +11,10 @@ from maskwright.core.console import several
 from maskwright.data.foreign.pregenerated import RECORD, read_metrics, read_record
 from maskwright.tasks.importing.run_mlm import fetched
 from maskwright.tasks.importing.taken import Taken, number_of, share_of_steps
-from maskwright.tasks.importing.typed import Script, Typed
+from maskwright.tasks.importing.typed import ScriptSignature, Typed
 
 FOR_GPUS = "finetune_on_pregenerated.py"
-SCRIPT = Script(
+SCRIPT = ScriptSignature(
     ("pretrain.py", FOR_GPUS),
     modules=("pretrain",),
     switches=frozenset(

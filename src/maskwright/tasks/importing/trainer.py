@@ -12,7 +12,7 @@ from maskwright.core.config import Reported
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import HIDDEN
 from maskwright.core.storage import read_json
-from maskwright.tasks.importing.taken import Row, Taken, number_of, share_of_steps, shown
+from maskwright.tasks.importing.taken import FlagFate, Taken, number_of, share_of_steps, shown
 from maskwright.tasks.importing.typed import SECRET
 
 SCHEDULES = {
@@ -105,11 +105,11 @@ def devices(taken: Taken) -> None:
         typed.world_size = typed.gpus
         if typed.gpus > 1:
             became = f"{typed.gpus} devices: without a launcher the Trainer computes on all of them"
-            taken.rows.append(Row("CUDA_VISIBLE_DEVICES", "", "mapped", became))
+            taken.rows.append(FlagFate("CUDA_VISIBLE_DEVICES", "", "mapped", became))
     if typed.started_by == "xla_spawn.py" or taken.whole("tpu_num_cores", 0):
         typed.world_size = max(typed.world_size, taken.whole("tpu_num_cores", 1))
         taken.values["engine.kind"] = "jax"
-        taken.rows.append(Row("xla_spawn.py", "", "mapped", "engine.kind: jax, for TPUs"))
+        taken.rows.append(FlagFate("xla_spawn.py", "", "mapped", "engine.kind: jax, for TPUs"))
         taken.note("tpu_num_cores", "batch.virtual_workers", "mapped")
 
 

@@ -53,7 +53,7 @@ ELSEWHERE = {
 
 
 @dataclass(frozen=True)
-class Script:
+class ScriptSignature:
     names: tuple[str, ...]
     """Names that it may have."""
     modules: tuple[str, ...] = ()
@@ -127,7 +127,9 @@ def given_variables(assignments: Sequence[str], files: Sequence[str]) -> tuple[d
     return {name: one.value for name, one in variables.items()}, found
 
 
-def read_command(given: str, script: Script, sourced: Mapping[str, str] = {}, fixed: Mapping[str, str] = {}) -> Typed:
+def read_command(
+    given: str, script: ScriptSignature, sourced: Mapping[str, str] = {}, fixed: Mapping[str, str] = {}
+) -> Typed:
     """`given`: a command, or the file of a shell script that has one. `sourced`: variables that are set before it;
     those of `fixed` keep their value though the script sets them.
 
@@ -170,7 +172,7 @@ def _gpus(before: list[str], variables: Mapping[str, str]) -> int | None:
     return len(listed.split(",")) if re.fullmatch(r"\w[\w-]*(,\w[\w-]*)*", listed) else None
 
 
-def _place(words: list[str], script: Script) -> int | None:
+def _place(words: list[str], script: ScriptSignature) -> int | None:
     """Where the script stands in a command."""
     if next((word for word in words if "=" not in word), "") in NO_STARTERS:
         return None
@@ -196,9 +198,9 @@ def _without_secrets(words: list[str]) -> list[str]:
     return found
 
 
-def _sorted(before: list[str], words: list[str], script: Script) -> Typed:
+def _sorted(before: list[str], words: list[str], script: ScriptSignature) -> Typed:
     typed = Typed(words[0])
-    launcher, others = _flags(before, Script(()))
+    launcher, others = _flags(before, ScriptSignature(()))
     typed.flags, typed.words = _flags(words[1:], script)
     typed.spelling = {_name(word): word.partition("=")[0] for word in words[1:] if _is_flag(word)}
     processes = _count(launcher, _PROCESSES)
@@ -238,7 +240,7 @@ def is_false(value: str) -> bool:
     return value.lower() in ("false", "0", "no", "n", "f")
 
 
-def _takes(name: str, values: list[str], word: str, script: Script) -> bool:
+def _takes(name: str, values: list[str], word: str, script: ScriptSignature) -> bool:
     """Whether a word is one more value of the flag before it."""
     if values and unknown_in(word):  # it may be flags, or nothing
         return False
@@ -247,7 +249,7 @@ def _takes(name: str, values: list[str], word: str, script: Script) -> bool:
     return not values or script.several_values is None or name in script.several_values
 
 
-def _flags(words: list[str], script: Script) -> tuple[dict[str, list[str]], list[str]]:
+def _flags(words: list[str], script: ScriptSignature) -> tuple[dict[str, list[str]], list[str]]:
     flags: dict[str, list[str]] = {}
     others: list[str] = []
     name = ""

@@ -93,7 +93,7 @@ ACCELERATORS = {
 
 
 @dataclass(frozen=True)
-class Place:
+class DeviceCount:
     """Where a run may be: so many of a device."""
 
     on: str
@@ -118,7 +118,7 @@ class Place:
         return self.topology is not None
 
 
-def place(on: str) -> Place:
+def place(on: str) -> DeviceCount:
     """`t4`, `h100:8`, `cpu:16` (cores) or `v6e:4x4`. Raises `ConfigError` for anything else."""
     name, _, number = on.lower().partition(":")
     device = DEVICES.get(name)
@@ -129,7 +129,7 @@ def place(on: str) -> Place:
         what = f"'{on}' is not a device that `plan` knows"
         raise ConfigError(what, where="--on", fix=f"{fix} Or here, or an environment's YAML. Devices: {names}")
     if device.family == "tpu":
-        return Place(on, device, _chips_of(on, name, number), number)
+        return DeviceCount(on, device, _chips_of(on, name, number), number)
     if number and not re.fullmatch(r"[1-9]\d{0,2}", number):
         raise ConfigError(f"'{on}' is not so many devices", where="--on", fix=f"write a number, as {name}:8")
     usual = {"laptop": LAPTOP_CORES, "cpu": 2}.get(name, 1)
@@ -137,7 +137,7 @@ def place(on: str) -> Place:
     if device.family == "gpu" and count > MOST_GPUS:
         fix = f"{name}:{MOST_GPUS}; benchmarks/scaling_model.py has a model of several machines"
         raise ConfigError(f"'{on}' is more than one machine", where="--on", fix=fix)
-    return Place(on, device, count)
+    return DeviceCount(on, device, count)
 
 
 def _chips_of(on: str, kind: str, topology: str) -> int:

@@ -10,9 +10,9 @@ from maskwright.core.config import shared_out
 from maskwright.core.console import human_bytes, human_count, plain_number
 from maskwright.core.errors import ConfigError
 from maskwright.model.config import ModelConfig
-from maskwright.tasks import plan as slices
+from maskwright.tasks.plan import SliceFit
 from maskwright.tasks.planning import projection
-from maskwright.tasks.planning.devices import Place
+from maskwright.tasks.planning.devices import DeviceCount
 from maskwright.tasks.planning.interval import Interval, Kind
 from maskwright.tasks.planning.probe import Probe
 from maskwright.tasks.planning.work import Work, memory
@@ -63,7 +63,7 @@ class Estimate:
     """Tokens a second, projected from CPU time, if nobody else computed here."""
     quotes: Sequence[Quote] = ()
     unpriced: str | None = None
-    compiled: slices.Plan | None = None
+    compiled: SliceFit | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -185,7 +185,11 @@ def here(work: Work, found: Probe, there: int) -> Estimate:
 
 
 def elsewhere(
-    work: Work, place: Place, quotes: Sequence[Quote], unpriced: str | None, compiled: slices.Plan | None
+    work: Work,
+    place: DeviceCount,
+    quotes: Sequence[Quote],
+    unpriced: str | None,
+    compiled: SliceFit | None,
 ) -> Estimate:
     rate, basis = projection.rate(work, place)
     training = rate.over(work.tokens * work.steps)

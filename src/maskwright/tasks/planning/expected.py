@@ -9,7 +9,7 @@ from maskwright.tasks.planning.interval import Interval
 from maskwright.tasks.planning.labelled import LabelledWork, labelled, work_of_labelled
 from maskwright.tasks.planning.projection import JAX_SHARE, cpu_share, host_seconds
 from maskwright.tasks.planning.work import work_of
-from maskwright.tasks.preflight import Pretraining
+from maskwright.tasks.preflight import PretrainRun
 from maskwright.tasks.prepared import Prepared
 
 MEASURED_ON = ("cpu", "cuda")
@@ -45,7 +45,7 @@ def load_of(ready: Prepared) -> Load | None:
     if own := labelled(ready):
         work = work_of_labelled(own)
         return Load(work.flops, work.evaluated_flops / config.steps, *shape, work)
-    return Load(work_of(ready).flops, 0.0, *shape) if isinstance(ready, Pretraining) else None
+    return Load(work_of(ready).flops, 0.0, *shape) if isinstance(ready, PretrainRun) else None
 
 
 def seconds_here(load: Load, ceiling: float, device: str, steps: int) -> Interval | None:

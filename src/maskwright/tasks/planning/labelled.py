@@ -11,7 +11,7 @@ from maskwright.data.batch import Batch
 from maskwright.labels.dataset import Dataset
 from maskwright.labels.rows import Examples
 from maskwright.model.config import ModelConfig, training_flops
-from maskwright.tasks.examples import Split
+from maskwright.tasks.examples import EvaluationSplit
 from maskwright.tasks.planning.steps import program_of
 from maskwright.tasks.prepared import Prepared
 
@@ -34,7 +34,7 @@ class Labelled(Prepared, Protocol):
     def dataset(self) -> Dataset: ...
 
     @property
-    def validation(self) -> Split | None: ...
+    def validation(self) -> EvaluationSplit | None: ...
 
 
 @dataclass(frozen=True)

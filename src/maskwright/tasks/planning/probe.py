@@ -14,7 +14,7 @@ from maskwright.core.console import say
 from maskwright.engines.base import Engine
 from maskwright.tasks.planning.interval import Interval
 from maskwright.tasks.planning.steps import Stepper, seconds_of, take_steps
-from maskwright.tasks.preflight import Pretraining
+from maskwright.tasks.preflight import PretrainRun
 from maskwright.tasks.room import exact_threads
 from maskwright.tasks.start import start_engine
 from maskwright.training import checkpoint
@@ -66,14 +66,14 @@ class Probe:
         return self.cpu_share is not None and self.cpu_share < BUSY_BELOW
 
 
-def probe(ready: Pretraining, seconds: float = SECONDS) -> Probe:
+def probe(ready: PretrainRun, seconds: float = SECONDS) -> Probe:
     """Raises what a start of the run would raise for its device and memory."""
     began = time.perf_counter()
     threads = exact_threads(ready.config, None)
     return _measure(start_engine(ready, None, threads), ready, seconds, began)
 
 
-def _measure(engine: Engine, ready: Pretraining, seconds: float, began: float) -> Probe:
+def _measure(engine: Engine, ready: PretrainRun, seconds: float, began: float) -> Probe:
     engine.write(ready.starting_state())
     objective = ready.objective()
     local = engine.local_virtual_workers(ready.config.batch.virtual_workers)

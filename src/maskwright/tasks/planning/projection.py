@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from maskwright.core.console import several
-from maskwright.tasks.planning.devices import Place
+from maskwright.tasks.planning.devices import DeviceCount
 from maskwright.tasks.planning.interval import Interval
 from maskwright.tasks.planning.work import Work
 
@@ -49,7 +49,7 @@ class Band(NamedTuple):
     why: str
 
 
-def rate(work: Work, place: Place) -> tuple[Interval, str]:
+def rate(work: Work, place: DeviceCount) -> tuple[Interval, str]:
     """Tokens a second, and what it was projected from."""
     device = place.device
     if device.family == "cpu":
@@ -70,7 +70,7 @@ def rate(work: Work, place: Place) -> tuple[Interval, str]:
     return Interval(speed * band.low, speed, speed * band.high), f"{what}; {band.why}"
 
 
-def device_seconds(work: Work, place: Place) -> float:
+def device_seconds(work: Work, place: DeviceCount) -> float:
     device, width = place.device, work.model.hidden_size
     computing = work.product_flops / PRODUCT_SHARE + work.attention_flops / ATTENTION_SHARE
     moved = TRAFFIC_BYTES * work.tokens * work.model.num_hidden_layers * width
@@ -99,7 +99,7 @@ def cpu_share(width: int) -> float:
     return CPU_SHARES[-1][1]
 
 
-def band_of(work: Work, place: Place) -> Band:
+def band_of(work: Work, place: DeviceCount) -> Band:
     """Judged, not measured: wider, the further a place is from what was measured."""
     device, width = place.device, work.model.hidden_size
     if device.family == "cpu":

@@ -10,16 +10,16 @@ from maskwright.core import storage
 from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.core.hardware import usable_memory_bytes
-from maskwright.tasks import plan as slices
+from maskwright.tasks.plan import model_of
 from maskwright.tasks.planning.enough import continuing, enough
 from maskwright.tasks.planning.estimate import Estimate, head, here
 from maskwright.tasks.planning.probe import SECONDS, probe
 from maskwright.tasks.planning.work import Work, work_of, work_without_store
-from maskwright.tasks.preflight import Pretraining, prepare_run
+from maskwright.tasks.preflight import PretrainRun, prepare_run
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlanReport:
     work: Work
     estimates: list[Estimate]
 
@@ -55,7 +55,7 @@ class Plan:
         }
 
 
-def prepared(config: RunConfig, vocab_size: int | None, *, here: bool) -> tuple[Work, Pretraining | None]:
+def prepared(config: RunConfig, vocab_size: int | None, *, here: bool) -> tuple[Work, PretrainRun | None]:
     """The run's work: from the store, or, with a `vocab_size` and no probe `here`, as if rows were full. Raises
     `InputError` without either."""
     stores = [config.data.store or "", *(source.store for source in (config.data.mixture or {}).values())]
@@ -69,8 +69,8 @@ def prepared(config: RunConfig, vocab_size: int | None, *, here: bool) -> tuple[
     if config.schedule.steps is None:
         fix = "give schedule.steps, or prepare the store"
         raise ConfigError("epochs of a store that is not here", where="schedule.epochs", fix=fix)
-    return work_without_store(config, slices.model_of(config, vocab_size)), None
+    return work_without_store(config, model_of(config, vocab_size)), None
 
 
-def plan_here(work: Work, ready: Pretraining, seconds: float = SECONDS) -> Estimate:
+def plan_here(work: Work, ready: PretrainRun, seconds: float = SECONDS) -> Estimate:
     return here(work, probe(ready, seconds), usable_memory_bytes())

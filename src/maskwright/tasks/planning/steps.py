@@ -27,7 +27,7 @@ def program_of(batches: Sequence[Batch]) -> Program:
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepTiming:
     seconds: Interval
     """Of the mean, 95 %."""
     count: int
@@ -87,7 +87,7 @@ class Stepper:
 
 def take_steps(
     stepper: Stepper, turns: Sequence[Sequence[int]], rounds: int, *, seconds: float, least: int, most: int
-) -> Steps:
+) -> StepTiming:
     """Of so many `seconds`, but no fewer than `least` and no more than `most`. `turns`: the micro-batches of a whole
     update, or of one and of two of its `rounds`."""
     stepper.restart()
@@ -99,7 +99,7 @@ def take_steps(
     cpu, wall = stepper.taken()
     found = [mean_of(one) for one in times]
     step = found[0] if len(turns) == 1 else extrapolated(found[0], found[1], rounds)
-    return Steps(step, count, len(turns[-1]), cpu / wall)
+    return StepTiming(step, count, len(turns[-1]), cpu / wall)
 
 
 def extrapolated(one: Interval, two: Interval, rounds: int) -> Interval:

@@ -24,7 +24,7 @@ from maskwright.tasks.planning.interval import Interval
 from maskwright.tasks.planning.labelled import labelled
 from maskwright.tasks.planning.steps import Stepper, compiling_seconds, seconds_of, take_steps
 from maskwright.tasks.planning.work import work_of
-from maskwright.tasks.preflight import Pretraining
+from maskwright.tasks.preflight import PretrainRun
 from maskwright.tasks.prepared import Prepared
 from maskwright.tasks.room import exact_threads, state_bytes
 from maskwright.tasks.start import start_engine
@@ -154,7 +154,7 @@ def trial(ready: Prepared, engine: Engine, load: Load | None, turn_seconds: floa
         evaluations = work.evaluated * _seconds_of_each(engine.predict, packed, engine)
         splits = 2 if work.few.dataset.test else 1
     else:
-        evaluated = work_of(ready).evaluations * len(objective.held_out) if isinstance(ready, Pretraining) else 0
+        evaluated = work_of(ready).evaluations * len(objective.held_out) if isinstance(ready, PretrainRun) else 0
         evaluations = evaluated * _seconds_of_each(engine.evaluate, objective.held_out, engine)
         splits = 0  # compiled before the steps
     compiling += splits * (compiling_seconds(engine) - before)

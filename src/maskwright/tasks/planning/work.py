@@ -8,7 +8,7 @@ from maskwright.core.config import RunConfig
 from maskwright.data.masking import slots_per_row
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.names import count_parameters
-from maskwright.tasks.preflight import Pretraining
+from maskwright.tasks.preflight import PretrainRun
 from maskwright.tasks.room import checkpoint_bytes, state
 
 HEAD_BYTES = 8
@@ -79,7 +79,7 @@ class Work:
         return max(by_clock, by_steps) + 1
 
 
-def work_of(ready: Pretraining) -> Work:
+def work_of(ready: PretrainRun) -> Work:
     """With the store: rows are as full as they are. Eight steps, spread over the run, stand for all."""
     config, steps, loader = ready.config, ready.config.steps, ready.loader
     some = sorted({steps * part // 8 for part in range(8)})

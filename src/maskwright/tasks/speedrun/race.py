@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from maskwright.core import child, hardware, storage
-from maskwright.core.config import Engine, read_config
+from maskwright.core.config import EngineSection, read_config
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.recipes import find_config
@@ -32,14 +32,14 @@ from maskwright.tasks.preflight import prepare_run
 from maskwright.tasks.speedrun.record import (
     RECIPE,
     RECORD,
-    Record,
-    Result,
+    SeedResult,
+    SpeedrunRecord,
     kind_of,
     other_kind,
     read_record,
     write_record,
 )
-from maskwright.tasks.speedrun.text import Text, require_same
+from maskwright.tasks.speedrun.text import SpeedrunText, require_same
 from maskwright.tasks.speedrun.tracks import JUDGED_ROW, JUDGED_ROWS, Track
 from maskwright.tasks.start import environment
 
@@ -48,14 +48,14 @@ MOST_LINES = 200
 GPUS = ("H100", "H200")
 
 
-class Program(Protocol):
+class TrainingProgram(Protocol):
     name: str
     recipe: bytes
     """For the record."""
     identity: str
     """Digest of what decides the numbers; the seeds follow from it."""
 
-    def train(self, seed: int, text: Text, run: str) -> None:
+    def train(self, seed: int, text: SpeedrunText, run: str) -> None:
         """On the clock: the model is saved and synced when it returns."""
         ...
 
@@ -83,7 +83,7 @@ class Maskwright:
 
     name = "maskwright"
 
-    def __init__(self, track: Track, recipe: str, text: Text) -> None:
+    def __init__(self, track: Track, recipe: str, text: SpeedrunText) -> None:
         self.track = track
         self._file = find_config(recipe)
         config = read_config(recipe, self._overrides(0, text))
@@ -100,11 +100,11 @@ class Maskwright:
             self.recipe = redact(file.read().decode()).encode()
         self.identity = config.digest()
 
-    def _overrides(self, seed: int, text: Text) -> list[str]:
+    def _overrides(self, seed: int, text: SpeedrunText) -> list[str]:
         keys = {"data.store": text.store.location, "seed": seed, **self.track.keys}
         return [f"{key}={value}" for key, value in keys.items()]
 
-    def train(self, seed: int, text: Text, run: str) -> None:
+    def train(self, seed: int, text: SpeedrunText, run: str) -> None:
         overrides = [word for one in self._overrides(seed, text) for word in ("--set", one)]
         code = child.run(["pretrain", self._file, "--run", run, *overrides])
         if code == StoppedEarly.exit_code:
@@ -132,12 +132,14 @@ def seeds_of(track: Track, identity: str, number: int) -> list[int]:
     return list(range(first, first + number))
 
 
-def race(track: Track, text: Text, program: Program, entry: Entry, to: str, work: str) -> Record:
+def race(
+    track: Track, text: SpeedrunText, program: TrainingProgram, entry: Entry, to: str, work: str
+) -> SpeedrunRecord:
     """Trains and judges every seed, and writes the record after each one. The same call goes on."""
     seeds = seeds_of(track, program.identity, entry.seeds)
     here = environment()
     here["hardware"].pop("host")
-    record = Record(
+    record = SpeedrunRecord(
         format=1,
         track=track.name,
         name=entry.name,
@@ -165,7 +167,7 @@ def race(track: Track, text: Text, program: Program, entry: Entry, to: str, work
     return record
 
 
-def _begun(record: Record, program: Program, to: str) -> Record:
+def _begun(record: SpeedrunRecord, program: TrainingProgram, to: str) -> SpeedrunRecord:
     """The record that lies in `to` already, if it is of this recipe; else a new one."""
     storage.require_local(to)
     if os.path.exists(os.path.join(to, RECORD)):
@@ -191,8 +193,8 @@ def _begun(record: Record, program: Program, to: str) -> Record:
 
 
 def one_seed(
-    track: Track, text: Text, program: Program, seed: int, run: str
-) -> tuple[Result, dict[str, str], list[str]]:
+    track: Track, text: SpeedrunText, program: TrainingProgram, seed: int, run: str
+) -> tuple[SeedResult, dict[str, str], list[str]]:
     """(result, kind, log lines) of a run that begins anew."""
     model = f"{run}-model"
     for left in (run, model):
@@ -207,7 +209,7 @@ def one_seed(
     lines = program.metrics(run)
     every = -(-len(lines) // MOST_LINES)
     digest = storage.sha256_of_file(os.path.join(model, "model.safetensors"))
-    result = Result(seed=seed, seconds=round(seconds, 3), value=value, more=more, weights_sha256=digest)
+    result = SeedResult(seed=seed, seconds=round(seconds, 3), value=value, more=more, weights_sha256=digest)
     return result, kind_of(environment(), engine=computed), lines[:: every or 1]
 
 
@@ -228,9 +230,9 @@ def _lent(track: Track) -> Iterator[None]:
     yield
 
 
-def judged(track: Track, text: Text, model: str) -> tuple[float, dict[str, float]]:
+def judged(track: Track, text: SpeedrunText, model: str) -> tuple[float, dict[str, float]]:
     """The value that counts, and what else is known. In fp32, on text that no training process was told of."""
-    trained, engine = load_model(model), Engine(device="cpu" if track.cores else "cuda", dtype="fp32")
+    trained, engine = load_model(model), EngineSection(device="cpu" if track.cores else "cuda", dtype="fp32")
     found = evaluate(trained, text.judged, seq_len=JUDGED_ROW, max_rows=JUDGED_ROWS, engine=engine)
     if text.pairs is None:
         return found.loss, {"accuracy": found.accuracy}

@@ -2,7 +2,7 @@
 
     RECORD/
       recipe.yaml          as it was given
-      record.json          the fields of `Record`
+      record.json          the fields of `SpeedrunRecord`
       metrics-SEED.jsonl   the log lines of each seed, where the program that trained writes some
 
 The verdict is not stored: `judge` computes it from the results each time it is asked.
@@ -31,7 +31,7 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Result(_Strict):
+class SeedResult(_Strict):
     """Of one seed."""
 
     seed: int
@@ -45,7 +45,7 @@ class Result(_Strict):
     """Of the exported `model.safetensors`."""
 
 
-class Record(_Strict):
+class SpeedrunRecord(_Strict):
     format: Literal[1]
     track: str
     name: str
@@ -57,7 +57,7 @@ class Record(_Strict):
     target: float
     seeds: list[int] = Field(min_length=1)
     """All that were planned before the first began; each of them counts."""
-    results: list[Result]
+    results: list[SeedResult]
     recipe_sha256: str
     fingerprints: dict[str, str]
     """Of the text: store, judged, tokenizer and, for BLiMP, pairs."""
@@ -71,7 +71,7 @@ class Record(_Strict):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RecordVerdict:
     seeds: int
     seconds: float
     """Mean over all seeds."""
@@ -83,7 +83,7 @@ class Verdict:
     holds: bool
 
 
-def judge(record: Record) -> Verdict:
+def judge(record: SpeedrunRecord) -> RecordVerdict:
     """Of a finished record. Equal values, whose spread nobody knows, prove nothing."""
     values = [one.value for one in record.results]
     n, mean = len(values), statistics.mean(values)  # exact, so that equal values have no spread
@@ -92,10 +92,10 @@ def judge(record: Record) -> Verdict:
     p = t_above_p(better / (deviation / math.sqrt(n)), n - 1) if deviation else 1.0
     seconds = sum(one.seconds for one in record.results) / n
     enough = n >= TRACKS[record.track].least_seeds
-    return Verdict(n, seconds, mean, deviation, p, p < ALPHA and enough)
+    return RecordVerdict(n, seconds, mean, deviation, p, p < ALPHA and enough)
 
 
-def in_words(record: Record) -> str:
+def in_words(record: SpeedrunRecord) -> str:
     lines = [f"{record.track}: {record.name}, by {record.by}"]
     lines += [
         f"  seed {one.seed}: {one.seconds:.1f} s, {record.metric} {shown(record.metric, one.value)}"
@@ -116,15 +116,15 @@ def in_words(record: Record) -> str:
     return "\n".join([*lines, f"  {target}. The claim {verdict}"])
 
 
-def write_record(folder: str, record: Record) -> None:
+def write_record(folder: str, record: SpeedrunRecord) -> None:
     storage.write_json(os.path.join(folder, RECORD), record.model_dump())
 
 
-def read_record(folder: str) -> Record:
+def read_record(folder: str) -> SpeedrunRecord:
     """Raises `InputError` for what is no record, or was changed by hand."""
     path = os.path.join(folder, RECORD)
     try:
-        record = Record.model_validate(storage.read_json(path))
+        record = SpeedrunRecord.model_validate(storage.read_json(path))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))

@@ -26,7 +26,15 @@ from maskwright.tasks.finetune import prepare_finetuning
 from maskwright.tasks.preflight import prepare_run
 from maskwright.tasks.prepared import Prepared
 from maskwright.tasks.speedrun.race import Maskwright, one_seed, seeds_of
-from maskwright.tasks.speedrun.record import RECIPE, RECORD, Record, kind_of, other_kind, read_record, track_named
+from maskwright.tasks.speedrun.record import (
+    RECIPE,
+    RECORD,
+    SpeedrunRecord,
+    kind_of,
+    other_kind,
+    read_record,
+    track_named,
+)
 from maskwright.tasks.speedrun.text import open_text, require_same
 from maskwright.tasks.speedrun.tracks import ALPHA
 from maskwright.tasks.start import environment
@@ -37,7 +45,7 @@ NOT_WHOLE = "make the report again with this version, or give the run directory"
 
 
 @dataclass(frozen=True)
-class Places:
+class TextPaths:
     """Where the text is that is trained on."""
 
     store: str | None
@@ -97,10 +105,10 @@ def require_reproduced(found: Reproduction) -> None:
         raise VerificationError("was not reproduced", where=found.what, fix=fix)
 
 
-def reproduce(what: str, to: str, places: Places, *, seeds: int = 1, check: bool = False) -> Reproduction:
+def reproduce(what: str, to: str, paths: TextPaths, *, seeds: int = 1, check: bool = False) -> Reproduction:
     """Raises `InputError` where there is nothing to reproduce, or where a fingerprint does not fit."""
     again = _record if os.path.exists(os.path.join(what, RECORD)) else _run
-    return again(what, None if check else storage.require_local(to), places, seeds)
+    return again(what, None if check else storage.require_local(to), paths, seeds)
 
 
 def _make_new(to: str) -> None:
@@ -112,7 +120,7 @@ def _make_new(to: str) -> None:
 # ---- a record of the speedrun ----------------------------------------------------------------------------------------
 
 
-def _record(what: str, to: str | None, places: Places, seeds: int) -> Reproduction:
+def _record(what: str, to: str | None, paths: TextPaths, seeds: int) -> Reproduction:
     record = read_record(what)
     if record.program != Maskwright.name:
         fix = "its recipe.yaml says with which script of benchmarks/ it was made, and how"
@@ -122,7 +130,7 @@ def _record(what: str, to: str | None, places: Places, seeds: int) -> Reproducti
     if seeds > len(record.seeds):
         raise InputError(f"has {len(record.seeds)} seeds", where=what, fix=f"give --seeds {len(record.seeds)} or fewer")
     track = track_named(record.track)
-    text = open_text(track, places.work, places.text, pairs=places.pairs)
+    text = open_text(track, paths.work, paths.text, pairs=paths.pairs)
     fix = "take the text that the record was made with: its track's page says which"
     require_same(text.fingerprints, record.fingerprints, what, fix)
     program = Maskwright(track, os.path.join(what, RECIPE), text)
@@ -145,16 +153,16 @@ def _record(what: str, to: str | None, places: Places, seeds: int) -> Reproducti
     return found
 
 
-def _values(record: Record) -> list[float]:
+def _values(record: SpeedrunRecord) -> list[float]:
     return [one.value for one in record.results]
 
 
 # ---- a run, or what a report carries of one --------------------------------------------------------------------------
 
 
-def _run(what: str, to: str | None, places: Places, seeds: int) -> Reproduction:
+def _run(what: str, to: str | None, paths: TextPaths, seeds: int) -> Reproduction:
     original = _original(what)
-    config = _config(original, what, places.store)
+    config = _config(original, what, paths.store)
     verb = str(original["kind"])
     ready = _prepared(verb, config, what)
     wanted, has = (

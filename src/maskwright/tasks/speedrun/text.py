@@ -41,7 +41,7 @@ GET_PAIRS = "git clone https://github.com/alexwarstadt/blimp, and give --blimp b
 
 
 @dataclass(frozen=True)
-class Text:
+class SpeedrunText:
     """`store` is what a recipe trains on. It holds documents out too, which the recipe may choose by. `judged` holds
     other documents, and no training process is told where it is."""
 
@@ -58,7 +58,9 @@ class Text:
         return found | ({"pairs": self.pairs_sha256} if self.pairs else {})
 
 
-def open_text(track: Track, work: str, given: Sequence[str], *, pairs: str | None = None, layout: Any = "auto") -> Text:
+def open_text(
+    track: Track, work: str, given: Sequence[str], *, pairs: str | None = None, layout: Any = "auto"
+) -> SpeedrunText:
     """Prepares the text below `work` unless that is done. Raises `InputError` where the text is not the track's."""
     folder = os.path.join(storage.require_local(work), track.text)
     if not os.path.exists(folder):
@@ -78,7 +80,7 @@ def open_text(track: Track, work: str, given: Sequence[str], *, pairs: str | Non
             raise InputError(f"the track {track.name} is judged by BLiMP", where="--blimp", fix=GET_PAIRS)
         digest = pairs_sha256(pairs)
         require_same({"pairs": digest}, {"pairs": PAIRS}, pairs, GET_PAIRS)
-    text = Text(store, judged, pairs if track.metric == "blimp" else None, digest)
+    text = SpeedrunText(store, judged, pairs if track.metric == "blimp" else None, digest)
     if track.text == "books":
         fix = f"remove the folder, and give --text with what this makes: {GET_BOOKS}"
         require_same(text.fingerprints, BOOKS, folder, fix)
@@ -149,7 +151,7 @@ def _divide(sources: Sources, files: dict[str, str]) -> dict[str, int]:
     return counts
 
 
-def rules(track: Track, text: Text) -> str:
+def rules(track: Track, text: SpeedrunText) -> str:
     """The track in words, with the fingerprints that a record has to have."""
     lines = [
         f"{track.name}: {track.what}",

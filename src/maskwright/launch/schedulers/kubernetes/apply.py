@@ -16,8 +16,8 @@ from maskwright.core.secrets import redact
 from maskwright.core.storage import is_url
 from maskwright.launch import cluster, target
 from maskwright.launch.schedulers.kubernetes.kinds import manifests
-from maskwright.launch.schedulers.kubernetes.pod import NAME, SCRATCH, Kind, Mount, Place, inside
-from maskwright.launch.target import VARIABLE, JobName, Option, Restarts, Submitted, Tell, Training, show
+from maskwright.launch.schedulers.kubernetes.pod import NAME, SCRATCH, Kind, KubernetesJob, Mount, inside
+from maskwright.launch.target import VARIABLE, JobName, OnSubmission, Option, Restarts, Submission, Training, show
 
 LARGEST_CONFIG = 200_000
 """Bytes. kubectl notes the whole object in an annotation, and annotations end at 262,144."""
@@ -51,13 +51,15 @@ class Kubernetes(target.Place):
     # Every end with 75 begins the pods again, so that a run that was to stop would go on.
     leaves_out = frozenset({"stop_after_steps", "profile_steps"})
 
-    def submit(self, command: Training, *, dry_run: bool, tell: Tell = show) -> None:
+    def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """Gives the objects to kubectl, or with `dry_run` shows them."""
-        place, objects = self.objects(command)
+        job, objects = self.objects(command)
         text = to_yaml(objects)
-        tell(Submitted(False, "kubectl", command.run, shown=text) if dry_run else _apply(place, text, command.run))
+        on_submission(
+            Submission(False, "kubectl", command.run, shown=text) if dry_run else _apply(job, text, command.run)
+        )
 
-    def objects(self, command: Training) -> tuple[Place, list[dict[str, Any]]]:
+    def objects(self, command: Training) -> tuple[KubernetesJob, list[dict[str, Any]]]:
         """Raises `InputError` for what could not work in a cluster."""
         config, text = cluster.read(command)
         if len(text.encode()) > LARGEST_CONFIG:
@@ -66,7 +68,7 @@ class Kubernetes(target.Place):
         # By its content, so that another submission under the name leaves that of a job that runs as it is.
         digest, name = hashlib.sha256(text.encode()).hexdigest()[:8], cluster.name_for(command.run, self.name)
         same = ("kind", "image", "namespace", "queue", "service_account", "memory", "restarts")
-        place = Place(
+        job = KubernetesJob(
             **{field: getattr(self, field) for field in same},
             name=name,
             mounts=tuple(map(parse_mount, self.mount)),
@@ -78,10 +80,10 @@ class Kubernetes(target.Place):
             grace_seconds=cluster.grace_seconds(config),
             config_map=f"{name}-{digest}",
         )
-        check_paths(place, cluster.locations(command, config), command.run, bool(config.checkpoint.copy_to))
-        sized = cluster.sized(command, config, place.num_pods, place.gpus)
+        check_paths(job, cluster.locations(command, config), command.run, bool(config.checkpoint.copy_to))
+        sized = cluster.sized(command, config, job.num_pods, job.gpus)
         # The driver of a RayJob says to its gang what each pod computes on.
-        return place, manifests(place, command if self.kind == "rayjob" else sized, text)
+        return job, manifests(job, command if self.kind == "rayjob" else sized, text)
 
 
 def parse_mount(text: str) -> Mount:
@@ -113,17 +115,17 @@ def parse_selector(text: str) -> tuple[str, str]:
     return key, value
 
 
-def check_paths(place: Place, locations: Mapping[str, str | None], run: str, copied: bool) -> None:
+def check_paths(job: KubernetesJob, locations: Mapping[str, str | None], run: str, copied: bool) -> None:
     """Raises `InputError` when the run or its data would not be there in a pod, or gone with it. `locations`: see
     `cluster.locations`; `copied`: whether checkpoints are copied away."""
-    claims = [mount.folder for mount in place.mounts if not mount.bucket]
+    claims = [mount.folder for mount in job.mounts if not mount.bucket]
     kept = [*claims, *([SCRATCH] if copied else [])]
     if not any(run.startswith(folder + "/") for folder in kept):
         fix = "a folder inside a --mount CLAIM:/folder; or inside /tmp with checkpoint.copy_to, from where it continues"
         raise InputError(f"{run} would be lost with its pod", where="--run", fix=fix)
     if ".." in run.split("/"):
         raise InputError(f"{run} leaves its folder", where="--run", fix="write it without ..")
-    seen = [mount.folder for mount in place.mounts]
+    seen = [mount.folder for mount in job.mounts]
     for key, path in locations.items():
         far = is_url(path or "") and key != "--from"  # which names a folder
         if path and not far and not any(inside(path, folder) for folder in seen):
@@ -147,7 +149,7 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(str, _Dumper.text)
 
 
-def _apply(place: Place, text: str, run: str) -> Submitted:
+def _apply(job: KubernetesJob, text: str, run: str) -> Submission:
     words = ["kubectl", "apply", "--filename=-"]
     absent = "install it, or --dry-run and apply the objects from elsewhere"
     done = cluster.ask(words, text, KUBECTL_SECONDS, absent=absent, silent="check `kubectl cluster-info`")
@@ -157,12 +159,12 @@ def _apply(place: Place, text: str, run: str) -> Submitted:
         complaint = " ".join(done.stderr.split())[:600] or f"exit {done.returncode}"
         raise MaskwrightError(complaint, where="kubectl apply", fix="as kubectl says; what was applied stays")
     last = done.stdout.strip().rpartition("\n")[2]
-    inside = f" --namespace={place.namespace}" if place.namespace else ""
+    inside = f" --namespace={job.namespace}" if job.namespace else ""
     what = last.split(" ")[0]
     if last.endswith(("unchanged", "configured")):
         warn(f"{what} was there before: if it is over, `kubectl delete{inside} {what}` and submit again")
-    follow = f"kubectl logs{inside} --follow --selector=app.kubernetes.io/instance={place.name} --prefix"
+    follow = f"kubectl logs{inside} --follow --selector=app.kubernetes.io/instance={job.name} --prefix"
     end = f"kubectl delete{inside} {what}"
     say(f"follow it: {follow}")
     say(f"end it, to be continued: {end}")
-    return Submitted(True, "kubectl", run, what, follow, end)
+    return Submission(True, "kubectl", run, what, follow, end)

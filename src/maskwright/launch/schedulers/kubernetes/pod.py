@@ -35,7 +35,7 @@ class Mount:
 
 
 @dataclass(frozen=True)
-class Place:
+class KubernetesJob:
     kind: Kind
     name: str
     image: str
@@ -77,15 +77,15 @@ def inside(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder + "/")
 
 
-def labels(place: Place) -> dict[str, str]:
-    return {"app.kubernetes.io/name": "maskwright", "app.kubernetes.io/instance": place.name}
+def labels(job: KubernetesJob) -> dict[str, str]:
+    return {"app.kubernetes.io/name": "maskwright", "app.kubernetes.io/instance": job.name}
 
 
-def metadata(place: Place, *, queued: bool = False) -> Manifest:
+def metadata(job: KubernetesJob, *, queued: bool = False) -> Manifest:
     """`queued`: Kueue admits the object, all of its pods or none; it suspends what it wants to end."""
-    queue = {"kueue.x-k8s.io/queue-name": place.queue} if queued and place.queue else {}
-    namespace = {"namespace": place.namespace} if place.namespace else {}
-    return {"name": place.name, **namespace, "labels": labels(place) | queue}
+    queue = {"kueue.x-k8s.io/queue-name": job.queue} if queued and job.queue else {}
+    namespace = {"namespace": job.namespace} if job.namespace else {}
+    return {"name": job.name, **namespace, "labels": labels(job) | queue}
 
 
 def literal(word: str) -> str:
@@ -93,23 +93,23 @@ def literal(word: str) -> str:
     return word.replace("$", "$$")
 
 
-def template(place: Place, words: Sequence[str] | None) -> Manifest:
+def template(job: KubernetesJob, words: Sequence[str] | None) -> Manifest:
     """The `PodTemplateSpec`. `words`: the command, without a shell in between, so that SIGTERM reaches it; None where
     an operator writes its own."""
-    buckets = any(mount.bucket for mount in place.mounts)
+    buckets = any(mount.bucket for mount in job.mounts)
     annotations = {"annotations": {"gke-gcsfuse/volumes": "true"}} if buckets else {}
-    account = {"serviceAccountName": place.service_account} if place.service_account else {}
-    selector = {"nodeSelector": dict(place.node_selector)} if place.node_selector else {}
+    account = {"serviceAccountName": job.service_account} if job.service_account else {}
+    selector = {"nodeSelector": dict(job.node_selector)} if job.node_selector else {}
     return {
-        "metadata": {"labels": labels(place), **annotations},
+        "metadata": {"labels": labels(job), **annotations},
         "spec": {
             "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": place.grace_seconds,
+            "terminationGracePeriodSeconds": job.grace_seconds,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             **account,
             **selector,
-            **_tolerations(place),
+            **_tolerations(job),
             "securityContext": {
                 "runAsNonRoot": True,
                 "runAsUser": USER,
@@ -118,23 +118,23 @@ def template(place: Place, words: Sequence[str] | None) -> Manifest:
                 "fsGroupChangePolicy": "OnRootMismatch",
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
-            "containers": [_container(place, words)],
-            "volumes": _volumes(place),
+            "containers": [_container(job, words)],
+            "volumes": _volumes(job),
         },
     }
 
 
-def _container(place: Place, words: Sequence[str] | None) -> Manifest:
-    amounts = {"cpu": place.cpus, "memory": place.memory}
-    gpus = {GPU: str(place.gpus)} if place.gpus else {}
+def _container(job: KubernetesJob, words: Sequence[str] | None) -> Manifest:
+    amounts = {"cpu": job.cpus, "memory": job.memory}
+    gpus = {GPU: str(job.gpus)} if job.gpus else {}
     command = {"command": [words[0]], "args": list(words[1:])} if words else {}
     return {
         "name": CONTAINER,
-        "image": place.image,
+        "image": job.image,
         **command,
-        "env": environment(place),
+        "env": environment(job),
         # No limit of cores: a pod that is throttled for a moment holds up all others.
-        "resources": {"requests": amounts | gpus, "limits": {"memory": place.memory} | gpus},
+        "resources": {"requests": amounts | gpus, "limits": {"memory": job.memory} | gpus},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -146,28 +146,28 @@ def _container(place: Place, words: Sequence[str] | None) -> Manifest:
             {"name": "shared-memory", "mountPath": "/dev/shm"},
             *(
                 {"name": f"data-{number}", "mountPath": mount.folder, **({"readOnly": True} if mount.bucket else {})}
-                for number, mount in enumerate(place.mounts)
+                for number, mount in enumerate(job.mounts)
             ),
         ],
     }
 
 
-def environment(place: Place) -> list[Manifest]:
+def environment(job: KubernetesJob) -> list[Manifest]:
     """Values only of what is no secret; the rest from keys of the same names in the Secret."""
     # Caches of torch go to the home folder and are named after the user, which the image need not know by its number.
     known = [{"name": "HOME", "value": SCRATCH}, {"name": "USER", "value": "maskwright"}]
-    secret = [{"name": key, "valueFrom": {"secretKeyRef": {"name": name, "key": key}}} for name, key in place.secrets]
+    secret = [{"name": key, "valueFrom": {"secretKeyRef": {"name": name, "key": key}}} for name, key in job.secrets]
     return known + secret
 
 
-def _volumes(place: Place) -> list[Manifest]:
+def _volumes(job: KubernetesJob) -> list[Manifest]:
     volumes: list[Manifest] = [
-        {"name": "config", "configMap": {"name": place.config_map}},
+        {"name": "config", "configMap": {"name": job.config_map}},
         {"name": "scratch", "emptyDir": {}},
         # NCCL and data loaders share memory there; a container has 64 MB otherwise. Counts against the memory limit.
         {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
     ]
-    for number, mount in enumerate(place.mounts):
+    for number, mount in enumerate(job.mounts):
         volume: Manifest = {"persistentVolumeClaim": {"claimName": mount.source}}
         if mount.bucket:
             options = f"implicit-dirs,uid={USER},gid={USER}"
@@ -178,9 +178,9 @@ def _volumes(place: Place) -> list[Manifest]:
     return volumes
 
 
-def _tolerations(place: Place) -> Manifest:
+def _tolerations(job: KubernetesJob) -> Manifest:
     """Pools of GPUs and of spot machines are often tainted with their own labels."""
-    wanted = [{"key": key, "operator": "Equal", "value": value} for key, value in place.node_selector]
-    if place.gpus:
+    wanted = [{"key": key, "operator": "Equal", "value": value} for key, value in job.node_selector]
+    if job.gpus:
         wanted.append({"key": GPU, "operator": "Exists"})
     return {"tolerations": wanted} if wanted else {}

@@ -22,8 +22,8 @@ from maskwright.cloud.google.queued_resource import Wanted
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.inspect import host_health
 from maskwright.cloud.jobs import hosts as ground_module
-from maskwright.cloud.jobs.hosts import EnvironmentGround
-from maskwright.cloud.jobs.watcher import Refused
+from maskwright.cloud.jobs.hosts import GoogleHosts
+from maskwright.cloud.jobs.watcher import PermanentRefusal
 from maskwright.core.errors import InputError, Locked, MaskwrightError, TerraformError
 
 LAB = """
@@ -59,12 +59,12 @@ def terraform(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> SmallTerraform:
     return small
 
 
-def ground(tmp_path: Path, kind: str = "slice") -> EnvironmentGround:
-    return EnvironmentGround(f"{tmp_path}/lab.yaml", kind)
+def google_hosts(tmp_path: Path, kind: str = "slice") -> GoogleHosts:
+    return GoogleHosts(f"{tmp_path}/lab.yaml", kind)
 
 
 def test_life_of_a_slice_as_a_watcher_sees_it(cloud: Cloud, terraform: SmallTerraform, tmp_path: Path) -> None:
-    place = ground(tmp_path)
+    place = google_hosts(tmp_path)
     assert place.has_bucket() and not place.look().exists
     place.up(0)
     for _ in range(5):
@@ -87,7 +87,7 @@ def test_life_of_a_slice_as_a_watcher_sees_it(cloud: Cloud, terraform: SmallTerr
 def test_hosts_are_found_and_removed_whatever_becomes_of_the_yaml(
     cloud: Cloud, terraform: SmallTerraform, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place, yaml = ground(tmp_path), tmp_path / "lab.yaml"
+    place, yaml = google_hosts(tmp_path), tmp_path / "lab.yaml"
     place.up(0)
     wanted = {"slice": {"zone": "us-east5-b"}}
     cloud.put("gs://lab-proj-maskwright-state/env/lab1/wanted.json", json.dumps(wanted))
@@ -105,7 +105,7 @@ def test_hosts_are_found_and_removed_whatever_becomes_of_the_yaml(
 
 def test_no_machines_to_be_had_are_googles_words(cloud: Cloud, terraform: SmallTerraform, tmp_path: Path) -> None:
     cloud.stockout("us-east5-b")
-    place = ground(tmp_path, "group")
+    place = google_hosts(tmp_path, "group")
     place.up(0)
     found = [place.look() for _ in range(3)][-1]
     assert found.exists and found.making and not found.running and "EXHAUSTED" in found.trouble and not found.refused
@@ -114,7 +114,7 @@ def test_no_machines_to_be_had_are_googles_words(cloud: Cloud, terraform: SmallT
 def test_group_is_repaired_host_by_host_and_a_slice_is_not(
     cloud: Cloud, terraform: SmallTerraform, tmp_path: Path
 ) -> None:
-    place = ground(tmp_path, "group")
+    place = google_hosts(tmp_path, "group")
     place.up(0)
     before = [place.look() for _ in range(4)][-1].names
     assert not place.repair()
@@ -124,14 +124,14 @@ def test_group_is_repaired_host_by_host_and_a_slice_is_not(
     assert place.look().making
     found = [place.look() for _ in range(4)][-1]
     assert found.running == 2 and found.names == before
-    assert not ground(tmp_path).repair()
+    assert not google_hosts(tmp_path).repair()
 
 
 def test_each_state_of_a_machine_means_the_same_to_watcher_and_status(
     cloud: Cloud, terraform: SmallTerraform, tmp_path: Path
 ) -> None:
     """Of an on-demand group, in which Google starts hosts again; its own documents name the states."""
-    place = ground(tmp_path, "group")
+    place = google_hosts(tmp_path, "group")
     place.up(0)
     name = [place.look() for _ in range(4)][-1].names[1]
     (machine,) = [body for key, body in cloud.resources.items() if key.endswith(f"/instances/{name}")]
@@ -150,12 +150,12 @@ def test_each_state_of_a_machine_means_the_same_to_watcher_and_status(
         ("gone", False): {"DEPROVISIONING"},
         ("gone", True): {"PENDING_STOP", "STOPPED", "STOPPING", "SUSPENDED", "SUSPENDING", "TERMINATED"},
     }
-    assert (place.rules().repair_seconds, ground(tmp_path).rules().repair_seconds) == ((900.0,), (0.0, 0.0))
+    assert (place.rules().repair_seconds, google_hosts(tmp_path).rules().repair_seconds) == ((900.0,), (0.0, 0.0))
 
 
 def test_queued_slice_as_a_watcher_sees_it(cloud: Cloud, tmp_path: Path) -> None:
     (tmp_path / "lab.yaml").write_text(LAB.replace("v6e, topology: 4x4", "v5e, topology: 4x4"))
-    place, google = ground(tmp_path), Google("lab-proj")
+    place, google = google_hosts(tmp_path), Google("lab-proj")
     assert not place.look().exists
     wanted = Wanted("lab1-slice", "us-east5-b", "v5litepod-16", "v2-alpha-tpuv5-lite", "SPOT", "n", "s", "a@b")
     cloud.stockout("us-east5-b")
@@ -174,14 +174,17 @@ def test_queued_slice_as_a_watcher_sees_it(cloud: Cloud, tmp_path: Path) -> None
 
 
 def test_errors_are_told_apart(cloud: Cloud, terraform: SmallTerraform, tmp_path: Path) -> None:
-    place = ground(tmp_path)
+    place = google_hosts(tmp_path)
     cloud.deny("compute.instanceGroupManagers.get")
-    with pytest.raises(Refused, match=r"compute\.instanceGroupManagers\.get"):
+    with pytest.raises(PermanentRefusal, match=r"compute\.instanceGroupManagers\.get"):
         place.look()
     cloud.denied.clear()
     cases: list[tuple[MaskwrightError, type[MaskwrightError]]] = [
         (Locked("is in use by process 7 on there", fix="wait"), Locked),
-        (TerraformError("googleapi: Error 403: Required 'compute.disks.create' permission for 'x'", 1), Refused),
+        (
+            TerraformError("googleapi: Error 403: Required 'compute.disks.create' permission for 'x'", 1),
+            PermanentRefusal,
+        ),
         (TerraformError("googleapi: Error 429: Quota exceeded for quota metric 'x'", 1), TerraformError),
         (TerraformError("ZONE_RESOURCE_POOL_EXHAUSTED: The zone does not have enough resources", 1), TerraformError),
     ]
@@ -210,7 +213,7 @@ def test_slice_moves_to_another_zone_with_the_real_terraform(
         record.write(environment, replace(record.read(environment), image=image))
 
     build(1)
-    place = ground(tmp_path)
+    place = google_hosts(tmp_path)
     place.up(0)
     assert [place.look() for _ in range(4)][-1].running == 4
     build(2)
@@ -239,12 +242,12 @@ def test_lock_that_another_run_holds_is_told_apart_with_the_real_terraform(
     held = {"ID": "1234", "Operation": "OperationTypeApply", "Who": "me@there", "Created": "2026-01-02T03:04:05Z"}
     cloud.put("gs://lab-proj-maskwright-state/env/lab1/default.tflock", json.dumps(held))
     with pytest.raises(Locked, match=r"another run holds the state: me@there"):
-        ground(tmp_path, "group").up(0)
+        google_hosts(tmp_path, "group").up(0)
     assert not [key for key in cloud.resources if "instance" in key]
 
 
 def test_price_of_a_host_and_of_one_without_a_price(cloud: Cloud, tmp_path: Path) -> None:
-    place = ground(tmp_path)
+    place = google_hosts(tmp_path)
     table: dict[str, Any] = {
         "currency": "USD",
         "sources": {"us": {"address": "https://example.com", "date": "2026-01-02"}},
@@ -253,7 +256,7 @@ def test_price_of_a_host_and_of_one_without_a_price(cloud: Cloud, tmp_path: Path
     import yaml
 
     (tmp_path / "prices.yaml").write_text(yaml.safe_dump(table))
-    place = EnvironmentGround(f"{tmp_path}/lab.yaml", "slice", f"{tmp_path}/prices.yaml")
+    place = GoogleHosts(f"{tmp_path}/lab.yaml", "slice", f"{tmp_path}/prices.yaml")
     assert place.usd_per_hour(0) == pytest.approx(4 * 1.5)
     with pytest.raises(InputError, match=r"--max-cost: no price for g2-standard-12 .*group.* Fix: "):
-        EnvironmentGround(f"{tmp_path}/lab.yaml", "group", f"{tmp_path}/prices.yaml").usd_per_hour(0)
+        GoogleHosts(f"{tmp_path}/lab.yaml", "group", f"{tmp_path}/prices.yaml").usd_per_hour(0)

@@ -23,7 +23,7 @@ FIX = (
 PASSIVE = "end them"
 
 
-class Crowding:
+class Contention:
     """By the time in which a thread was ready to run and others had its core, which Linux counts for each thread:
     docs.kernel.org/scheduler/sched-stats.html#proc-pid-schedstat."""
 

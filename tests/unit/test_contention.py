@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from maskwright.training.crowding import Crowding
+from maskwright.training.contention import Contention
 
 
 class Machine:
@@ -20,8 +20,8 @@ class Machine:
             (self.folder / thread).mkdir(exist_ok=True)
             (self.folder / thread / "schedstat").write_text(f"{ran * 1e9:.0f} {waited * 1e9:.0f} 7\n")
 
-    def crowding(self, cores: int = 2) -> Crowding:
-        return Crowding(str(self.folder), lambda: self.now, lambda: cores, lambda: self.throttled)
+    def contention(self, cores: int = 2) -> Contention:
+        return Contention(str(self.folder), lambda: self.now, lambda: cores, lambda: self.throttled)
 
     def passes(self, seconds: float, **threads: tuple[float, float]) -> None:
         """`threads`: what each ran and waited meanwhile, as shares."""
@@ -36,14 +36,14 @@ class Machine:
 def test_what_waits_for_a_core_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     machine = Machine(tmp_path)
-    crowding = machine.crowding()
+    contention = machine.contention()
     machine.passes(20.0, t10=(0.2, 0.8))
-    assert crowding.look() is None  # not long enough yet
+    assert contention.look() is None  # not long enough yet
     machine.passes(20.0, t10=(1.0, 0.0), t11=(0.9, 0.1))
-    said = crowding.look()
+    said = contention.look()
     assert said and "waited for 40% of the last 40 seconds" in said and "OMP_WAIT_POLICY=passive" in said
     machine.passes(40.0, t10=(0.2, 0.8))
-    assert crowding.look() is None
+    assert contention.look() is None
 
 
 @pytest.mark.parametrize(
@@ -56,41 +56,41 @@ def test_what_waits_for_a_core_is_said_once(tmp_path: Path, monkeypatch: pytest.
 )
 def test_what_is_no_crowd(tmp_path: Path, threads: dict[str, tuple[float, float]]) -> None:
     machine = Machine(tmp_path)
-    crowding = machine.crowding()
+    contention = machine.contention()
     for _ in range(3):
         machine.passes(31.0, **threads)
-        assert crowding.look() is None
+        assert contention.look() is None
 
 
 @pytest.mark.parametrize(("cores", "throttled"), [(1, 0), (2, 3)])
 def test_ones_own_threads_and_a_quota_are_no_other_programs(tmp_path: Path, cores: int, throttled: int) -> None:
     machine = Machine(tmp_path)
-    crowding = machine.crowding(cores)
+    contention = machine.contention(cores)
     machine.passes(40.0, t10=(0.5, 0.5), t11=(0.5, 0.5))
     machine.throttled = throttled
-    assert crowding.look() is None
+    assert contention.look() is None
 
 
 def test_threads_that_begin_and_end_meanwhile_are_left_out(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     (tmp_path / "09").mkdir()  # it ends as its file is opened
-    crowding = machine.crowding()
+    contention = machine.contention()
     machine.threads["12"] = [50.0, 400.0]
     machine.passes(40.0, t10=(1.0, 0.0))
-    assert crowding.look() is None
+    assert contention.look() is None
 
 
 def test_who_waits_passively_is_told_to_end_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
     machine = Machine(tmp_path)
-    crowding = machine.crowding()
+    contention = machine.contention()
     machine.passes(60.0, t10=(0.5, 0.5))
-    said = crowding.look()
+    said = contention.look()
     assert said and said.endswith("Fix: end them")
 
 
 def test_a_system_that_does_not_tell(tmp_path: Path) -> None:
     now = [0.0]
-    crowding = Crowding(str(tmp_path / "absent"), lambda: now[0], lambda: 2)
+    contention = Contention(str(tmp_path / "absent"), lambda: now[0], lambda: 2)
     now[0] = 100.0
-    assert crowding.look() is None
+    assert contention.look() is None
