@@ -226,7 +226,8 @@ def test_two_processes_train_from_one_small_cache(
     shards: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     code = (
-        "import sys, hashlib; from conftest import small_config; from maskwright.data.loader import Loader\n"
+        f"import sys, hashlib; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
+        "from conftest import small_config; from maskwright.data.loader import Loader\n"
         "from maskwright.data.store import TokenStore; config = small_config(sys.argv[1])\n"
         "data = config.data.model_copy(update={'window_shards': 2})\n"
         "loader = Loader(config.model_copy(update={'data': data}), TokenStore(sys.argv[1])); h = hashlib.sha256()\n"
