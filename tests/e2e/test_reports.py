@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,8 @@ def test_a_jax_run_writes_what_it_compiled(config: Callable[..., RunConfig], tmp
     pytest.importorskip("jax", reason="needs the extra jax")
     from reference import parity
 
-    parity.use_virtual_devices()
+    with suppress(RuntimeError):  # where a test before it in this process has computed with JAX
+        parity.use_virtual_devices()
     run = tmp_path / "run"
     pretrain(config(**{"engine.kind": "jax"}), str(run), stop_request=StopRequest(profile_steps=2))
     report = json.loads((run / "engine.json").read_text())
