@@ -9,9 +9,9 @@
                                                                       modernbert-1024, mini, nano
     python benchmarks/gpu.py compile base --store STORE               fills the compiler's caches for `beside`
 
-`finetune.py ag-news-mini` and `engines.py gpu-base` time fine-tuning and JAX there. STORE is what `maskwright data
-prepare` makes; `--ragged` has many short texts in a row. Each part writes
-`results/gpu-PART.json`. `--small` tries a part in miniature, on a CPU too.
+STORE is what `maskwright data prepare` makes; that of `--ragged` has many short texts in a row. Each part writes
+`results/gpu-PART.json`. `--small` tries a part in miniature, on a CPU too. `finetune.py ag-news-mini` and
+`engines.py gpu-base` time fine-tuning and JAX on a GPU.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from maskwright.engines.torch.graphs import Graphs
 from maskwright.engines.torch.weights import Replicated
 from maskwright.model.config import model_config, training_flops
 from maskwright.model.initial import initial_parameters
-from maskwright.training.ahead import BatchPrefetcher
 from maskwright.training.masked_lm import MaskedLM
+from maskwright.training.prefetch import BatchPrefetcher
 
 #        size, keys of the model, tokens in a row, our rows, rows that Trainer may choose from
 SIZES: dict[str, tuple[str, dict[str, Any], int, int, tuple[int, ...]]] = {

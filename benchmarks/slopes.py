@@ -131,10 +131,11 @@ def main() -> None:
         size = f"{gigabytes:g}"
         found[size], tokenizer = of_size(arguments.text, gigabytes, f"{arguments.work}/{size}", tokenizer)
         print(size, json.dumps(found[size]), flush=True)
-        parts = ("audit", "tokenizer", "prepare")
-        ratios = {f"{part}_memory_growth": found[size][part]["memory_bytes"] for part in parts}
         least = found[f"{arguments.gigabytes[0]:g}"]
-        ratios = {name: value / least[name.split("_")[0]]["memory_bytes"] for name, value in ratios.items()}
+        ratios = {
+            f"{part}_memory_growth": found[size][part]["memory_bytes"] / least[part]["memory_bytes"]
+            for part in ("audit", "tokenizer", "prepare")
+        }
         write_result("slopes", ratios, gigabytes=found)
 
 

@@ -41,11 +41,20 @@ def new_thread_for_files() -> None:
 
 
 @pytest.fixture
-def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
-    """A Google Cloud of its own, to which the environment's variables point; clients wait a hundredth of their time."""
-    monkeypatch.setattr(rest, "FIRST_POLL_SECONDS", 0.005)
-    monkeypatch.setattr(rest, "FIRST_PAUSE_SECONDS", 0.01)
+def empty_cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    """A Google Cloud of its own, to which the environment's variables point."""
+    import fsspec
+
     with fake_cloud() as made:
         for name, value in made.environment().items():
             monkeypatch.setenv(name, value)
+        fsspec.get_filesystem_class("gs").clear_instance_cache()
         yield made
+
+
+@pytest.fixture
+def cloud(empty_cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    """Whose clients wait a hundredth of their time."""
+    monkeypatch.setattr(rest, "FIRST_POLL_SECONDS", 0.005)
+    monkeypatch.setattr(rest, "FIRST_PAUSE_SECONDS", 0.01)
+    return empty_cloud

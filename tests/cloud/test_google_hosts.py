@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from google_cloud.fake import Cloud, fake_cloud
+from google_cloud.fake import Cloud
 from google_cloud.judge import api
 from google_cloud.small_terraform import SmallTerraform
 from google_cloud.terraform_world import TerraformWorld, why_not
@@ -36,17 +35,11 @@ group: {machine_type: g2-standard-12, size: 2}
 
 
 @pytest.fixture
-def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cloud]:
-    import fsspec
-
-    with fake_cloud() as cloud:
-        for name, value in cloud.environment().items():
-            monkeypatch.setenv(name, value)
-        fsspec.get_filesystem_class("gs").clear_instance_cache()
-        cloud.put("gs://lab-proj-maskwright-state/made", "")
-        cloud.put("gs://lab-proj-lab1-runs/made", "")
-        (tmp_path / "lab.yaml").write_text(LAB)
-        yield cloud
+def cloud(empty_cloud: Cloud, tmp_path: Path) -> Cloud:
+    empty_cloud.put("gs://lab-proj-maskwright-state/made", "")
+    empty_cloud.put("gs://lab-proj-lab1-runs/made", "")
+    (tmp_path / "lab.yaml").write_text(LAB)
+    return empty_cloud
 
 
 @pytest.fixture

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from google_cloud.fake import Cloud, fake_cloud
+from google_cloud.fake import Cloud
 from google_cloud.small_terraform import SmallTerraform
 
 from maskwright.cli import env
@@ -36,24 +36,18 @@ Say = Callable[..., str]
 
 
 @pytest.fixture
-def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cloud]:
-    import fsspec
-
-    with fake_cloud() as cloud:
-        for name, value in cloud.environment().items():
-            monkeypatch.setenv(name, value)
-        fsspec.get_filesystem_class("gs").clear_instance_cache()
-        cloud.put("gs://lab-proj-maskwright-state/made", "")
-        for folder in ("one", "deep/two"):
-            cloud.put(f"gs://corpus/stores/{folder}/manifest.json", '{"format": 2, "dtype": "uint16"}')
-        small = SmallTerraform(cloud)
-        monkeypatch.setattr(commands, "up", small.up)
-        monkeypatch.setattr(commands, "down", small.down)
-        cloud.small = small  # type: ignore[attr-defined]
-        monkeypatch.chdir(tmp_path)
-        lab(slice=SLICE)
-        Path("run.yaml").write_text(yaml.safe_dump(RUN))
-        yield cloud
+def cloud(empty_cloud: Cloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cloud:
+    empty_cloud.put("gs://lab-proj-maskwright-state/made", "")
+    for folder in ("one", "deep/two"):
+        empty_cloud.put(f"gs://corpus/stores/{folder}/manifest.json", '{"format": 2, "dtype": "uint16"}')
+    small = SmallTerraform(empty_cloud)
+    monkeypatch.setattr(commands, "up", small.up)
+    monkeypatch.setattr(commands, "down", small.down)
+    empty_cloud.small = small  # type: ignore[attr-defined]
+    monkeypatch.chdir(tmp_path)
+    lab(slice=SLICE)
+    Path("run.yaml").write_text(yaml.safe_dump(RUN))
+    return empty_cloud
 
 
 def lab(**parts: Any) -> None:

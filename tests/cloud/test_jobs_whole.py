@@ -6,7 +6,6 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import yaml
 from conftest import small_config
 from google_cloud import storage as buckets
 from google_cloud.boots import booting
-from google_cloud.fake import Cloud, Dropped, fake_cloud
+from google_cloud.fake import Cloud, Dropped
 from google_cloud.small_terraform import SmallTerraform
 
 from maskwright.cli import main
@@ -37,25 +36,19 @@ RUN = "gs://lab-proj-lab1-runs/runs/one"
 
 
 @pytest.fixture
-def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cloud]:
-    import fsspec
-
-    with fake_cloud() as cloud:
-        for name, value in cloud.environment().items():
-            monkeypatch.setenv(name, value)
-        fsspec.get_filesystem_class("gs").clear_instance_cache()
-        cloud.put("gs://lab-proj-maskwright-state/made", "")
-        cloud.put("gs://lab-proj-lab1-runs/made", "")
-        (tmp_path / "lab.yaml").write_text(LAB)
-        small = SmallTerraform(cloud)
-        monkeypatch.setattr(commands, "up", small.up)
-        monkeypatch.setattr(commands, "down", small.down)
-        monkeypatch.setattr(lease, "SILENT_SECONDS", 3.0)
-        monkeypatch.setattr(follow, "POLL_SECONDS", 0.5)
-        rules = Rules(patience_seconds=(600.0, 600.0), base_seconds=0.2, cap_seconds=1.0)
-        monkeypatch.setattr(GoogleHosts, "rules", lambda self: rules)
-        cloud.small = small  # type: ignore[attr-defined]
-        yield cloud
+def cloud(empty_cloud: Cloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cloud:
+    empty_cloud.put("gs://lab-proj-maskwright-state/made", "")
+    empty_cloud.put("gs://lab-proj-lab1-runs/made", "")
+    (tmp_path / "lab.yaml").write_text(LAB)
+    small = SmallTerraform(empty_cloud)
+    monkeypatch.setattr(commands, "up", small.up)
+    monkeypatch.setattr(commands, "down", small.down)
+    monkeypatch.setattr(lease, "SILENT_SECONDS", 3.0)
+    monkeypatch.setattr(follow, "POLL_SECONDS", 0.5)
+    rules = Rules(patience_seconds=(600.0, 600.0), base_seconds=0.2, cap_seconds=1.0)
+    monkeypatch.setattr(GoogleHosts, "rules", lambda self: rules)
+    empty_cloud.small = small  # type: ignore[attr-defined]
+    return empty_cloud
 
 
 def write_config(store: TokenStore, path: Path, steps: int) -> str:

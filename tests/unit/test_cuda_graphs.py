@@ -22,8 +22,8 @@ from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.graphs import Graphs
 from maskwright.model.config import model_config
 from maskwright.model.initial import initial_parameters
-from maskwright.training.ahead import BatchPrefetcher
 from maskwright.training.masked_lm import MaskedLM
+from maskwright.training.prefetch import BatchPrefetcher
 
 
 class StandIn:

@@ -58,9 +58,10 @@ def _nobody(size: int) -> None:
 
 _advance: Callable[[int], None] = _nobody
 RENEWED_AFTER_BYTES = 4_000_000_000
-"""Of parts, for each process. gigatoken 0.10 remembers every word that it meets: up to 0.3 bytes for each byte of text,
-where all words are new (https://github.com/marcelroed/gigatoken/issues/36). A new process takes 2 seconds, one in fifty
-of what so much text takes."""
+"""Bytes of parts that a process computes before a new one takes its place. gigatoken 0.10 remembers every word that it
+meets: up to 0.3 bytes for each byte of text, where all words are new
+(https://github.com/marcelroed/gigatoken/issues/36). A new process takes 2 seconds, one in fifty of what so much text
+takes."""
 
 _shared: list[Any] = []
 """The bytes that all processes of `Here` have done, in one of them."""

@@ -12,7 +12,6 @@ from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, StoreError
 from maskwright.core.masking import Masking
 from maskwright.core.phases import stage_at
-from maskwright.data.ahead import Ahead
 from maskwright.data.batch import Batch
 from maskwright.data.causal import is_causal, read_causally
 from maskwright.data.legs import Leg, make_legs
@@ -21,6 +20,7 @@ from maskwright.data.mixing import MixedOrder
 from maskwright.data.mixture import MixedRows, Mixture
 from maskwright.data.order import WindowOrder, order
 from maskwright.data.packing import Packing
+from maskwright.data.prefetch import ShardPrefetcher
 from maskwright.data.remote import require_room
 from maskwright.data.rows import Rows, open_rows
 from maskwright.data.store import OpenedStore, TokenStore
@@ -40,7 +40,7 @@ class Loader:
         window = config.data.window_shards
         needed = sum(one.at_once(window) for one in stores if isinstance(one, TokenStore))
         require_room(needed, window is not None)
-        self._ahead = Ahead() if needed and window is not None else None
+        self._prefetcher = ShardPrefetcher() if needed and window is not None else None
         self.legs = make_legs(config, store)
         if window is not None:
             for leg in self.legs:
@@ -148,10 +148,9 @@ class Loader:
         """(epochs, rows) of `count` rows of update `step` from its row `first` on."""
         leg, stage = self._leg(step), stage_at(self.stages, step)
         begin = stage.rows_before(step) - leg.first_row
-        if self._ahead is not None and isinstance(leg.order, WindowOrder) and isinstance(leg.rows, Rows):
-            self._ahead.look(leg.rows.split, leg.order, begin)
-        begin += first
-        return leg.order.at(begin + np.arange(count, dtype=np.int64))
+        if self._prefetcher and isinstance(leg.order, WindowOrder) and isinstance(leg.rows, Rows):
+            self._prefetcher.look(leg.rows.split, leg.order, begin)
+        return leg.order.at(begin + first + np.arange(count, dtype=np.int64))
 
     def row_numbers(self, step: int, virtual_worker: int) -> tuple[Int64, Int64]:
         """(epochs, rows) of a micro-batch's rows."""

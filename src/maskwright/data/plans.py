@@ -11,7 +11,6 @@ They may be deleted while nobody trains: they are made again.
 from __future__ import annotations
 
 import os
-import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -22,13 +21,12 @@ import numpy as np
 
 from maskwright.core import storage
 from maskwright.core.console import progress, warn
-from maskwright.core.errors import InputError, Locked, MaskwrightError
+from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.data.packing import Packing, Plan, plan
 from maskwright.data.store import Shard, Split
 from maskwright.text.parts.columns import Columns, written
 
 FORMAT = 1
-WAIT_SECONDS = 0.1
 MOST_MAPPED = 8_192
 """Plans that are mapped at once. Linux maps 65,530 files for a process."""
 MOST_MADE = 32
@@ -88,16 +86,13 @@ class ShardPlans:
         if not self._has_files:
             return self._counted()
         path = os.path.join(self._folder, "rows.json")
-        while True:
-            if (found := self._noted(path)) is not None:
-                return found
-            try:
-                with storage.locked(os.path.join(self._folder, "rows.lock"), remove=False):
-                    if self._noted(path) is None:
-                        found = self._counted()
-                        storage.write_json(path, found.__dict__)
-            except Locked:
-                time.sleep(WAIT_SECONDS)
+
+        def make() -> Counted:
+            found = self._counted()
+            storage.write_json(path, found.__dict__)
+            return found
+
+        return storage.awaited(lambda: storage.made_once(path, lambda: self._noted(path), make))
 
     def _noted(self, path: str) -> Counted | None:
         try:

@@ -18,10 +18,10 @@ from maskwright.model.config import training_flops
 from maskwright.run.directory import Phase
 from maskwright.run.metric_names import trainer_names
 from maskwright.training import checkpoint
-from maskwright.training.ahead import BatchPrefetcher
 from maskwright.training.health import HEALTH_FIX, LossWatch, Rollback
 from maskwright.training.job import Job
 from maskwright.training.metrics import Counters, TensorBoard
+from maskwright.training.prefetch import BatchPrefetcher
 from maskwright.training.stop import StopRequest
 from maskwright.training.vote import STOP, Vote, is_due
 

@@ -116,7 +116,7 @@ class TorchEngine:
             looked_up=looked_up,
         )
         self.graphs: Graphs | None = None
-        # Of examples there are too many shapes.
+        # Fine-tuning has too many shapes for a graph of each.
         if self.device == "cuda" and model.task == "masked_lm" and isinstance(self.weights, Replicated):
             self.graphs = None if self.loss_scale else Graphs(dict(self.model.named_parameters()))
         # With FSDP, ranks need each other for each layer, and none can tell who waits for whom.
