@@ -18,7 +18,7 @@ import torch
 from maskwright.core.console import say
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
-from maskwright.tasks.start import environment
+from maskwright.tasks.start.engine import environment
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import train_tokenizer
 

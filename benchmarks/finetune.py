@@ -24,9 +24,9 @@ from functools import partial
 import torch
 from common import alternate, medians, process, write_result
 
-from maskwright.core.config import ModelSection
+from maskwright.config.pretraining import ModelSection
 from maskwright.core.console import say
-from maskwright.core.hardware import memory_bytes
+from maskwright.machine.hardware import memory_bytes
 from maskwright.model.config import model_config
 from maskwright.model.hf.config import to_hf_config
 from maskwright.model.initial import initial_parameters

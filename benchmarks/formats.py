@@ -87,7 +87,7 @@ def write_mds(folder: Path, documents: list[np.ndarray]) -> None:
 def run_side(side: str, folder: str, tokenizer: str) -> dict[str, float]:
     import pyarrow.parquet  # noqa: F401 - imported before the clock starts
 
-    from maskwright.core.data_config import Arrow
+    from maskwright.config.data import Arrow
     from maskwright.data.arrow_store import ArrowStore
     from maskwright.data.convert import Conversion, ConvertOptions, convert
     from maskwright.data.foreign.write import write_out

@@ -33,7 +33,7 @@ from common import process, write_result
 from timing import peak_memory_bytes
 from train import MODERNBERT_BASE
 
-from maskwright.core.config import RunConfig, build_config
+from maskwright.config.pretraining import RunConfig, build_config
 from maskwright.core.console import say
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader

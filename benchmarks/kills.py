@@ -21,10 +21,10 @@ from typing import Any
 
 from common import write_result
 
+from maskwright.config.pretraining import RunConfig, build_config
 from maskwright.core import storage
-from maskwright.core.config import RunConfig, build_config
 from maskwright.core.console import say
-from maskwright.drills.verify_resume import compare, start_run
+from maskwright.prove.verify_resume import compare, start_run
 from maskwright.run.directory import RunDirectory
 from maskwright.training import checkpoint
 

@@ -20,8 +20,8 @@ ROWS, SEQ_LEN = 64, 512
 
 
 def run_side(side: str, location: str) -> dict[str, float]:
-    from maskwright.core import hardware
     from maskwright.data.store import TokenStore
+    from maskwright.machine import hardware
 
     store = TokenStore(location)
     if side.startswith("hf"):
@@ -42,7 +42,7 @@ def run_side(side: str, location: str) -> dict[str, float]:
             chosen = torch.randint(0, len(rows), (ROWS,)).tolist()
             return collator([rows[row] for row in chosen])["input_ids"].numel()
     else:
-        from maskwright.core.config import build_config
+        from maskwright.config.pretraining import build_config
         from maskwright.data.loader import Loader
 
         hardware.keep_freed_memory()  # as the engine does before the first batch

@@ -15,7 +15,7 @@ import time
 
 from timing import Steps, peak_memory_bytes
 
-from maskwright.core.config import build_config
+from maskwright.config.pretraining import build_config
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState

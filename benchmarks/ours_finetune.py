@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from peers.finetune_side import Clock, arguments
 
-from maskwright.core.finetuning import build_finetune_config
+from maskwright.config.finetuning import build_finetune_config
 from maskwright.run.directory import RunDirectory
-from maskwright.tasks.finetune import prepare_finetuning
-from maskwright.tasks.start import start_engine
+from maskwright.tasks.finetune.prepare import prepare_finetuning
+from maskwright.tasks.start.engine import start_engine
 
 
 def main() -> None:

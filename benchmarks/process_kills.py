@@ -24,10 +24,10 @@ from typing import Any
 from common import write_result
 from kills import losses_differ
 
+from maskwright.config.pretraining import build_config
 from maskwright.core import storage
-from maskwright.core.config import build_config
 from maskwright.core.console import say
-from maskwright.drills.verify_resume import compare
+from maskwright.prove.verify_resume import compare
 from maskwright.run.directory import RunDirectory
 
 VIRTUAL_WORKERS, COUNTS = 8, (1, 2, 4)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from maskwright.core.console import human_seconds
 from maskwright.report.markdown import literal
-from maskwright.tasks.speedrun.record import RECORD, RecordVerdict, SpeedrunRecord, judge, read_record
-from maskwright.tasks.speedrun.tracks import TRACKS, shown
+from maskwright.speedrun.record import RECORD, RecordVerdict, SpeedrunRecord, judge, read_record
+from maskwright.speedrun.tracks import TRACKS, shown
 
 ROOT = Path(__file__).resolve().parents[1]
 README, PLOT = ROOT / "README.md", ROOT / "docs" / "pictures" / "speedrun.svg"

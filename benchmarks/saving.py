@@ -17,7 +17,7 @@ from typing import Any
 
 from common import store_of, write_result
 
-from maskwright.core.config import CheckpointSection, build_config
+from maskwright.config.pretraining import CheckpointSection, build_config
 from maskwright.core.console import say
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore

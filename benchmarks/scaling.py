@@ -26,7 +26,7 @@ from typing import Any
 from common import alternate, medians, store_of, write_result
 from scaling_common import beside_each_other, together
 
-from maskwright.core.hardware import usable_cores
+from maskwright.machine.hardware import usable_cores
 
 VIRTUAL_WORKERS = 4
 MODES = ("exact", "fast", "fsdp")

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from scaling_common import leave
 
-from maskwright.core.config import EngineSection
+from maskwright.config.pretraining import EngineSection
 from maskwright.engines.torch.processes import connect
 
 SIZES = [1 << power for power in (10, 14, 18, 20, 22, 24, 25, 26)]

@@ -23,7 +23,7 @@ import argparse
 import math
 from dataclasses import dataclass, replace
 
-from maskwright.core.config import ModelSection
+from maskwright.config.pretraining import ModelSection
 from maskwright.model.config import ModelConfig, model_config, training_flops
 from maskwright.model.hf.names import count_parameters
 

@@ -13,7 +13,7 @@ import json
 
 from scaling_common import Clock, leave, options
 
-from maskwright.core.config import RunConfig, build_config
+from maskwright.config.pretraining import RunConfig, build_config
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState

@@ -22,9 +22,9 @@ from common import HERE
 
 from maskwright.core import storage
 from maskwright.core.errors import MaskwrightError
-from maskwright.tasks.speedrun.race import Entry, race
-from maskwright.tasks.speedrun.record import in_words, track_named
-from maskwright.tasks.speedrun.text import SpeedrunText, open_text
+from maskwright.speedrun.race import Entry, race
+from maskwright.speedrun.record import in_words, track_named
+from maskwright.speedrun.text import SpeedrunText, open_text
 
 SCRIPT = "peers/hf_trainer.py"
 

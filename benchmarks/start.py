@@ -17,7 +17,7 @@ from pathlib import Path
 
 from common import alternate, medians, store_of, write_result
 
-from maskwright.core.config import build_config
+from maskwright.config.pretraining import build_config
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 

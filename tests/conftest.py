@@ -17,12 +17,12 @@ import pytest
 from tokenizer_kinds import make_tokenizer
 from warm import SMALL
 
-from maskwright.core.config import RunConfig, build_config
+from maskwright.config.pretraining import RunConfig, build_config
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
 from maskwright.engines import ceiling
-from maskwright.tasks import languages
+from maskwright.tasks.start import languages
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import train_tokenizer
 

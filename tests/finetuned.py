@@ -15,8 +15,8 @@ import numpy as np
 import yaml
 from safetensors.numpy import save_file
 
+from maskwright.config.finetuning import Task
 from maskwright.core import storage
-from maskwright.core.finetuning import Task
 from maskwright.engines.base import TrainState
 from maskwright.model.config import ModelConfig, TaskKind
 from maskwright.model.hf.config import LABELLED, to_hf_config

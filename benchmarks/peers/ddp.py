@@ -21,13 +21,13 @@ from torch.nn.parallel import DistributedDataParallel
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from scaling_common import Clock, leave, options
 
-from maskwright.core import hardware
-from maskwright.core.config import build_config
+from maskwright.config.pretraining import build_config
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.torch.prepare import choose_dtype
 from maskwright.engines.torch.processes import connect
+from maskwright.machine import hardware
 from maskwright.model.config import NEVER_PREDICTED, model_config
 from maskwright.model.initial import initial_parameters
 from maskwright.model.torch.heads import loss_sum

@@ -29,7 +29,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from maskwright.core.config import ModelSection
+from maskwright.config.pretraining import ModelSection
 from maskwright.data.store import TokenStore
 
 SEED = 0

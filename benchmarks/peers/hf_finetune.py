@@ -24,7 +24,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from maskwright.core import hardware
+from maskwright.machine import hardware
 
 
 class Tick(TrainerCallback):

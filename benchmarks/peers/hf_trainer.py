@@ -35,9 +35,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from timing import Steps, peak_memory_bytes
 
-from maskwright.core import hardware
-from maskwright.core.config import ModelSection
+from maskwright.config.pretraining import ModelSection
 from maskwright.data.store import TokenStore
+from maskwright.machine import hardware
 from maskwright.model.config import model_config
 from maskwright.model.hf.config import to_hf_config
 

@@ -20,14 +20,14 @@ from reference.parity_rows import NOT_COMPARED, ROWS
 from safetensors.numpy import save_file
 
 from maskwright.cli.pages import finetuning_page, run_page
-from maskwright.core.config import ALL_KEYS, RunConfig, read_config
+from maskwright.config.finetuning import FinetuningOptimizer, read_finetune_config
+from maskwright.config.pretraining import ALL_KEYS, RunConfig, read_config
 from maskwright.core.extras import EXTRAS, TRAIN
-from maskwright.core.finetuning import FinetuningOptimizer, read_finetune_config
 from maskwright.data.store import TokenStore
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.config import to_hf_config
 from maskwright.model.initial import initial_parameters
-from maskwright.tasks.preflight import describe, prepare_run
+from maskwright.tasks.pretrain.prepare import describe, prepare_run
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "maskwright"
@@ -36,31 +36,54 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # A package may import itself and those it lists. Arrows point down: cli is above all, core below.
 LAYERS = {
     "core": set(),
+    "config": {"core"},
+    "machine": {"core"},
+    "processes": {"core", "machine"},
     "run": {"core"},
-    "text": {"core"},
-    "data": {"core", "text"},
-    "labels": {"core", "text", "data"},
-    "model": {"core"},
-    "engines": {"core", "data", "model"},
-    "training": {"core", "run", "data", "model", "engines"},
-    "launch": {"core", "run"},
-    "cloud": {"core", "run", "launch"},
+    "text": {"core", "machine", "processes"},
+    "data": {"core", "config", "processes", "text"},
+    "labels": {"core", "config", "text", "data"},
+    "model": {"core", "config"},
+    "engines": {"core", "config", "machine", "processes", "data", "model"},
+    "training": {"core", "config", "machine", "processes", "run", "data", "model", "engines"},
+    "launch": {"core", "config", "machine", "processes", "run"},
+    "cloud": {"core", "config", "processes", "launch"},
+    "doctor": {"core", "machine", "processes"},
     "monitor": {"core", "run"},
-    "report": {"core", "run", "monitor"},
+    "report": {"core", "config", "run", "monitor"},
     "verdict": {"core", "labels", "report"},
-    "tasks": {"core", "run", "text", "data", "labels", "model", "engines", "training", "verdict", "report"},
-    "drills": {"core", "run", "text", "data", "model", "engines", "training", "tasks"},
 }
-LAYERS["api"] = LAYERS["drills"] | {"labels", "verdict", "report"}
+LAYERS["tasks"] = set(LAYERS) - {"launch", "cloud", "doctor", "monitor"}
+LAYERS["speedrun"] = (LAYERS["tasks"] | {"tasks"}) - {"labels", "model", "training"}
+LAYERS["prove"] = (LAYERS["speedrun"] | {"training", "speedrun"}) - {"machine"}
+LAYERS["api"] = (LAYERS["speedrun"] | {"labels"}) - {"machine"}
 LAYERS["cli"] = set(LAYERS)
+ROOMS = {
+    "cloud": [{"google"}, {"provision", "vertex", "old_setup"}, {"jobs"}, {"inspect"}],
+    "data": [{"foreign", "prepare"}, {"pregenerate"}],
+    "engines": [{"torch", "jax"}],
+    "launch": [{"hosts"}, {"bucket", "ray"}, {"schedulers"}],
+    "model": [{"hf"}, {"torch", "jax", "onnx"}],
+    "monitor": [{"forward", "watch"}],
+    "processes": [{"ray"}],
+    "tasks": [
+        {"models", "start", "importing"},
+        {"pretrain", "finetune"},
+        {"use", "compare", "planning"},
+        {"measure"},
+        {"export"},
+    ],
+    "text": [{"cleaning"}, {"parts"}],
+}
+"""The packages inside a room, floor by floor: one imports only those of the floors before its own."""
 # torch, jax and onnx are imported only below folders of their names. Other libraries have few doors.
 HEAVY = {
     "torch": set(),
     "jax": set(),
     "onnx": set(),
-    "onnxruntime": {"tasks/onnx_export.py"},
-    "transformers": {"tasks/export.py", "model/torch/compare.py"},
-    "huggingface_hub": {"tasks/hub.py"},
+    "onnxruntime": {"tasks/export/onnx.py"},
+    "transformers": {"tasks/export/hugging_face.py", "model/torch/compare.py"},
+    "huggingface_hub": {"tasks/models/hub.py"},
     "tokenizers": {"text/tokenizer.py", "text/pattern_trial.py", "text/sequences.py", "labels/encode.py"},
     "gigatoken": {"text/encoder.py"},
     "rensa": {"text/cleaning/near_duplicates.py"},
@@ -99,10 +122,10 @@ SHARED_NAMES = {
     "Counts": {"data/convert.py", "data/prepare/request.py"},
     "Document": {"data/pregenerate/sequences.py", "text/document.py"},
     "Encoded": {"data/encode.py", "labels/encode.py"},
-    "Evaluations": {"tasks/evaluate.py", "text/cleaning/contamination.py"},
+    "Evaluations": {"tasks/measure/held_out.py", "text/cleaning/contamination.py"},
     "Examples": {"data/foreign/static_masks.py", "labels/rows.py"},
     "Finding": {"labels/report.py", "text/audit.py"},
-    "Guess": {"tasks/fill.py", "text/layout.py"},
+    "Guess": {"tasks/use/fill.py", "text/layout.py"},
     "Part": {"data/stream.py", "text/parts/cut.py"},
     "Place": {"data/stream.py", "launch/target.py"},
     "Span": {"data/stream.py", "text/compression.py"},
@@ -140,6 +163,27 @@ def test_imports_point_down(path: Path) -> None:
             assert parts[1] in {package} | LAYERS[package], f"{name(path)} imports {module}"
 
 
+def test_every_package_of_a_room_has_its_floor() -> None:
+    packages: dict[str, set[str]] = {}
+    for path in SOURCE.glob("*/*/__init__.py"):
+        packages.setdefault(path.parent.parent.name, set()).add(path.parent.name)
+    assert packages == {room: set().union(*floors) for room, floors in ROOMS.items()}
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_no_arrow_inside_a_room_goes_up(path: Path) -> None:
+    """Of the files that lie in a room beside its packages, the circles are refused, by the next test."""
+    room, *rest = name(path).split("/")
+    floors = ROOMS.get(room, [])
+    floor = {package: number for number, packages in enumerate(floors) for package in packages}
+    if not rest or rest[0] not in floor:
+        return
+    for module, _ in imports(path):
+        top, other, *inside = module.split(".") if "." in module else (module, "")
+        if (top, other) == ("maskwright", room) and inside and inside[0] in floor and inside[0] != rest[0]:
+            assert floor[inside[0]] < floor[rest[0]], f"{name(path)} imports {module}"
+
+
 def test_no_imports_in_a_circle() -> None:
     """Of modules and, inside each package, of its sub-packages; imports inside functions count too."""
     modules = {"maskwright." + name(path).removesuffix(".py").replace("/", "."): path for path in FILES}
@@ -172,7 +216,7 @@ def test_heavy_libraries_have_few_doors(path: Path) -> None:
         if library in HEAVY and f"/{library}/" not in name(path):
             assert name(path) in HEAVY[library], f"{name(path)} imports {library}"
         assert library != "typer" or name(path).startswith("cli/"), f"{name(path)} imports typer"
-    if name(path).startswith(("core/", "run/")):
+    if name(path).startswith(("core/", "config/", "machine/", "processes/", "run/")):
         assert not {"torch", "numpy", "jax"} & {module.split(".")[0] for module, _ in imports(path)}
 
 
@@ -209,7 +253,7 @@ def test_one_function_says_how_a_python_of_its_own_is_started() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.List | ast.Tuple) and any(ast.unparse(part) == "sys.executable" for part in node.elts)
     ]
-    assert started == ["core/child.py"]
+    assert started == ["processes/child.py"]
 
 
 def test_one_room_prints() -> None:

@@ -14,9 +14,9 @@ from maskwright.cli.main import run
 from maskwright.cloud.environment import read_environment
 from maskwright.cloud.old_setup import build_table
 from maskwright.cloud.old_setup.build_table import commands, row_of
-from maskwright.core import child
-from maskwright.core.child import CommandSequence
 from maskwright.core.errors import InputError, JobError, StoppedEarly
+from maskwright.processes import child
+from maskwright.processes.child import CommandSequence
 
 D, T = "default", "true"
 SEED, RESEED = "seed e.yaml --yes", "seed e.yaml --move-hosts --yes"

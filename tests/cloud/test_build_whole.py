@@ -14,7 +14,7 @@ from google_cloud.values_env import write
 from maskwright.cli.main import run
 from maskwright.cloud.google import groups
 from maskwright.cloud.google.rest import Google
-from maskwright.core import child
+from maskwright.processes import child
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 ROOT = Path(__file__).resolve().parents[2]

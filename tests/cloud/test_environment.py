@@ -13,8 +13,8 @@ from maskwright.cloud import machines
 from maskwright.cloud.environment import Environment, build_environment, read_environment
 from maskwright.cloud.provision import variables
 from maskwright.cloud.record import EnvironmentRecord
+from maskwright.config.settings import keys_of
 from maskwright.core.errors import ConfigError
-from maskwright.core.settings import keys_of
 
 ROOT = Path(__file__).resolve().parents[2]
 LAB = {

@@ -22,9 +22,9 @@ from in_process import Cli, Result
 from maskwright.cloud import smoke
 from maskwright.cloud.environment import build_environment
 from maskwright.cloud.smoke import Smoke
-from maskwright.core import child
-from maskwright.core.config import read_config
+from maskwright.config.pretraining import read_config
 from maskwright.core.errors import JobError, StoppedEarly
+from maskwright.processes import child
 
 BASE = build_environment({"name": "laboratory-number-1", "project": "lab-proj", "zone": "us-east5-b"}, "x")
 

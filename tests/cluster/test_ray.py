@@ -27,7 +27,7 @@ from ray_cluster import ray_cluster
 from runners import files_of
 
 from maskwright.data.store import TokenStore
-from maskwright.drills.verify_resume import compare
+from maskwright.prove.verify_resume import compare
 from maskwright.run.directory import RunDirectory
 from maskwright.training import checkpoint
 

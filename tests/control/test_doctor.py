@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 import warm
 
-from maskwright.core import hardware
-from maskwright.core.cgroups import Cgroups
+from maskwright.doctor import frameworks, machine, surroundings, tools
+from maskwright.doctor.finding import DoctorFinding, DoctorReport
+from maskwright.doctor.frameworks import FrameworkProbe
 from maskwright.engines.torch import look
 from maskwright.engines.torch.prepare import choose_device, choose_dtype
-from maskwright.monitor.doctor import frameworks, machine, surroundings, tools
-from maskwright.monitor.doctor.finding import DoctorFinding, DoctorReport
-from maskwright.monitor.doctor.frameworks import FrameworkProbe
+from maskwright.machine import hardware
+from maskwright.machine.cgroups import Cgroups
 
 SECRET = "hf_this-is-the-secret-itself"
 FOREIGN = (
@@ -401,7 +401,7 @@ def test_the_network_is_asked_on_request_only(bare: Path, server: str, monkeypat
 
 def test_the_command_on_this_machine(cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the time limit: the machine that tests share may be many times slower than its user's."""
-    from maskwright.monitor.doctor import examine
+    from maskwright.doctor import examine
 
     monkeypatch.setattr(examine, "IMPORTED_SECONDS", 120.0)
     monkeypatch.setattr(examine, "SECONDS", 240.0)
@@ -421,7 +421,7 @@ def test_the_command_on_this_machine(cli: Callable[..., Any], monkeypatch: pytes
 
 
 def test_the_exit_code_is_that_of_the_worst_finding(cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    from maskwright.monitor.doctor import examine
+    from maskwright.doctor import examine
 
     found = [
         DoctorFinding("hardware", "disk", state, "a disk", "mend it" if state != "ok" else None)

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from fake_tpu import Hosts
 
-from maskwright.core.config import build_config
+from maskwright.config.pretraining import build_config
 from maskwright.core.errors import InputError, JobError, StoppedEarly
-from maskwright.launch.cluster import sized
+from maskwright.launch import tpu_vm as slice_module
+from maskwright.launch.checks import sized
+from maskwright.launch.hosts import supervisor as host_module
+from maskwright.launch.hosts.script import first_command, script_for
+from maskwright.launch.hosts.supervisor import ShellAttempt
 from maskwright.launch.outcome import End, JobOutcome, judge, report
-from maskwright.launch.ssh import host as host_module
-from maskwright.launch.ssh import slice as slice_module
-from maskwright.launch.ssh.host import ShellAttempt
-from maskwright.launch.ssh.script import first_command, script_for
 from maskwright.launch.target import JobSpec, Training, parse_spec
 from maskwright.training.stop import StopRequest
 

@@ -17,7 +17,6 @@ from typer.main import get_command
 from maskwright.cli import places
 from maskwright.cli.main import app
 from maskwright.cli.submit import read_cluster
-from maskwright.core.child import FinetuneCommand
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.launch.bucket.place import BucketPlace
 from maskwright.launch.ray import submit as ray
@@ -25,6 +24,7 @@ from maskwright.launch.schedulers import slurm
 from maskwright.launch.schedulers.slurm import Slurm
 from maskwright.launch.side_by_side import run_side_by_side
 from maskwright.launch.target import Training, submit
+from maskwright.processes.child import FinetuneCommand
 
 MOST_OPTIONS = 21
 CHOICES = {"kind", "via", "strategy", "target"}

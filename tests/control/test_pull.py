@@ -21,7 +21,7 @@ from maskwright.core.console import show_line
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.launch.bucket import agent as agent_module
-from maskwright.launch.bucket import leader, machine, queue
+from maskwright.launch.bucket import job_folder, leader, machine
 from maskwright.launch.bucket.place import BucketPlace
 from maskwright.launch.outcome import End
 from maskwright.launch.target import JobSpec, Training
@@ -219,7 +219,7 @@ def test_agent_needs_a_place_and_a_number(monkeypatch: pytest.MonkeyPatch, tmp_p
         agent_module.run_agent(f"file://{tmp_path}/job.json", None, None, once=True, poll_seconds=1)
     for wrong in ("gs://bucket/jobs/", "job.json"):
         with pytest.raises(InputError, match=r"is not job\.json in a folder"):
-            queue.spec_folder(wrong)
+            job_folder.spec_folder(wrong)
     with pytest.raises(InputError, match="holds a secret"):
         Folder("https://me:hunter2@host/jobs")
     with pytest.raises(InputError, match="no file system is known by nosuch:"):
@@ -268,10 +268,10 @@ def test_beat_of_a_host_that_is_gone_begins_no_job(tmp_path: Path) -> None:
     agent = agent_module.Agent(folder, 0, 2, once=True, poll_seconds=0.1)
     for _ in range(5):
         agent._sync()
-    assert queue.last_attempt(folder, 1) == 0
+    assert job_folder.last_attempt(folder, 1) == 0
     folder.put_json("hosts/host-1.json", {**agent._self, "beat": 10, "submission": 1, "idle": True})
     agent._sync()
-    assert queue.last_attempt(folder, 1) == 1
+    assert job_folder.last_attempt(folder, 1) == 1
 
 
 def test_restarts_pause_and_a_job_that_saves_nothing_is_given_up(tmp_path: Path) -> None:
@@ -285,15 +285,15 @@ def test_restarts_pause_and_a_job_that_saves_nothing_is_given_up(tmp_path: Path)
     for turn in range(200):
         now = float(turn)
         folder.put_json("hosts/host-0.json", {"beat": turn, "submission": 1, "idle": True})
-        before = queue.last_attempt(folder, 1)
+        before = job_folder.last_attempt(folder, 1)
         host_0.turn(spec, before, False)
-        if queue.read_result(folder, 1) is not None:
+        if job_folder.read_result(folder, 1) is not None:
             break
-        if (number := queue.last_attempt(folder, 1)) > before:
+        if (number := job_folder.last_attempt(folder, 1)) > before:
             pauses.append(now - ended)
             host_0, ended, saved = lead() if number == 2 else host_0, now, 100 if number > 2 else 0
-            folder.put_json(f"{queue.attempt_folder(1, number)}/host-0/exit.json", asdict(End(0, 137, time=now)))
-    result = queue.read_result(folder, 1)
+            folder.put_json(f"{job_folder.attempt_folder(1, number)}/host-0/exit.json", asdict(End(0, 137, time=now)))
+    result = job_folder.read_result(folder, 1)
     assert result and (result["code"], result["cause"]) == (1, "host 0: killed by SIGKILL")
     assert pauses[1:] == [11.0, 21.0, 11.0, 21.0]  # a second of it until the end is seen; never a third in a row
 
@@ -363,17 +363,17 @@ def test_bucket_that_cannot_be_reached_for_a_while_ends_no_following(
 
     monkeypatch.setattr(Folder, "get_json", failing)
     rounds = []
-    queue.follow(folder, 1, 0.01, lambda: rounds.append(1))
+    job_folder.follow(folder, 1, 0.01, lambda: rounds.append(1))
     said = capsys.readouterr()
     assert said.out.count("host 0 | once") == 1 and said.err.count("the network is down") == 1
     assert len(rounds) >= 5  # what else is to be done goes on meanwhile
     folder.put_json("0002/attempt-001/start.json", {"hosts": 1})
     ends = iter([None, None, StoppedEarly("as a signal says"), RuntimeError()])  # the third is among the logs
     with pytest.raises(StoppedEarly, match="as a signal says"):
-        queue.follow(folder, 2, 0.01, lambda: (_ for _ in ()).throw(end) if (end := next(ends)) else None)
+        job_folder.follow(folder, 2, 0.01, lambda: (_ for _ in ()).throw(end) if (end := next(ends)) else None)
     monkeypatch.setattr(Folder, "get_json", lambda self, name: (_ for _ in ()).throw(MaskwrightError("may not")))
     with pytest.raises(MaskwrightError, match="may not"):
-        queue.follow(folder, 1, 0.01)
+        job_folder.follow(folder, 1, 0.01)
 
 
 def test_long_job_is_taken_up_from_its_newest_lines(
@@ -389,11 +389,11 @@ def test_long_job_is_taken_up_from_its_newest_lines(
         for piece in range(1, 501 if attempt == 2 else 13):
             text = f"a{attempt} p{piece} first\na{attempt} p{piece} last\n"
             (place / f"log-{piece:06d}.txt").write_text(text)
-    queue.put_result(folder, 1, 0, "")
+    job_folder.put_result(folder, 1, 0, "")
     get = Folder.get
     monkeypatch.setattr(Folder, "get", lambda self, name: (happened.append(name), get(self, name))[1])
 
-    queue.follow(folder, 1, 0.01, lambda: happened.append("meanwhile"))
+    job_folder.follow(folder, 1, 0.01, lambda: happened.append("meanwhile"))
     said = capsys.readouterr()
     assert said.out.splitlines()[-1] == "host 3 | a2 p500 last" and said.out.count("a1 p12 last") == 4
     assert "p1 " not in said.out and said.err.count("older lines of the hosts' logs are left out") == 1
@@ -418,15 +418,15 @@ def test_of_two_that_submit_at_once_one_is_refused(tmp_path: Path) -> None:
 
     def meanwhile(submission: int) -> None:
         with pytest.raises(InputError, match=r"another job was submitted here at the same moment\. Fix: submit again"):
-            queue.put_spec(folder, other)
+            job_folder.put_spec(folder, other)
 
-    assert queue.put_spec(folder, JobSpec(JOB), meanwhile) == 1
-    assert queue.read_spec(folder) == JobSpec(JOB)
+    assert job_folder.put_spec(folder, JobSpec(JOB), meanwhile) == 1
+    assert job_folder.read_spec(folder) == JobSpec(JOB)
     folder.remove("job.json")  # as if it had been killed in between: the same command goes on
-    assert queue.put_spec(folder, JobSpec(JOB)) == 1
+    assert job_folder.put_spec(folder, JobSpec(JOB)) == 1
 
 
 def test_first_result_counts(tmp_path: Path) -> None:
     folder = Folder(f"file://{tmp_path}")
-    assert queue.put_result(folder, 1, 0, "") and not queue.put_result(folder, 1, 75, "taken away")
-    assert (queue.read_result(folder, 1) or {})["code"] == 0
+    assert job_folder.put_result(folder, 1, 0, "") and not job_folder.put_result(folder, 1, 75, "taken away")
+    assert (job_folder.read_result(folder, 1) or {})["code"] == 0

@@ -15,7 +15,6 @@ import pytest
 from command_line import maskwright, write_config
 from private_network import processes, wait_until
 
-from maskwright.core.child import last_words
 from maskwright.core.errors import InputError, JobError, StoppedEarly
 from maskwright.launch.ray import gang as ray_gang
 from maskwright.launch.ray import jobs, submit
@@ -24,6 +23,7 @@ from maskwright.launch.ray.jobs import RayJob, conclude, find_address, parse_id
 from maskwright.launch.ray.member import Member
 from maskwright.launch.ray.submit import Ray
 from maskwright.launch.target import Training
+from maskwright.processes.child import last_words
 
 CPU = {"CPU": 8.0}
 BIG, SMALL = {"CPU": 64.0, "GPU": 8.0}, {"CPU": 16.0, "GPU": 4.0}

@@ -17,8 +17,8 @@ import pytest
 from fake_tpu import PROJECT, ZONE, FakeCloud, Hosts, fake_cloud, gcloud_environment
 
 from maskwright.core.errors import InputError, MaskwrightError
-from maskwright.launch.ssh.slice import TpuSlice
 from maskwright.launch.target import Training, parse_spec
+from maskwright.launch.tpu_vm import TpuSlice
 
 needs_gcloud = pytest.mark.skipif(not shutil.which("gcloud"), reason="needs gcloud on the path")
 

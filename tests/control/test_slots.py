@@ -17,12 +17,12 @@ from fake_gcs import fake_gcs
 from fake_metadata import FakeMetadata, fake_metadata
 from fake_tpu import Hosts
 
-from maskwright.core.config import read_config
+from maskwright.config.pretraining import read_config
 from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder
 from maskwright.launch.bucket import agent as agent_module
-from maskwright.launch.bucket import leader, machine, queue
-from maskwright.launch.bucket.slots import Slot, Slots
+from maskwright.launch.bucket import job_folder, leader, machine
+from maskwright.launch.bucket.claims import Slot, Slots
 from maskwright.launch.target import JobSpec, Training
 
 COMMAND = [sys.executable, "-m", "maskwright"]
@@ -300,12 +300,12 @@ def test_hosts_with_different_images_begin_nothing(tmp_path: Path, capsys: pytes
     for beat in range(3):
         folder.put_json("hosts/host-1.json", {**other, "beat": beat})
         agent._sync()
-    assert queue.last_attempt(folder, 1) == 0
+    assert job_folder.last_attempt(folder, 1) == 0
     said = capsys.readouterr().err
     assert said.count("host 1 runs") == 1 and "sha256:other" in said
     folder.put_json("hosts/host-1.json", {**other, "beat": 4, "software": agent._self["software"]})
     agent._sync()
-    assert queue.last_attempt(folder, 1) == 1
+    assert job_folder.last_attempt(folder, 1) == 1
 
 
 def test_host_that_said_that_it_goes_is_lost_at_once(tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_host_that_said_that_it_goes_is_lost_at_once(tmp_path: Path) -> None:
     lead, spec = leader.Leader(folder, 1, 0.1, saved=lambda spec: 0), JobSpec(Training("a.yaml", "r"), restarts=0)
     folder.put_json("hosts/host-0.json", {"beat": 1})
     lead.turn(spec, 1, False)
-    assert queue.read_result(folder, 1) is None
+    assert job_folder.read_result(folder, 1) is None
     folder.put_json("hosts/host-0.json", {"beat": 2, "gone": True})
     lead.turn(spec, 1, False)
-    assert (queue.read_result(folder, 1) or {})["cause"] == "host 0: lost (its agent was ended)"
+    assert (job_folder.read_result(folder, 1) or {})["cause"] == "host 0: lost (its agent was ended)"

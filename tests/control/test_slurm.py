@@ -199,7 +199,7 @@ def test_the_end_of_one_of_many_jobs(
 ) -> None:
     """As SLURM 22.05 tells it; some minutes after the end it knows nothing any more."""
     done = subprocess.CompletedProcess([], told is None, f"JobId=4 {told} StdOut=/a", "Invalid job id specified")
-    monkeypatch.setattr("maskwright.launch.cluster.ask", lambda *words, **fixes: done)
+    monkeypatch.setattr("maskwright.launch.checks.ask", lambda *words, **fixes: done)
     log = tmp_path / "one.log"
     assert Slurm().ended("4", str(log)) == code
     assert said in log.read_text() if said else not log.exists()

@@ -28,10 +28,10 @@ from maskwright.cloud.provision.image import pack
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
-from maskwright.drills.verify_resume import compare
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.config import to_hf_config
 from maskwright.model.initial import initial_parameters
+from maskwright.prove.verify_resume import compare
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks import quickstart
 from maskwright.text.docstrings import docstrings, gather
@@ -305,8 +305,8 @@ def test_a_quickstart_fills_in_text_that_begins_with_a_dash(
     text.write_text("".join(f"--- title: page {n} - item {n} - another item\n" for n in range(300)))
     real = ("tokenizer", "data", "fill")
     monkeypatch.setattr(quickstart.child, "run", lambda words: call(*words)[0] if words[0] in real else 0)
-    monkeypatch.setattr("maskwright.tasks.models.load_model", lambda model: None)
-    monkeypatch.setattr("maskwright.tasks.fill.fill", lambda model, sentence, top: filled.append(sentence) or [])
+    monkeypatch.setattr("maskwright.tasks.models.load.load_model", lambda model: None)
+    monkeypatch.setattr("maskwright.tasks.use.fill.fill", lambda model, sentence, top: filled.append(sentence) or [])
     monkeypatch.setattr(quickstart, "_steps", lambda *given: 20)
     monkeypatch.setattr(quickstart, "_reached", lambda place, own: {})
     monkeypatch.setattr(quickstart, "_summary", lambda place, found, own: None)

@@ -25,17 +25,17 @@ from slurm_cluster import fake_cluster
 from warm import Popen
 
 from maskwright import compare
+from maskwright.config.finetuning import FinetuneConfig, Task
 from maskwright.core import storage
-from maskwright.core.child import FinetuneCommand
 from maskwright.core.errors import HealthError, InputError, JobError
-from maskwright.core.finetuning import FinetuneConfig, Task
 from maskwright.labels.dataset import Dataset
 from maskwright.labels.example import Answer, Example
 from maskwright.labels.metrics import Predictions, default_metric, measure
 from maskwright.labels.scoring import scorer
 from maskwright.monitor.status import look
+from maskwright.processes.child import FinetuneCommand
 from maskwright.run.directory import RunDirectory, Status
-from maskwright.tasks.compare import (
+from maskwright.tasks.compare.runs import (
     ArmTraining,
     Budget,
     ComparedRun,
@@ -45,8 +45,8 @@ from maskwright.tasks.compare import (
     read_starts,
     read_tasks,
 )
-from maskwright.tasks.compared import _protocol, outcomes, verdict_task
-from maskwright.tasks.compared import compare as make
+from maskwright.tasks.compare.verdict import _protocol, outcomes, verdict_task
+from maskwright.tasks.compare.verdict import compare as make
 from maskwright.verdict.results import read_results
 
 WORDS = ["the", "fox", "garden", "river"]

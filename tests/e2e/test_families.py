@@ -15,25 +15,25 @@ import torch
 import transformers
 from conftest import small_config
 
+from maskwright.config.finetuning import FinetuneConfig, build_finetune_config
+from maskwright.config.pretraining import EngineSection, RunConfig
 from maskwright.core import storage
-from maskwright.core.config import EngineSection, RunConfig
 from maskwright.core.errors import ModelError, StoppedEarly
-from maskwright.core.finetuning import FinetuneConfig, build_finetune_config
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.labels.example import Example
 from maskwright.model.hf.config import OF_CLASSIFIERS
 from maskwright.model.hf.families import FAMILIES
 from maskwright.run.directory import RunDirectory
-from maskwright.tasks.embed import vectors
-from maskwright.tasks.evaluate import evaluate
-from maskwright.tasks.export import export
-from maskwright.tasks.fill import fill
-from maskwright.tasks.finetune import finetune, prepare_finetuning
-from maskwright.tasks.models import load_model
-from maskwright.tasks.predict import ask, engine_for
-from maskwright.tasks.preflight import prepare_run
-from maskwright.tasks.pretrain import pretrain
+from maskwright.tasks.export.hugging_face import export
+from maskwright.tasks.finetune.prepare import finetune, prepare_finetuning
+from maskwright.tasks.measure.held_out import evaluate
+from maskwright.tasks.models.load import load_model
+from maskwright.tasks.pretrain.prepare import prepare_run
+from maskwright.tasks.pretrain.run import pretrain
+from maskwright.tasks.use.embed import vectors
+from maskwright.tasks.use.fill import fill
+from maskwright.tasks.use.predict import ask, engine_for
 from maskwright.text.sources import Sources
 from maskwright.training import checkpoint
 from maskwright.training.stop import StopRequest

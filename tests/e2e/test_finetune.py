@@ -20,25 +20,25 @@ import torch
 import transformers
 from html_page import Page
 
+from maskwright.config.finetuning import FinetuneConfig, build_finetune_config
 from maskwright.core.errors import ConfigError, InputError, ModelError, StoppedEarly
-from maskwright.core.finetuning import FinetuneConfig, build_finetune_config
 from maskwright.data.batch import Batch
-from maskwright.drills.verify_resume import TIMES
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.labels.rows import Packer, in_order, prediction_batches
 from maskwright.model.config import TaskKind, training_flops
+from maskwright.prove.verify_resume import TIMES
 from maskwright.report import page
 from maskwright.report.run import read_all
 from maskwright.run.directory import RunDirectory
-from maskwright.tasks.export import export
-from maskwright.tasks.finetune import FinetuneRun, finetune, prepare_finetuning
-from maskwright.tasks.models import load_model
+from maskwright.tasks.export.hugging_face import export
+from maskwright.tasks.finetune.prepare import FinetuneRun, finetune, prepare_finetuning
+from maskwright.tasks.measure.labelled import judge
+from maskwright.tasks.models.load import load_model
 from maskwright.tasks.planning import labelled, trial
 from maskwright.tasks.planning.expected import load_of
 from maskwright.tasks.planning.labelled import work_of_labelled
-from maskwright.tasks.predict import TextOptions
-from maskwright.tasks.scores import judge
-from maskwright.tasks.start import start_engine
+from maskwright.tasks.start.engine import start_engine
+from maskwright.tasks.use.predict import TextOptions
 from maskwright.training.stop import StopRequest
 
 WORDS = ["the", "fox", "saw", "a", "garden", "and", "the", "old", "house", "was", "near", "river", "with", "trees"]

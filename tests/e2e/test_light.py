@@ -12,8 +12,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from maskwright.core.config import RunConfig
-from maskwright.tasks.pretrain import pretrain
+from maskwright.config.pretraining import RunConfig
+from maskwright.tasks.pretrain.run import pretrain
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -21,8 +21,8 @@ import pytest
 import warm
 from command_line import COMMAND
 
-from maskwright.core.config import RunConfig
-from maskwright.drills.verify_resume import compare
+from maskwright.config.pretraining import RunConfig
+from maskwright.prove.verify_resume import compare
 from maskwright.run.directory import RunDirectory
 from maskwright.run.heartbeat import Beat
 from maskwright.run.liveness import hung
@@ -217,8 +217,8 @@ def test_a_stop_saves_in_all_and_is_not_begun_again(machine: Machine) -> None:
 def test_what_is_lost_every_time_is_given_up(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """One process meets a kill at its first step, in each attempt; there is no checkpoint in between."""
     from maskwright.launch import local
-    from maskwright.launch.group import WorkerGroup
     from maskwright.launch.target import Training
+    from maskwright.launch.topology import WorkerGroup
 
     monkeypatch.setattr(local, "RESTARTS", 1)
     words = ["-c", "import os; os.kill(os.getpid(), 9)"]

@@ -23,8 +23,9 @@ import maskwright
 from maskwright.api import training
 from maskwright.api.given import nested, override
 from maskwright.api.runs import Page
+from maskwright.config.pretraining import RunConfig
+from maskwright.config.settings import flat
 from maskwright.core import errors
-from maskwright.core.config import RunConfig
 from maskwright.core.errors import (
     ConfigError,
     InputError,
@@ -33,12 +34,11 @@ from maskwright.core.errors import (
     StoppedEarly,
     StoreError,
 )
-from maskwright.core.parent import PARENT
-from maskwright.core.settings import flat
 from maskwright.data.store import TokenStore
-from maskwright.tasks import predict
-from maskwright.tasks.models import load_model
-from maskwright.tasks.pretrain import pretrain
+from maskwright.processes.parent import PARENT
+from maskwright.tasks.models.load import load_model
+from maskwright.tasks.pretrain.run import pretrain
+from maskwright.tasks.use import predict
 from maskwright.training import checkpoint
 
 Make = Callable[..., RunConfig]

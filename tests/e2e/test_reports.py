@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from maskwright.core.config import RunConfig
-from maskwright.tasks.pretrain import pretrain
+from maskwright.config.pretraining import RunConfig
+from maskwright.tasks.pretrain.run import pretrain
 from maskwright.training.stop import StopRequest
 
 

@@ -20,17 +20,17 @@ from reference.stored import documents_of
 from scipy import stats
 
 from maskwright.cli import main
-from maskwright.core import hardware
-from maskwright.core.config import read_config
+from maskwright.config.pretraining import read_config
 from maskwright.core.errors import InputError
 from maskwright.data.store import TokenStore
-from maskwright.tasks.speedrun import race
-from maskwright.tasks.speedrun import record as records
-from maskwright.tasks.speedrun import reproduce as again
-from maskwright.tasks.speedrun.race import Maskwright, seeds_of
-from maskwright.tasks.speedrun.text import open_text
-from maskwright.tasks.speedrun.tracks import TRACKS
-from maskwright.tasks.start import environment
+from maskwright.machine import hardware
+from maskwright.prove import reproduce as again
+from maskwright.speedrun import race
+from maskwright.speedrun import record as records
+from maskwright.speedrun.race import Maskwright, seeds_of
+from maskwright.speedrun.text import open_text
+from maskwright.speedrun.tracks import TRACKS
+from maskwright.tasks.start.engine import environment
 
 pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ import warm
 from command_line import COMMAND, maskwright, write_config
 
 from maskwright.data.store import TokenStore
-from maskwright.drills.verify_resume import compare, compare_results
+from maskwright.prove.verify_resume import compare, compare_results
 from maskwright.run.directory import RunDirectory
 from maskwright.training import checkpoint
 
@@ -156,12 +156,14 @@ def test_a_lost_terminal_does_not_cost_the_work(store: TokenStore, tmp_path: Pat
     assert saved(tmp_path) != []
 
 
-@pytest.mark.parametrize("call", ["maskwright.tasks.train:make_job", "maskwright.engines.torch.engine:gemm_ceiling"])
+@pytest.mark.parametrize(
+    "call", ["maskwright.tasks.start.lead:make_job", "maskwright.engines.torch.engine:gemm_ceiling"]
+)
 def test_the_grace_period_ends_a_start_that_hangs(store: TokenStore, tmp_path: Path, call: str) -> None:
     write_config(tmp_path / "run.yaml", store.location)
     spec = json.dumps({"call": call, "number": 1, "do": "hang"})
     arguments = ["pretrain", "run.yaml", "--run", "run", "--set", "checkpoint.grace_seconds=1"]
-    command = [sys.executable, "-m", "maskwright.drills.injection", spec, *arguments]
+    command = [sys.executable, "-m", "maskwright.prove.injection", spec, *arguments]
     process = warm.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE)
     wait_for(lambda: (tmp_path / "run" / "lease.json").exists(), process)
     time.sleep(0.3)

@@ -23,7 +23,7 @@ from command_line import COMMAND
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
-from maskwright.drills.verify_resume import compare
+from maskwright.prove.verify_resume import compare
 from maskwright.run.directory import RunDirectory
 from maskwright.text.sources import Sources
 from maskwright.training import checkpoint
@@ -79,12 +79,12 @@ class Hosts:
     def start(
         self, run: str, both: tuple[str, ...] = (), *, own: tuple[tuple[str, ...], ...] = ((), ()), fault: Any = None
     ) -> list[Ended]:
-        """`own`: arguments of each process alone; `fault`: what rank 1 meets (`maskwright.drills.injection`)."""
+        """`own`: arguments of each process alone; `fault`: what rank 1 meets (`maskwright.prove.injection`)."""
         port, processes = free_port(), []
         for rank, arguments in enumerate(own):
             command = COMMAND
             if fault and rank == 1:
-                command = [sys.executable, "-m", "maskwright.drills.injection", json.dumps(fault)]
+                command = [sys.executable, "-m", "maskwright.prove.injection", json.dumps(fault)]
             (self.folder / f"host{rank}").mkdir(exist_ok=True)
             words = [*command, *self._pretrain(run), *both, *arguments]
             processes.append(self._start(words, f"host{rank}", one_of_two(rank, port)))

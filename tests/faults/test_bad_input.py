@@ -16,8 +16,8 @@ from finetuned import finished_run, foxes, shape
 from in_process import SHAPE, Cli, ConfigFile
 from safetensors.numpy import save_file
 
-from maskwright.core import hardware
 from maskwright.data.store import TokenStore
+from maskwright.machine import hardware
 from maskwright.model.config import ModelConfig
 from maskwright.model.initial import initial_parameters
 
@@ -202,7 +202,7 @@ def test_a_good_folder_is_continued_and_the_card_says_so(
     ],
 )
 def test_the_base_model_is_named_without_its_path(folder: str, name: str) -> None:
-    from maskwright.tasks.export import _base_name
+    from maskwright.tasks.export.hugging_face import _base_name
 
     assert _base_name(folder) == name
 
@@ -493,7 +493,7 @@ def test_export_that_differs_is_refused_and_removed(
     cli: Cli, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model that transformers computes otherwise: here with another epsilon in its config."""
-    from maskwright.tasks import export as task
+    from maskwright.tasks.export import hugging_face as task
 
     original = task.to_hf_config
     monkeypatch.setattr(task, "to_hf_config", lambda *given: original(*given) | {"layer_norm_eps": 1e-2})
@@ -509,7 +509,7 @@ def test_export_of_weights_that_grew_too_large_says_so(
     """As Muon leaves them without enough weight decay."""
     large = {name: value * 12 if value.ndim == 2 else value for name, value in initial_parameters(SHAPE, 0).items()}
     save_file(large, str(folder / "model.safetensors"))
-    monkeypatch.setattr("maskwright.tasks.export.LARGEST_DIFFERENCE", 1e-9)
+    monkeypatch.setattr("maskwright.tasks.export.hugging_face.LARGEST_DIFFERENCE", 1e-9)
     result = cli("export", folder, "--to", tmp_path / "out")
     assert result.code == 1
     assert re.search(r"Fix: train with a higher optimizer.weight_decay.* is 0\.24, 12 times", result.error)
@@ -599,7 +599,7 @@ def test_a_run_outlives_a_torn_status_and_a_moved_store(
 def test_a_continued_run_keeps_its_precision_and_needs_no_base(
     cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from maskwright.core import hardware
+    from maskwright.machine import hardware
 
     file = config_file(model={"init_from": str(folder)})
     for faster in (True, False):

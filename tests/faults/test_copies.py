@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from maskwright.core.config import RunConfig, build_config
+from maskwright.config.pretraining import RunConfig, build_config
+from maskwright.config.settings import flat, nested
 from maskwright.core.errors import CheckpointError, ConfigError, InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import TRIES, Folder
-from maskwright.core.settings import flat, nested
-from maskwright.drills.drill import drill, tiny
-from maskwright.drills.verify_resume import shortened
 from maskwright.engines.base import TrainState
+from maskwright.prove import reproduce
+from maskwright.prove.drill import drill, tiny
+from maskwright.prove.verify_resume import shortened
 from maskwright.run.directory import RunDirectory
-from maskwright.tasks import pretrain as task
-from maskwright.tasks.speedrun import reproduce
+from maskwright.tasks.pretrain import run as task
 from maskwright.training import checkpoint
 from maskwright.training.copies import Copies
 from maskwright.training.stop import StopRequest

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from in_process import Cli
 
+from maskwright.config.settings import parse_yaml
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError, InputError, TokenizerError
-from maskwright.core.settings import parse_yaml
 from maskwright.data import remote
 from maskwright.text import bounds
 from maskwright.text.tokenizer import load_tokenizer

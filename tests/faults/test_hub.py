@@ -24,9 +24,9 @@ from safetensors.numpy import save_file
 from maskwright.core.errors import InputError
 from maskwright.core.hub import OWNERS, how_to_get
 from maskwright.model.initial import initial_parameters
-from maskwright.tasks import hub as hub_task
-from maskwright.tasks.compare import read_starts
-from maskwright.tasks.models import load_model
+from maskwright.tasks.compare.runs import read_starts
+from maskwright.tasks.models import hub as hub_task
+from maskwright.tasks.models.load import load_model
 
 PAGE = "{endpoint}/{repo_id}/resolve/{revision}/{filename}"
 

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from maskwright.core import hardware
-from maskwright.core.cgroups import Cgroups
-from maskwright.core.config import EngineSection, Optimizer, RunConfig
+from maskwright.config.pretraining import EngineSection, Optimizer, RunConfig
 from maskwright.core.errors import CheckpointError, MaskwrightError, StoppedEarly
 from maskwright.core.library_errors import is_out_of_memory
 from maskwright.data.batch import Batch
@@ -25,11 +23,13 @@ from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.fsdp import Sharded
 from maskwright.engines.torch.gradients import Gradients
 from maskwright.engines.torch.weights import Replicated
+from maskwright.machine import hardware
+from maskwright.machine.cgroups import Cgroups
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory
-from maskwright.tasks import pretrain as task
-from maskwright.tasks.preflight import prepare_run
-from maskwright.tasks.room import require_room, state_bytes
+from maskwright.tasks.pretrain import run as task
+from maskwright.tasks.pretrain.prepare import prepare_run
+from maskwright.tasks.start.capacity import require_room, state_bytes
 from maskwright.training import checkpoint
 from maskwright.training.stop import StopRequest
 

@@ -11,8 +11,9 @@ import fsspec
 import pytest
 from in_process import Cli, ConfigFile
 
-from maskwright.core import recipes, storage
-from maskwright.core.child import python_module
+from maskwright.config import recipes
+from maskwright.core import storage
+from maskwright.processes.child import python_module
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from original_epochs import lines, spoil, text_of
 from reference.stored import documents_of
 from tokenizer_kinds import with_words
 
+from maskwright.config.pretraining import RunConfig
 from maskwright.core import storage
-from maskwright.core.config import RunConfig
 from maskwright.core.errors import InputError, StoreError
 from maskwright.data import pregenerated_store
 from maskwright.data.foreign.pregenerated import KEYS, Reader, sha256_of_epoch

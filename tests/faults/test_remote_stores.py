@@ -18,8 +18,8 @@ from conftest import small_config
 from fake_gcs import FakeGcs, fake_gcs
 
 from maskwright.cli.main import run as command
+from maskwright.config.pretraining import RunConfig
 from maskwright.core import folder as folders
-from maskwright.core.config import RunConfig
 from maskwright.core.errors import InputError, MaskwrightError, StoreError
 from maskwright.data import remote
 from maskwright.data.loader import Loader
@@ -29,7 +29,7 @@ from maskwright.data.prepare.report import report
 from maskwright.data.prepare.request import Request
 from maskwright.data.store import Split, TokenStore
 from maskwright.run.directory import RunDirectory
-from maskwright.tasks import pretrain as task
+from maskwright.tasks.pretrain import run as task
 from maskwright.training import checkpoint
 
 

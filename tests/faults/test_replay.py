@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from maskwright.core.config import RunConfig
+from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import HealthError, InputError
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.torch.engine import TorchEngine
+from maskwright.prove.replay import replay
 from maskwright.run.directory import RunDirectory
-from maskwright.tasks import pretrain as task
-from maskwright.tasks.replay import replay
+from maskwright.tasks.pretrain import run as task
 
 STEP, WORKER, ROW = 6, 1, 2
 KEYS: dict[str, Any] = {

@@ -15,8 +15,8 @@ import pytest
 import warm
 from command_line import COMMAND, write_config
 
+from maskwright.config.settings import put, require_no_secret
 from maskwright.core.errors import ConfigError
-from maskwright.core.settings import put, require_no_secret
 
 PASSWORD, QUERY = "c4n4ry-password", "c4n4ry-query"
 VARIABLES = {

@@ -16,24 +16,24 @@ import pytest
 from conftest import small_config
 from tokenizer_kinds import with_words
 
+from maskwright.config.pretraining import LATER, RunConfig
 from maskwright.core import storage
-from maskwright.core.config import LATER, RunConfig
 from maskwright.core.errors import ConfigError, InputError, StoppedEarly
 from maskwright.data.loader import Loader
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
-from maskwright.drills.verify_resume import TIMES
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.model.initial import initial_parameters
 from maskwright.monitor.status import look
+from maskwright.prove.verify_resume import TIMES
 from maskwright.run.directory import RunDirectory
-from maskwright.tasks import pretrain as task
-from maskwright.tasks.export import model_card
-from maskwright.tasks.models import load_model
-from maskwright.tasks.preflight import prepare_child, prepare_run
-from maskwright.tasks.pretrain import dry_run
+from maskwright.tasks.export.hugging_face import model_card
+from maskwright.tasks.models.load import load_model
+from maskwright.tasks.pretrain import run as task
+from maskwright.tasks.pretrain.prepare import prepare_child, prepare_run
+from maskwright.tasks.pretrain.run import dry_run
 from maskwright.text.sources import Sources
 from maskwright.training import checkpoint
 from maskwright.training.stop import StopRequest

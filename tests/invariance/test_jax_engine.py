@@ -16,7 +16,7 @@ pytest.importorskip("jax", reason="needs the extra jax")
 import jax
 from reference import parity
 
-from maskwright.core.config import RunConfig
+from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import HealthError, MaskwrightError, StoppedEarly
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
@@ -26,9 +26,9 @@ from maskwright.engines.jax.engine import JaxEngine, choose_dtype
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.model.config import model_config
 from maskwright.model.initial import initial_parameters
+from maskwright.prove.replay import replay
 from maskwright.run.directory import RunDirectory
-from maskwright.tasks import pretrain as task
-from maskwright.tasks.replay import replay
+from maskwright.tasks.pretrain import run as task
 from maskwright.training import checkpoint
 from maskwright.training.stop import StopRequest
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from conftest import small_config
 
-from maskwright.core.config import RunConfig
+from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import ConfigError, StoppedEarly
 from maskwright.data.store import TokenStore
+from maskwright.prove.replay import replay
 from maskwright.run.directory import RunDirectory
-from maskwright.tasks import pretrain as task
-from maskwright.tasks.evaluate import evaluate
-from maskwright.tasks.export import model_card
-from maskwright.tasks.models import load_model
-from maskwright.tasks.replay import replay
+from maskwright.tasks.export.hugging_face import model_card
+from maskwright.tasks.measure.held_out import evaluate
+from maskwright.tasks.models.load import load_model
+from maskwright.tasks.pretrain import run as task
 from maskwright.training import checkpoint
 from maskwright.training.stop import StopRequest
 

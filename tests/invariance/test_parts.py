@@ -20,12 +20,12 @@ from reference.stored import documents_of
 
 from maskwright.core import extras, storage
 from maskwright.core.errors import InputError, MaskwrightError, SourceError, TokenizerError
-from maskwright.core.runner import Here
 from maskwright.data.prepare import encode
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.report import report
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
+from maskwright.processes.runner import Here
 from maskwright.text import encoder as encoders
 from maskwright.text.audit import audit
 from maskwright.text.cleaning.steps import CleaningOptions

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from maskwright.core.config import RunConfig
+from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import StoppedEarly
-from maskwright.drills.verify_resume import TIMES
 from maskwright.engines.torch import loss_scale
+from maskwright.prove.verify_resume import TIMES
 from maskwright.run.directory import RunDirectory
-from maskwright.tasks import pretrain as task
-from maskwright.tasks import train as start
+from maskwright.tasks.pretrain import run as task
+from maskwright.tasks.start import lead as start
 from maskwright.training import checkpoint, loop
 from maskwright.training.stop import StopRequest
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from maskwright.core.config import RunConfig
+from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import HealthError, StoppedEarly
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.engines.base import StepStats
 from maskwright.engines.torch.engine import TorchEngine
-from maskwright.tasks import pretrain as task
+from maskwright.tasks.pretrain import run as task
 from maskwright.training import checkpoint
 from maskwright.training.stop import StopRequest
 

@@ -16,11 +16,11 @@ from typer.main import get_command
 
 from maskwright.cli.main import UsageError, app
 from maskwright.cloud.environment import Environment, build_environment
-from maskwright.core import recipes
-from maskwright.core.config import RunConfig, build_config
+from maskwright.config import recipes
+from maskwright.config.finetuning import build_finetune_config
+from maskwright.config.pretraining import RunConfig, build_config
+from maskwright.config.settings import nested, parse_yaml
 from maskwright.core.errors import MaskwrightError
-from maskwright.core.finetuning import build_finetune_config
-from maskwright.core.settings import nested, parse_yaml
 
 PAGES = [*(path for path in pages() if path.name != "CHANGELOG.md"), *sorted((ROOT / "recipes").rglob("*.yaml"))]
 RUN = {

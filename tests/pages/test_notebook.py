@@ -16,8 +16,8 @@ import warm
 
 import maskwright
 from maskwright.api import training
-from maskwright.core import child
-from maskwright.core.parent import PARENT
+from maskwright.processes import child
+from maskwright.processes.parent import PARENT
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "notebooks" / "from-text-to-model.ipynb"
 CELLS: list[dict[str, Any]] = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from maskwright.core.config import ModelSection
+from maskwright.config.pretraining import ModelSection
 from maskwright.model.config import NEVER_PREDICTED, model_config
 from maskwright.model.initial import initial_parameters
 from maskwright.model.torch.attention import (

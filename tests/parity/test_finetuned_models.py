@@ -14,17 +14,17 @@ import transformers
 from finetuned import LABELS, SHAPES, TASKS, finished_run, shape
 from safetensors.numpy import save_file
 
+from maskwright.config.finetuning import Task
 from maskwright.core import storage
 from maskwright.core.errors import InputError, ModelError
-from maskwright.core.finetuning import Task
 from maskwright.labels.encode import encode
 from maskwright.labels.example import Example
 from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, TaskKind
 from maskwright.model.hf.config import LABELLED, read_hf_config, read_labels, to_hf_config
 from maskwright.model.initial import initial_parameters
 from maskwright.model.torch.networks import build
-from maskwright.tasks.export import export
-from maskwright.tasks.models import TrainedModel, load_model
+from maskwright.tasks.export.hugging_face import export
+from maskwright.tasks.models.load import TrainedModel, load_model
 
 
 @pytest.mark.parametrize("kind", list(SHAPES))
@@ -145,7 +145,7 @@ def test_runs_whose_labels_are_not_their_heads(tokenizer: str, tmp_path: Path) -
 
 
 def test_commands_for_masked_lms_refuse_other_heads(tokenizer: str, tmp_path: Path) -> None:
-    from maskwright.tasks.fill import fill
+    from maskwright.tasks.use.fill import fill
 
     model: TrainedModel = load_model(str(finished_run(tmp_path / "run", shape("roberta", "regression"), tokenizer)))
     with pytest.raises(InputError, match="is a RobertaForSequenceClassification, without a masked-LM head"):

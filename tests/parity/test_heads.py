@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-from maskwright.core.config import EngineSection, Optimizer
+from maskwright.config.pretraining import EngineSection, Optimizer
 from maskwright.data.batch import Batch
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import make_engine

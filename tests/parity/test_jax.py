@@ -16,7 +16,7 @@ from parity.test_transformers import SHAPES, inputs, ours_forward, random_parame
 from reference import parity  # noqa: E402
 from reference.parity_rows import ROWS  # noqa: E402
 
-from maskwright.core.config import Optimizer, RunConfig  # noqa: E402
+from maskwright.config.pretraining import Optimizer, RunConfig  # noqa: E402
 from maskwright.data.store import TokenStore  # noqa: E402
 from maskwright.engines.jax import optimizers as optimizers_jax  # noqa: E402
 from maskwright.engines.jax.optimizers import Rates  # noqa: E402

@@ -7,8 +7,8 @@ import pytest
 import torch
 from finetuned import shape
 
-from maskwright.core.config import EngineSection
-from maskwright.core.finetuning import FinetuningOptimizer
+from maskwright.config.finetuning import FinetuningOptimizer
+from maskwright.config.pretraining import EngineSection
 from maskwright.data.batch import Batch
 from maskwright.engines.base import TrainState
 from maskwright.engines.torch import looked_up

@@ -11,7 +11,7 @@ import pytest
 import torch
 from conftest import small_config
 
-from maskwright.core.config import RunConfig
+from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import HealthError
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
@@ -22,7 +22,7 @@ from maskwright.engines.torch.loss_scale import DOUBLED_AFTER_UPDATES, LossScale
 from maskwright.model.config import model_config
 from maskwright.model.initial import initial_parameters
 from maskwright.monitor.status import look
-from maskwright.tasks.pretrain import pretrain
+from maskwright.tasks.pretrain.run import pretrain
 
 
 class Run:

@@ -19,16 +19,16 @@ import transformers
 from finetuned import SHAPES, TASKS, finished_run, shape
 
 from maskwright.cli import main as cli
+from maskwright.config.pretraining import EngineSection
 from maskwright.core import storage
-from maskwright.core.config import EngineSection
 from maskwright.core.errors import InputError, VerificationError
 from maskwright.data.store import TokenStore
 from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, TaskKind
-from maskwright.tasks.evaluate import evaluate
-from maskwright.tasks.export import export
-from maskwright.tasks.models import load_model
-from maskwright.tasks.predict import TextOptions
-from maskwright.tasks.scores import judge
+from maskwright.tasks.export.hugging_face import export
+from maskwright.tasks.measure.held_out import evaluate
+from maskwright.tasks.measure.labelled import judge
+from maskwright.tasks.models.load import load_model
+from maskwright.tasks.use.predict import TextOptions
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
 

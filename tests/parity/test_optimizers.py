@@ -9,7 +9,7 @@ import pytest
 import torch
 from reference import oracles
 
-from maskwright.core.config import RunConfig
+from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import HealthError
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader

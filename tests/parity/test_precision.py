@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from maskwright.core.config import RunConfig
+from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import ConfigError, MaskwrightError
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
@@ -23,7 +23,7 @@ from maskwright.engines.torch.prepare import attention_kernel, choose_compile, u
 from maskwright.model.config import model_config
 from maskwright.model.hf.names import Parameters
 from maskwright.model.initial import initial_parameters
-from maskwright.tasks import room
+from maskwright.tasks.start import capacity
 
 
 def losses(store: TokenStore, run: RunConfig, steps: int = 12) -> list[float]:
@@ -134,14 +134,14 @@ def test_a_run_on_a_gpu_keeps_whether_it_compiles_when_it_gets_longer(
     monkeypatch: pytest.MonkeyPatch, config: Callable[..., RunConfig], flops: float
 ) -> None:
     """That is recorded with the first start on such a device; a record of a CPU, or of before, has none."""
-    monkeypatch.setattr(room, "choose_device", lambda engine: engine.device if engine.device != "auto" else "cuda")
+    monkeypatch.setattr(capacity, "choose_device", lambda engine: engine.device if engine.device != "auto" else "cuda")
     monkeypatch.setattr("maskwright.engines.torch.prepare.has_compiler", lambda device: True)
 
     def decided(before: dict[str, Any], flops: float, **keys: str) -> tuple[bool, bool | None]:
         run = config(**{"engine.device": "cuda", **{f"engine.{key}": value for key, value in keys.items()}})
-        kept = room.engine_config(run, before, None)
+        kept = capacity.engine_config(run, before, None)
         engine = SimpleNamespace(compiled=choose_compile(kept.compile, kept.device, flops))
-        return engine.compiled, room.compiled_layers(cast(Engine, engine), run.engine, before)
+        return engine.compiled, capacity.compiled_layers(cast(Engine, engine), run.engine, before)
 
     begun = {"dtype": "bfloat16", "compiled": decided({"dtype": "bfloat16"}, flops)[1]}
     assert begun["compiled"] is (flops > 1e17)

@@ -11,13 +11,13 @@ import transformers
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from maskwright.config.pretraining import EngineSection
 from maskwright.core import storage
-from maskwright.core.config import EngineSection
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.config import to_hf_config
 from maskwright.model.hf.names import pieces
-from maskwright.tasks import pseudo_likelihood as task
-from maskwright.tasks.models import TrainedModel
+from maskwright.tasks.measure import pseudo_likelihood as task
+from maskwright.tasks.models.load import TrainedModel
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
 LENGTHS = np.array([1, 2, 30, 7, 7, 3, 1, 12, 29, 5, 5, 5, 18])

@@ -14,8 +14,8 @@ import torch
 import transformers
 from safetensors.numpy import save_file
 
+from maskwright.config.pretraining import ModelSection
 from maskwright.core import storage
-from maskwright.core.config import ModelSection
 from maskwright.core.errors import ModelError
 from maskwright.model.config import ModelConfig, model_config
 from maskwright.model.hf.config import read_hf_config, to_hf_config

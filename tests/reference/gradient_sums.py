@@ -8,7 +8,7 @@ import random
 import numpy as np
 import torch
 
-from maskwright.core.config import EngineSection
+from maskwright.config.pretraining import EngineSection
 from maskwright.engines.torch import gradients as module
 from maskwright.engines.torch.gradients import Gradients
 from maskwright.engines.torch.optimizers import numel, views

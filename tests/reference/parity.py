@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from jax.sharding import PartitionSpec
 
-from maskwright.core.config import RunConfig
-from maskwright.core.phases import reads_causally
+from maskwright.config.phases import reads_causally
+from maskwright.config.pretraining import RunConfig
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import EvalStats, TrainState

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from maskwright.config.pretraining import RunConfig
 from maskwright.core import storage
-from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError
 from maskwright.engines.jax.ahead import SETTINGS, CompileRequest, CompileResult
-from maskwright.tasks import plan as task
+from maskwright.tasks.planning import slices as task
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None,

@@ -17,8 +17,8 @@ from arrow_files import Documents, shards, write_arrow
 from pyarrow import ipc
 from reference.stored import documents_of, spans_of
 
+from maskwright.config.data import Arrow
 from maskwright.core import storage
-from maskwright.core.data_config import Arrow
 from maskwright.core.errors import InputError, MaskwrightError, StoreError
 from maskwright.data import arrow_index
 from maskwright.data.arrow_store import ArrowStore

@@ -14,7 +14,7 @@ import pytest
 from conftest import documents, sentence
 from reference.stored import documents_of
 
-from maskwright.core.config import EngineSection
+from maskwright.config.pretraining import EngineSection
 from maskwright.core.errors import InputError
 from maskwright.data.loader import validation_batches, validation_rows
 from maskwright.data.prepare.driver import prepare
@@ -25,10 +25,10 @@ from maskwright.engines.base import EvalStats
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.names import pieces
 from maskwright.model.initial import initial_parameters
-from maskwright.tasks import blimp as task
-from maskwright.tasks import pseudo_likelihood
-from maskwright.tasks.evaluate import evaluate
-from maskwright.tasks.models import TrainedModel
+from maskwright.tasks.measure import blimp as task
+from maskwright.tasks.measure import pseudo_likelihood
+from maskwright.tasks.measure.held_out import evaluate
+from maskwright.tasks.models.load import TrainedModel
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import load_tokenizer
 from maskwright.text.vocabulary import read_vocabulary

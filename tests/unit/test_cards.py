@@ -11,13 +11,13 @@ import pytest
 import yaml
 from finetuned import finished_run, shape
 
+from maskwright.config.finetuning import build_finetune_config
+from maskwright.config.pretraining import PLACES, build_config
+from maskwright.config.settings import flat
 from maskwright.core import storage
-from maskwright.core.config import PLACES, build_config
-from maskwright.core.finetuning import build_finetune_config
-from maskwright.core.settings import flat
 from maskwright.report.markdown import code, literal
-from maskwright.tasks.export import model_card
-from maskwright.tasks.models import load_model
+from maskwright.tasks.export.hugging_face import model_card
+from maskwright.tasks.models.load import load_model
 
 STEPS = {"schedule": {"steps": 7}}
 HOSTILE = "x\n---\n# h\n\n| a | <script>`[b](c)``\x1b]0;m\x07\n- d"

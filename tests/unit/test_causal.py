@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from maskwright.core.config import build_config
-from maskwright.core.phases import reads_causally
+from maskwright.config.phases import reads_causally
+from maskwright.config.pretraining import build_config
 from maskwright.data.batch import Batch
 from maskwright.data.causal import is_causal, read_causally
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.store import TokenStore
 from maskwright.model.config import model_config
-from maskwright.tasks.preflight import unusual_settings
+from maskwright.tasks.pretrain.prepare import unusual_settings
 
 
 def loader_of(store: TokenStore, phases: Sequence[dict[str, Any]] = (), **masking: Any) -> Loader:

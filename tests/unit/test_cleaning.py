@@ -23,13 +23,13 @@ import pytest
 from html_page import Page
 
 from maskwright.core.errors import InputError, SourceError
-from maskwright.core.runner import Here
 from maskwright.data.prepare import encode
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.report import report
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
-from maskwright.tasks import audit_page
+from maskwright.processes.runner import Here
+from maskwright.tasks.measure import audit_page
 from maskwright.text.audit import Audit, Finding, audit
 from maskwright.text.audit import report as audit_report
 from maskwright.text.cleaning import c4, gopher, near_duplicates, words

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from maskwright.core import config as c
-from maskwright.core import recipes
-from maskwright.core.changes import refuse_changes
+from maskwright.config import pretraining as c
+from maskwright.config import recipes
+from maskwright.config.changes import refuse_changes
+from maskwright.config.settings import flat
 from maskwright.core.errors import ConfigError
-from maskwright.core.settings import flat
-from maskwright.tasks import preflight
-from maskwright.tasks.preflight import muon_rms, prepare_run, unusual_settings
+from maskwright.tasks.pretrain import prepare
+from maskwright.tasks.pretrain.prepare import muon_rms, prepare_run, unusual_settings
 
 LEAST: dict[str, Any] = {"data": {"store": "s"}, "schedule": {"steps": 100}}
 
@@ -181,10 +181,10 @@ def test_too_much_of_too_little_text_is_doubted(
     assert re.match(r"only \d\d documents are held out, .*: take more text$", held_out)
     epochs, same = unusual_settings(often, prepare_run(often))
     assert re.match(r"the run reads its text \d{3,} times", epochs.replace(",", "")) and same == held_out
-    monkeypatch.setattr(preflight, "LEAST_HELD_OUT_DOCUMENTS", 80)
+    monkeypatch.setattr(prepare, "LEAST_HELD_OUT_DOCUMENTS", 80)
     assert unusual_settings(once, prepare_run(once))[0].endswith("into another folder with --valid-fraction 0.27")
     ready.store.manifest["options"]["layout"] = "file"  # a store of few files, each with a paragraph a line
-    monkeypatch.setattr(preflight, "LEAST_HELD_OUT_DOCUMENTS", 100)
+    monkeypatch.setattr(prepare, "LEAST_HELD_OUT_DOCUMENTS", 100)
     assert unusual_settings(once, ready)[0].endswith("--layout lines or sentences, where a file has several")
 
 

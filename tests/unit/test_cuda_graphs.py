@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from maskwright.core.config import RunConfig
+from maskwright.config.pretraining import RunConfig
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState

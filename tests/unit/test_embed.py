@@ -14,8 +14,8 @@ from finetuned import finished_run, shape
 
 from maskwright.cli.main import run as command
 from maskwright.core import storage
-from maskwright.tasks import embed as module
-from maskwright.tasks.models import load_model
+from maskwright.tasks.models.load import load_model
+from maskwright.tasks.use import embed as module
 
 GENERATOR = np.random.default_rng(4)
 WORDS = ["fox", "garden", "the", "rained", "Größe", "letters,", "again!", "blue"]

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import transformers
 
-from maskwright.core.config import ModelSection
+from maskwright.config.pretraining import ModelSection
 from maskwright.core.errors import InputError, SourceError
 from maskwright.model.config import model_config
 from maskwright.model.initial import initial_parameters
-from maskwright.tasks.export import export
-from maskwright.tasks.extend import grow
-from maskwright.tasks.models import TrainedModel, load_model, special_ids
+from maskwright.tasks.export.extend import grow
+from maskwright.tasks.export.hugging_face import export
+from maskwright.tasks.models.load import TrainedModel, load_model, special_ids
 from maskwright.text.encoder import open_encoder
 from maskwright.text.extend import extend_tokenizer, report
 from maskwright.text.sources import Sources

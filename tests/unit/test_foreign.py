@@ -29,9 +29,8 @@ from runners import Backwards, files_of
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from maskwright.cli.main import run
-from maskwright.core.config import RunConfig, build_config
+from maskwright.config.pretraining import RunConfig, build_config
 from maskwright.core.errors import ConfigError, InputError, StoreError
-from maskwright.core.runner import Here, Runner
 from maskwright.data.arrow_store import ArrowStore
 from maskwright.data.convert import Conversion, ConvertOptions, convert
 from maskwright.data.foreign import blocks, columns, tfrecord
@@ -40,6 +39,7 @@ from maskwright.data.foreign.write import WrittenFormat, _write_megatron, write_
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.opening import open_store
 from maskwright.data.store import Split, SplitName, TokenStore
+from maskwright.processes.runner import Here, Runner
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_strings
 
 Documents = list[NDArray[np.int64]]
@@ -911,7 +911,7 @@ def test_a_store_is_written_for_other_tools(
     with pytest.raises(InputError, match="is not empty"):
         write_out(store, str(folder), kind)
     if kind == "arrow":  # which brings its tokenizer and its counts
-        from maskwright.core.data_config import Arrow
+        from maskwright.config.data import Arrow
 
         direct = ArrowStore(str(folder / "train"), Arrow(valid_fraction=0.0))
         assert same(documents_of(direct.split("train")), documents_of(store.split("train")))

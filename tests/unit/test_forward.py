@@ -20,7 +20,7 @@ from maskwright.monitor.forward.forward import FOLDER, Forwarder, Sent, To, forw
 from maskwright.monitor.forward.service import About, MetricsLine, Outcome
 from maskwright.run.directory import FORMAT, RunDirectory, Status
 from maskwright.run.metric_names import trainer_names
-from maskwright.tasks import pretrain as task
+from maskwright.tasks.pretrain import run as task
 from maskwright.training import checkpoint
 
 CANARY = "c4n4ry-In-The-Mine"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from maskwright.core import hardware
+from maskwright.machine import hardware
 
 
 def topology(folder: Path, siblings: dict[int, str]) -> str:

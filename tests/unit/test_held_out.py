@@ -14,19 +14,19 @@ from reference.stored import documents_of
 
 import maskwright
 from maskwright.cli.main import run
-from maskwright.core import hardware
-from maskwright.core.config import RunConfig, build_config
+from maskwright.config.pretraining import RunConfig, build_config
 from maskwright.core.errors import ConfigError, InputError, StoreError
 from maskwright.data.prepare import blocks
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
+from maskwright.machine import hardware
 from maskwright.run.directory import RunDirectory
-from maskwright.tasks import pretrain as task
-from maskwright.tasks.evaluate import Evaluation, Evaluations
-from maskwright.tasks.export import model_card
-from maskwright.tasks.models import load_model
-from maskwright.tasks.preflight import prepare_run
+from maskwright.tasks.export.hugging_face import model_card
+from maskwright.tasks.measure.held_out import Evaluation, Evaluations
+from maskwright.tasks.models.load import load_model
+from maskwright.tasks.pretrain import run as task
+from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import load_tokenizer, train_tokenizer
 from maskwright.training import checkpoint

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from maskwright.core.config import build_config, read_config
+from maskwright.config.finetuning import read_finetune_config
+from maskwright.config.pretraining import build_config, read_config
+from maskwright.config.schedule import rate_at
 from maskwright.core.errors import InputError
-from maskwright.core.finetuning import read_finetune_config
-from maskwright.core.schedule import rate_at
 from maskwright.tasks.importing import Script, imported
 from maskwright.tasks.importing.taken import Taken, table
 

@@ -16,8 +16,8 @@ import tokenizers
 import transformers
 from tokenizers import models, pre_tokenizers
 
+from maskwright.config.finetuning import Task
 from maskwright.core.errors import InputError, TokenizerError
-from maskwright.core.finetuning import Task
 from maskwright.labels.answers import best_answers
 from maskwright.labels.encode import Encoded, SpanTargets, WordTargets, encode
 from maskwright.labels.example import Answer, Example

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from sklearn import metrics as sk
 
-from maskwright.core.finetuning import Task
+from maskwright.config.finetuning import Task
 from maskwright.labels.answers import exact_match, overlap_f1
 from maskwright.labels.by_label import calibration, classification_report, confusion_matrix, reliability
 from maskwright.labels.encode import Encoded, WordTargets, encode

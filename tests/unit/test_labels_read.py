@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
+from maskwright.config.finetuning import LabelledData, Task
 from maskwright.core.errors import InputError
-from maskwright.core.finetuning import LabelledData, Task
 from maskwright.labels.example import Example, Reading
 from maskwright.labels.read import read_examples
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from maskwright.config.finetuning import LabelledData, Task
 from maskwright.core.errors import InputError
-from maskwright.core.finetuning import LabelledData, Task
 from maskwright.labels.dataset import Dataset, read_dataset
 from maskwright.labels.example import Answer, Example
 from maskwright.labels.names import in_order, odd, tag_scheme

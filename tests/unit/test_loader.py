@@ -9,7 +9,7 @@ from conftest import documents
 from reference import oracles
 from reference.stored import rows_of, shard_of
 
-from maskwright.core.config import RunConfig
+from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import StoreError
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader, validation_batches

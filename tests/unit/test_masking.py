@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from reference import oracles
 
-from maskwright.core.masking import Masking
+from maskwright.config.masking import Masking
 from maskwright.data.masking import LONGER_SPANS, LONGEST_SPAN_WORDS, Kind, Masker, mask_rows, slots_per_row
 
 VOCABULARY = 300

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from maskwright.core import config as c
+from maskwright.config import pretraining as c
+from maskwright.config.finetuning import FinetuneConfig, build_finetune_config
+from maskwright.config.foreign_names import FINETUNING, FOREIGN, OPTIONS
+from maskwright.config.settings import Guide, Section, is_misspelt, keys_of, parse_yaml
 from maskwright.core.errors import ConfigError
-from maskwright.core.finetuning import FinetuneConfig, build_finetune_config
-from maskwright.core.foreign import FINETUNING, FOREIGN, OPTIONS
-from maskwright.core.settings import Guide, Section, is_misspelt, keys_of, parse_yaml
 
 LEAST: dict[str, Any] = {"data": {"store": "s"}, "schedule": {"steps": 100}}
 

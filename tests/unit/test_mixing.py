@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import documents, small_config
 
-from maskwright.core.config import RunConfig
+from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import ConfigError, StoreError
 from maskwright.data import mixing
 from maskwright.data.loader import Loader
@@ -20,7 +20,7 @@ from maskwright.data.order import RowOrder, order
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
-from maskwright.tasks.preflight import prepare_run
+from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.text.sources import Sources
 
 SEED = 3

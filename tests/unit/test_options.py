@@ -13,8 +13,8 @@ import pytest
 import typer.main
 
 from maskwright.cli import main
-from maskwright.core import config, finetuning
-from maskwright.core.settings import keys_of
+from maskwright.config import finetuning, pretraining
+from maskwright.config.settings import keys_of
 
 GOES_ON = """
 import sys
@@ -50,7 +50,7 @@ def test_what_takes_less_memory_is_there_in_the_command(
     known: Any = typer.main.get_command(main.app)
     options = {option for parameter in known.commands[command].params for option in parameter.opts}
     keys = {key for name in ("finetune", "compare") if command == name for key in keys_of(finetuning.FinetuneConfig)}
-    keys |= {*keys_of(config.RunConfig)} if command == "pretrain" else set()
+    keys |= {*keys_of(pretraining.RunConfig)} if command == "pretrain" else set()
 
     def fail(**_: object) -> None:
         raise error

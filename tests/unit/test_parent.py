@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from maskwright.core.errors import HealthError, InputError, JobError, MaskwrightError, as_record
-from maskwright.core.parent import ERROR_FILE, pass_error_on, read_error
+from maskwright.processes.parent import ERROR_FILE, pass_error_on, read_error
 
 HEARD = JobError("rank 0: the loss is not finite", 3)
 

@@ -14,9 +14,9 @@ from conftest import small_config
 from reference import oracles
 from reference.stored import shard_of
 
-from maskwright.core.config import RunConfig, build_config
+from maskwright.config.phases import stage_at
+from maskwright.config.pretraining import RunConfig, build_config
 from maskwright.core.errors import ConfigError
-from maskwright.core.phases import stage_at
 from maskwright.data.loader import Loader
 from maskwright.data.mixing import MixedOrder
 from maskwright.data.mixture import MixedRows
@@ -27,10 +27,10 @@ from maskwright.data.store import Split, TokenStore
 from maskwright.data.stream import SEED_OF_DOCUMENTS, Place, Stream
 from maskwright.model.config import config_at
 from maskwright.run.directory import RunDirectory
-from maskwright.tasks.evaluate import evaluate
-from maskwright.tasks.models import load_model
-from maskwright.tasks.preflight import prepare_run
-from maskwright.tasks.pretrain import pretrain
+from maskwright.tasks.measure.held_out import evaluate
+from maskwright.tasks.models.load import load_model
+from maskwright.tasks.pretrain.prepare import prepare_run
+from maskwright.tasks.pretrain.run import pretrain
 
 Config = Callable[..., RunConfig]
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from maskwright.cli.main import run
+from maskwright.config.pretraining import RunConfig
 from maskwright.core import storage
-from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.data.store import TokenStore
 from maskwright.engines.jax.ahead import CompileRequest, CompileResult
 from maskwright.model.config import model_config
 from maskwright.model.hf.config import to_hf_config
-from maskwright.tasks import plan as task
+from maskwright.tasks.planning import slices as task
 
 GIB = 2**30
 MADE_UP_SLICE = """
@@ -104,7 +104,7 @@ def test_the_command_ends_with_1_where_the_compiler_says_no(
     config: Callable[..., RunConfig], compiler: Compiler, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     keys = {"batch.micro_batch_rows": 128, "batch.virtual_workers": 8, "data.seq_len": 512, "engine.kind": "jax"}
-    monkeypatch.setattr("maskwright.core.config.read_config", lambda name, overrides: config(**keys))
+    monkeypatch.setattr("maskwright.config.pretraining.read_config", lambda name, overrides: config(**keys))
     assert run(["plan", "any", "--on", "v5e:2x4", "--vocab-size", "400", "--json"]) == 1
     (place,) = json.loads(capsys.readouterr().out)["places"]
     assert (place["kind"], place["compiled"]["largest_rows"], place["notes"]) == ("projected", 104, [])

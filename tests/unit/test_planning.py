@@ -18,12 +18,11 @@ from maskwright.cloud.hire import gpu_machine, hourly
 from maskwright.cloud.machines import TPUS
 from maskwright.cloud.old_setup import values_env
 from maskwright.cloud.prices import read_prices
-from maskwright.core.config import RunConfig, build_config
+from maskwright.config.pretraining import RunConfig, build_config
 from maskwright.core.console import human_bytes, human_time
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.model.config import training_flops
-from maskwright.tasks import plan as slices
-from maskwright.tasks.planning import estimate, projection, trial
+from maskwright.tasks.planning import estimate, projection, slices, trial
 from maskwright.tasks.planning.devices import ACCELERATORS, DEVICES, place
 from maskwright.tasks.planning.enough import continuing, enough
 from maskwright.tasks.planning.expected import Load, seconds_here, time_here
@@ -35,7 +34,7 @@ from maskwright.tasks.planning.run import PlanReport, prepared
 from maskwright.tasks.planning.steps import extrapolated, seconds_of
 from maskwright.tasks.planning.trial import time_before
 from maskwright.tasks.planning.work import Work, memory, work_of, work_without_store
-from maskwright.tasks.preflight import prepare_run
+from maskwright.tasks.pretrain.prepare import prepare_run
 
 VOCABULARY = 50_265
 
@@ -306,7 +305,7 @@ def test_a_probe_takes_real_steps_and_leaves_nothing(
 
 
 def test_measured_and_projected_are_told_apart(config: Callable[..., RunConfig], capsys: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("maskwright.core.config.read_config", lambda name, overrides: config())
+    monkeypatch.setattr("maskwright.config.pretraining.read_config", lambda name, overrides: config())
     monkeypatch.setattr("maskwright.core.extras.installed", lambda name: name != "libtpu")
     arguments = ["plan", "any", "--probe-seconds", "0.1", "--on", "here", "--on", "h100:8", "--on", "v6e:2x2"]
     arguments += ["--on", "h200"]

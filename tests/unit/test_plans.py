@@ -14,7 +14,7 @@ import pytest
 from reference import oracles
 from reference.stored import rows_of, shard_of
 
-from maskwright.core.config import RunConfig
+from maskwright.config.pretraining import RunConfig
 from maskwright.data.loader import Loader
 from maskwright.data.order import SEED_OF_SHARDS, RowOrder, WindowOrder, row_order
 from maskwright.data.packing import Packing

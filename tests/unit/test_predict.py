@@ -20,9 +20,9 @@ from maskwright.labels.answers import best_answers
 from maskwright.labels.encode import encode
 from maskwright.labels.example import Example
 from maskwright.model.config import TaskKind
-from maskwright.tasks import predict as module
-from maskwright.tasks.export import export
-from maskwright.tasks.models import load_model
+from maskwright.tasks.export.hugging_face import export
+from maskwright.tasks.models.load import load_model
+from maskwright.tasks.use import predict as module
 
 GENERATOR = np.random.default_rng(4)
 WORDS = ["fox", "garden", "the", "rained", "Größe", "letters,", "again!", "blue"]

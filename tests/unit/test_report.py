@@ -33,10 +33,10 @@ from maskwright.report.page import NOTHING, contents, write
 from maskwright.report.run import RecordedRun, read, read_all
 from maskwright.report.tables import ReportTable
 from maskwright.report.words import span
-from maskwright.tasks import data_card, languages
-from maskwright.tasks.evaluate import unigram
-from maskwright.tasks.pretrain import pretrain
-from maskwright.tasks.report import guesses
+from maskwright.tasks.measure.for_report import guesses
+from maskwright.tasks.measure.held_out import unigram
+from maskwright.tasks.pretrain.run import pretrain
+from maskwright.tasks.start import data_card, languages
 from maskwright.text.cleaning.language import language_of
 from maskwright.text.tokenizer import load_tokenizer
 from maskwright.training.stop import StopRequest

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import documents
 
-from maskwright.core.settings import nested
+from maskwright.config.settings import nested
 
 Call = Callable[..., tuple[int, str]]
 KEYS = {

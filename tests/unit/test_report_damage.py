@@ -14,11 +14,11 @@ from conftest import small_config
 from maskwright.cli import main
 from maskwright.core.errors import InputError
 from maskwright.data.store import TokenStore
+from maskwright.prove.reproduce import TextPaths, reproduce
 from maskwright.report.made_of import can_be_reproduced
 from maskwright.report.page import NOTHING, contents
 from maskwright.report.run import METRICS, TELLS, read
-from maskwright.tasks.pretrain import pretrain
-from maskwright.tasks.speedrun.reproduce import TextPaths, reproduce
+from maskwright.tasks.pretrain.run import pretrain
 
 
 @pytest.fixture(scope="module")

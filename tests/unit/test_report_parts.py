@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from html_page import Page
 
-from maskwright.core import recipes
-from maskwright.core.config import build_config, read_config
-from maskwright.core.finetuning import build_finetune_config, read_finetune_config
-from maskwright.core.settings import flat, parse_yaml, put
+from maskwright.config import recipes
+from maskwright.config.finetuning import build_finetune_config, read_finetune_config
+from maskwright.config.pretraining import build_config, read_config
+from maskwright.config.settings import flat, parse_yaml, put
 from maskwright.monitor.status import RunReport
 from maskwright.report import background, configuration, training
 from maskwright.report.document import Code, Drawing, Facts, Folded, ReportSection, to_markdown

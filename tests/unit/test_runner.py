@@ -10,12 +10,13 @@ import pytest
 from runners import sent
 
 from maskwright import __version__
-from maskwright.core import errors, runner
+from maskwright.core import errors
 from maskwright.core.console import progress
 from maskwright.core.errors import MaskwrightError
-from maskwright.core.runner import Here
-from maskwright.launch.ray import watch
-from maskwright.launch.ray.watch import TaskResult, Watch
+from maskwright.processes import runner
+from maskwright.processes.ray import watch
+from maskwright.processes.ray.watch import TaskResult, Watch
+from maskwright.processes.runner import Here
 
 
 def kinds(base: type[MaskwrightError]) -> list[type[MaskwrightError]]:
@@ -44,7 +45,7 @@ def test_a_part_is_computed_again_but_not_without_end(monkeypatch: pytest.Monkey
     ray = pytest.importorskip("ray", reason="the extra ray is not installed")
     from ray import exceptions
 
-    from maskwright.launch.ray import parts
+    from maskwright.processes.ray import tasks
 
     def fails(error: Exception) -> None:
         def get(reference: object) -> None:
@@ -56,17 +57,17 @@ def test_a_part_is_computed_again_but_not_without_end(monkeypatch: pytest.Monkey
         seen = Watch("work", 4, None, bar)
         seen.ended(3, TaskResult("here", 1.0, 3_000_000_000), 10)
         fails(exceptions.OutOfMemoryError("Ray's own words"))
-        assert [parts._answer(None, 0, seen) for _ in range(parts.MEMORY_REPETITIONS)] == [None, None]
+        assert [tasks._answer(None, 0, seen) for _ in range(tasks.MEMORY_REPETITIONS)] == [None, None]
         with pytest.raises(MaskwrightError, match="ran out of memory again and again") as found:
-            parts._answer(None, 0, seen)
+            tasks._answer(None, 0, seen)
         assert "--worker-memory, more than the 3.0 GB" in str(found.value) and found.value.exit_code == 1
         fails(exceptions.WorkerCrashedError())
-        assert [parts._answer(None, 1, seen) for _ in range(parts.REPETITIONS)] == [None] * 3
+        assert [tasks._answer(None, 1, seen) for _ in range(tasks.REPETITIONS)] == [None] * 3
         with pytest.raises(MaskwrightError, match="its worker was lost 4 times"):
-            parts._answer(None, 1, seen)
+            tasks._answer(None, 1, seen)
         fails(exceptions.LocalRayletDiedError())
         with pytest.raises(MaskwrightError, match="the same command goes on"):
-            parts._answer(None, 2, seen)
+            tasks._answer(None, 2, seen)
 
 
 def test_a_part_that_takes_long_is_named_with_its_machine(
@@ -86,7 +87,7 @@ def test_a_part_that_takes_long_is_named_with_its_machine(
 
 
 def test_every_machine_has_the_same_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = pytest.importorskip("maskwright.launch.ray.parts")
+    parts = pytest.importorskip("maskwright.processes.ray.tasks")
     nodes = [{"Alive": True, "Resources": {"CPU": 4.0, "memory": 8e9}, "NodeManagerHostname": "node-1"}]
     monkeypatch.setattr(parts.Tasks, "_nodes", lambda self: nodes)
     for found, told in ((__version__, None), ("0.0.1", "node-1 has maskwright 0.0.1"), (None, "has no maskwright")):

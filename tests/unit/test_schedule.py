@@ -10,12 +10,12 @@ import pytest
 import torch
 from transformers import get_scheduler
 
-from maskwright.core import config as c
-from maskwright.core.config import RunConfig, build_config
+from maskwright.config import pretraining as c
+from maskwright.config.finetuning import build_finetune_config
+from maskwright.config.pretraining import RunConfig, build_config
+from maskwright.config.settings import flat
 from maskwright.core.errors import ConfigError
-from maskwright.core.finetuning import build_finetune_config
-from maskwright.core.settings import flat
-from maskwright.tasks.preflight import prepare_run
+from maskwright.tasks.pretrain.prepare import prepare_run
 
 PEAK, STEPS = 3e-3, 300
 Config = Callable[..., RunConfig]
@@ -118,7 +118,7 @@ def test_digests_stay_what_they_were() -> None:
 
 
 def test_a_record_without_the_newer_keys_is_the_same_run() -> None:
-    from maskwright.core.changes import refuse_changes
+    from maskwright.config.changes import refuse_changes
 
     now = flat(build_config({"data": {"store": "s"}, "schedule": {"steps": 100}}, "x"))
     newer = {"data.validation", "evaluation.patience", *c.LATER}

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from maskwright.core.config import read_config
+from maskwright.config.pretraining import read_config
 from maskwright.core.errors import InputError, SourceError
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
-from maskwright.tasks.preflight import prepare_run
+from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.text import encoder as encoders
 from maskwright.text.audit import audit
 from maskwright.text.encoder import TokenizersEncoder, open_encoder

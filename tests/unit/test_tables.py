@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from maskwright.config.finetuning import LabelledData, Task
 from maskwright.core import storage
 from maskwright.core.errors import SourceError
-from maskwright.core.finetuning import LabelledData, Task
 from maskwright.labels.example import Reading
 from maskwright.labels.read import read_examples
 from maskwright.text.audit import audit

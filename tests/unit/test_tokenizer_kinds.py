@@ -27,9 +27,9 @@ from maskwright.labels.encode import open_tokenizer
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.config import to_hf_config
 from maskwright.model.initial import initial_parameters
-from maskwright.tasks.export import export
-from maskwright.tasks.fill import fill
-from maskwright.tasks.models import load_model
+from maskwright.tasks.export.hugging_face import export
+from maskwright.tasks.models.load import load_model
+from maskwright.tasks.use.fill import fill
 from maskwright.text.document import Document
 from maskwright.text.encoder import ODD_TEXTS, TokenizersEncoder, open_encoder
 from maskwright.text.sources import Sources

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from maskwright.core import hardware
-from maskwright.core.config import EngineSection, ModelSection, Optimizer
+from maskwright.config.pretraining import EngineSection, ModelSection, Optimizer
 from maskwright.core.errors import ConfigError
 from maskwright.engines.choose import make_engine
 from maskwright.engines.torch import processes
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.prepare import choose_compile, choose_device, choose_dtype, what_dtype_costs
+from maskwright.machine import hardware
 from maskwright.model.config import model_config
 
 AVX2 = "fpu sse4_2 avx avx2 fma f16c"

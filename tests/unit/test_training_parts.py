@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-from maskwright.core import hardware
-from maskwright.core.config import Optimizer, RunConfig, Schedule
+from maskwright.config.data import Data
+from maskwright.config.pretraining import Optimizer, RunConfig, Schedule
 from maskwright.core.console import Progress
-from maskwright.core.data_config import Data
 from maskwright.core.errors import CheckpointError, InputError
 from maskwright.core.storage import atomic_writer
 from maskwright.engines import ceiling
@@ -26,10 +25,11 @@ from maskwright.engines.base import TrainState
 from maskwright.engines.ceiling import SHAPES as ALL_SHAPES
 from maskwright.engines.ceiling import Ceiling, Products, gemm_ceiling
 from maskwright.engines.torch.engine import TorchEngine
+from maskwright.machine import hardware
 from maskwright.run.directory import RunDirectory, Status
 from maskwright.run.lease import leased
 from maskwright.run.metric_names import trainer_names
-from maskwright.tasks.pretrain import pretrain
+from maskwright.tasks.pretrain.run import pretrain
 from maskwright.training import checkpoint
 from maskwright.training.metrics import TensorBoard
 

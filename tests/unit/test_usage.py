@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from maskwright.core import usage
-from maskwright.core.usage import Usage
+from maskwright.machine import usage
+from maskwright.machine.usage import Usage
 from maskwright.monitor.status import RunReport
 from maskwright.run.directory import Status
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from maskwright.api.given import Device, Location, integer, location, number, require_word
 from maskwright.api.models import Model
 from maskwright.core.errors import InputError
-from maskwright.tasks.blimp import Blimp
-from maskwright.tasks.evaluate import Evaluation, Evaluations
-from maskwright.tasks.measure import SHORTEST, EvaluationRequest, measure, require_one
-from maskwright.tasks.models import load_model
-from maskwright.tasks.pseudo_likelihood import PseudoPerplexity
-from maskwright.tasks.scores import Scores
+from maskwright.tasks.measure.blimp import Blimp
+from maskwright.tasks.measure.evaluate import SHORTEST, EvaluationRequest, measure, require_one
+from maskwright.tasks.measure.held_out import Evaluation, Evaluations
+from maskwright.tasks.measure.labelled import Scores
+from maskwright.tasks.measure.pseudo_likelihood import PseudoPerplexity
+from maskwright.tasks.models.load import load_model
 
 Columns = str | int | Sequence[str | int]
 """A column's name, or its number from 0 in a file without a header line; or several."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
-from maskwright.core import settings
+from maskwright.config import settings
 from maskwright.core.errors import ConfigError, InputError
 
 

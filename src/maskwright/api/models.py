@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.api.given import Device, Location, integer, location, require_word
+from maskwright.config.finetuning import LabelledData, labelled_data
 from maskwright.core.errors import InputError
-from maskwright.core.finetuning import LabelledData, labelled_data
 from maskwright.engines.base import Engine
 from maskwright.labels.example import Example, Spelt
-from maskwright.tasks import embed, fill, predict
-from maskwright.tasks.export import announce, export
-from maskwright.tasks.fill import Guess
-from maskwright.tasks.models import TrainedModel, load_model
+from maskwright.tasks.export.hugging_face import announce, export
+from maskwright.tasks.models.load import TrainedModel, load_model
+from maskwright.tasks.use import embed, fill, predict
+from maskwright.tasks.use.fill import Guess
 
 Given = str | Sequence[str] | tuple[str, str]
 """A text, the words of one that is tagged, or two texts: a pair, or a question and its context."""

@@ -19,7 +19,7 @@ from maskwright.report.run import read_all
 from maskwright.report.training import curves
 from maskwright.run.directory import RunDirectory, Status, whole_steps
 from maskwright.run.lineage import describe
-from maskwright.tasks.models import RESULTS
+from maskwright.tasks.models.load import RESULTS
 
 if TYPE_CHECKING:
     from maskwright.api.models import Model
@@ -120,8 +120,8 @@ class Run:
         """Writes a Hugging Face folder whose logits are proven equal in `transformers`, and returns its location.
 
         Raises `InputError` if `to` exists, `VerificationError` if the numbers differ."""
-        from maskwright.tasks.export import announce, export
-        from maskwright.tasks.models import load_model
+        from maskwright.tasks.export.hugging_face import announce, export
+        from maskwright.tasks.models.load import load_model
 
         folder = location(to)
         announce(export(load_model(self.location), folder, onnx=onnx), folder)

@@ -14,7 +14,7 @@ from maskwright.data.prepare.driver import prepare as prepare_store
 from maskwright.data.prepare.report import report
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import Split, SplitName, TokenStore
-from maskwright.tasks.hub import local
+from maskwright.tasks.models.hub import local
 from maskwright.text.sources import Fault, Layout, OnBadInput, Sources
 from maskwright.text.tokenizer import TrainedKind
 from maskwright.text.tokenizer import train_tokenizer as train

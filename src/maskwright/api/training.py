@@ -18,14 +18,14 @@ import yaml
 from maskwright.api.given import Location, location, nested, override
 from maskwright.api.listening import Listener, OnLog, OnSave
 from maskwright.api.runs import Run
-from maskwright.core.child import python_module, signals_wait
-from maskwright.core.config import build_config, read_config, read_values
+from maskwright.config.finetuning import build_finetune_config, read_finetune_config
+from maskwright.config.pretraining import build_config, read_config, read_values
+from maskwright.config.recipes import Kind
+from maskwright.config.settings import require_no_secret
 from maskwright.core.console import answer
 from maskwright.core.errors import JobError
-from maskwright.core.finetuning import build_finetune_config, read_finetune_config
-from maskwright.core.parent import ERROR_FILE, PARENT, read_error
-from maskwright.core.recipes import Kind
-from maskwright.core.settings import require_no_secret
+from maskwright.processes.child import python_module, signals_wait
+from maskwright.processes.parent import ERROR_FILE, PARENT, read_error
 
 Config = str | os.PathLike[str] | Mapping[str, Any]
 """Location of a YAML, the name of a recipe, or the YAML's content: `{"data": {"store": …}, …}`, or with dotted keys

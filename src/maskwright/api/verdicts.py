@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from maskwright.api.given import Location, location, locations, overriding
-from maskwright.tasks.compare import Budget
-from maskwright.tasks.compared import PAGE, in_words
-from maskwright.tasks.compared import compare as make
+from maskwright.tasks.compare.runs import Budget
+from maskwright.tasks.compare.verdict import PAGE, in_words
+from maskwright.tasks.compare.verdict import compare as make
 from maskwright.verdict.judge import VerdictReport
 from maskwright.verdict.results import Results
 

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from maskwright.core.errors import InputError
-from maskwright.core.hardware import usable_cores, usable_memory_bytes
-from maskwright.core.runner import Here, Runner
+from maskwright.machine.hardware import usable_cores, usable_memory_bytes
+from maskwright.processes.runner import Here, Runner
 
 WORKER_BYTES = 1 << 30
 """Memory that a process may take, by which there are no more of them than fit."""
@@ -54,7 +54,7 @@ def runner_on(on: str | None, workers: int | None, worker_memory: float | None) 
     kind, _, address = on.partition(":")
     if kind != "ray":
         raise InputError(f"{on[:80]!r} is no cluster", where="--on", fix="write ray or ray:ADDRESS")
-    from maskwright.launch.ray.parts import connected
+    from maskwright.processes.ray.tasks import connected
 
     with connected(address or None, int(worker_memory * 1e9) if worker_memory else None) as runner:
         yield runner

@@ -59,9 +59,9 @@ def compare(
     same folder goes on."""
     from functools import partial
 
-    from maskwright.core.child import run_side_by_side
-    from maskwright.tasks.compare import Budget
-    from maskwright.tasks.compared import compare, in_words
+    from maskwright.processes.child import run_side_by_side
+    from maskwright.tasks.compare.runs import Budget
+    from maskwright.tasks.compare.verdict import compare, in_words
 
     budget = Budget(learning_rates.split(","), seeds, search_seed, processes_at_once)
     side_by_side = run_side_by_side

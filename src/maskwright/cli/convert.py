@@ -92,7 +92,7 @@ def data_convert(
     """Turn the token ids of another tool into a token store, or a store into theirs."""
     from maskwright.data.convert import Conversion, ConvertOptions, convert
     from maskwright.data.prepare.report import report
-    from maskwright.tasks.hub import local
+    from maskwright.tasks.models.hub import local
 
     refuse(on, workers, worker_memory)
     if to_format is not None:

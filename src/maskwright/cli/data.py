@@ -78,8 +78,8 @@ def text_audit(
 ) -> None:
     """Count documents, faults, duplicates and scripts, and say what `data prepare` will do about each. With the options
     of cleaning, also count and show what each step would leave out; no text is changed."""
-    from maskwright.tasks.audit_page import write_page
-    from maskwright.tasks.hub import local
+    from maskwright.tasks.measure.audit_page import write_page
+    from maskwright.tasks.models.hub import local
     from maskwright.text.audit import audit, report
 
     refuse(on, workers, worker_memory)
@@ -203,7 +203,7 @@ def tokenizer_extend(
     """Add tokens to a tokenizer, learned from a text by how many tokens they save. Old ids stay."""
     import tempfile
 
-    from maskwright.tasks.hub import local
+    from maskwright.tasks.models.hub import local
     from maskwright.text.extend import extend_tokenizer, report
     from maskwright.text.vocabulary import read_vocabulary
 
@@ -213,7 +213,7 @@ def tokenizer_extend(
     if model is None:
         extension, after = extend_tokenizer(location, sources, to, **wanted)
     else:
-        from maskwright.tasks.extend import grow
+        from maskwright.tasks.export.extend import grow
 
         with tempfile.TemporaryDirectory() as folder:
             new = f"{folder}/tokenizer"
@@ -246,7 +246,7 @@ def tokenizer_inspect(
     as_json: AsJson = False,
 ) -> None:
     """Show tokens per word, bytes per token, unknown tokens and samples on a text."""
-    from maskwright.tasks.hub import local
+    from maskwright.tasks.models.hub import local
     from maskwright.text.tokenizer import inspect_tokenizer, inspection_report
 
     result = inspect_tokenizer(local(tokenizer, weights=False), open_sources(src, layout, text_column))
@@ -310,7 +310,7 @@ def data_prepare(
     from maskwright.data.prepare.driver import prepare
     from maskwright.data.prepare.report import report
     from maskwright.data.prepare.request import PrepareOptions, Request
-    from maskwright.tasks.hub import local
+    from maskwright.tasks.models.hub import local
 
     refuse(on, workers, worker_memory)
     if valid_files and valid_fraction is not None:

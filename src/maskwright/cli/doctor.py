@@ -21,7 +21,7 @@ def doctor(
 ) -> None:
     """Look at this machine in ten seconds: what it has, what a run would use, and what to mend. It ends with 1 if a
     line says fail."""
-    from maskwright.monitor.doctor.examine import examine
+    from maskwright.doctor.examine import examine
 
     report = examine(network=network)
     print_result(report.text(), report.to_json(), as_json)

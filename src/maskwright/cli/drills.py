@@ -24,10 +24,10 @@ def verify_resume(
     as_json: AsJson = False,
 ) -> None:
     """Prove on your own job that a killed run continues bit for bit. One of two runs is killed with SIGKILL."""
-    from maskwright.core.config import read_config
+    from maskwright.config.finetuning import read_finetune_config
+    from maskwright.config.pretraining import read_config
     from maskwright.core.errors import VerificationError
-    from maskwright.core.finetuning import read_finetune_config
-    from maskwright.drills import verify_resume as task
+    from maskwright.prove import verify_resume as task
 
     given = (read_finetune_config if finetune else read_config)(config, set_)
     verdict = task.verify_resume(given, steps=steps, kills=kills, seed=seed, work=work)
@@ -46,9 +46,9 @@ def drill(
     as_json: AsJson = False,
 ) -> None:
     """Rehearse crashes, signals and full disks on a tiny copy of your job, and report which it survives."""
-    from maskwright.core.config import read_config
+    from maskwright.config.pretraining import read_config
     from maskwright.core.errors import VerificationError
-    from maskwright.drills import drill as task
+    from maskwright.prove import drill as task
 
     drills = task.drill(read_config(config, set_), work=work)
     print_result(drills.report(), asdict(drills), as_json)
@@ -63,7 +63,7 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Compute one step of a run again, and name the documents of its batch. The run stays as it is."""
-    from maskwright.tasks import replay as task
+    from maskwright.prove import replay as task
 
     result = task.replay(run, step)
     print_result(result.report(), asdict(result), as_json)

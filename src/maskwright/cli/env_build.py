@@ -37,9 +37,9 @@ def build(
     """Run the commands that a row of the older Cloud Build set-up stands for. It ends with the first that fails."""
     from maskwright.cloud.environment import read_environment
     from maskwright.cloud.old_setup import build_table
-    from maskwright.core.child import CommandSequence, Step, typed
     from maskwright.core.console import say, warn
     from maskwright.core.errors import InputError
+    from maskwright.processes.child import CommandSequence, Step, typed
 
     row = build_table.row_of(action, tpu, mig, disk)
     environment = read_environment(location)

@@ -30,8 +30,8 @@ def smoke(
     from maskwright.cloud import smoke as task
     from maskwright.cloud.environment import read_environment
     from maskwright.cloud.prices import estimate, read_prices, table
-    from maskwright.core.child import CommandSequence
     from maskwright.core.console import say
+    from maskwright.processes.child import CommandSequence
 
     planned, image = task.plan(read_environment(location), on, container), container is None
     if dry_run:

@@ -45,7 +45,7 @@ from maskwright.core.console import answer, escaped, print_exception, say
 from maskwright.core.errors import InputError, JobError, MaskwrightError, StoppedEarly, as_record
 from maskwright.core.extras import explain_import
 from maskwright.core.library_errors import is_out_of_memory, is_panic
-from maskwright.core.parent import PARENT, tell_error, tell_reason
+from maskwright.processes.parent import PARENT, tell_error, tell_reason
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Base of all that is wrong with a command line; typer has no public name for it."""
@@ -140,14 +140,14 @@ def _misused(error: Any, words: list[str], as_json: bool) -> int:
 
 def _meant(error: Any, words: list[str]) -> str:
     """What to type instead of an unknown option, which may name the key of a run."""
-    from maskwright.core import config, finetuning
-    from maskwright.core.foreign import OPTIONS
-    from maskwright.core.settings import is_misspelt, keys_of
+    from maskwright.config import finetuning, pretraining
+    from maskwright.config.foreign_names import OPTIONS
+    from maskwright.config.settings import is_misspelt, keys_of
 
     option, command = error.option_name, error.ctx.command
     if option == "--json":
         return "put it behind the command, as in `maskwright doctor --json`"
-    guide = (finetuning if command.name == "finetune" else config).GUIDE
+    guide = (finetuning if command.name == "finetune" else pretraining).GUIDE
     keys = keys_of(guide.section)
     known = [name for parameter in command.params for name in parameter.opts]
     name = option.lstrip("-").replace("-", "_")

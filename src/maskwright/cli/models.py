@@ -85,7 +85,7 @@ ScoresPage = Annotated[
 ]
 
 if TYPE_CHECKING:
-    from maskwright.tasks.prepared import Prepared
+    from maskwright.tasks.start.prepared import Prepared
 
 # ---- models --------------------------------------------------------------------------------------------------------
 
@@ -118,10 +118,10 @@ def pretrain(
     as_json: AsJson = False,
 ) -> None:
     """Train a masked language model. The same command on the same folder continues the run exactly."""
-    from maskwright.core.config import read_config
-    from maskwright.core.parent import end_with_parent
+    from maskwright.config.pretraining import read_config
     from maskwright.launch import local
     from maskwright.launch.target import Training
+    from maskwright.processes.parent import end_with_parent
 
     end_with_parent()
     set_ = all_overrides(set_, simulated_gpus, b_size, datapath)
@@ -134,8 +134,9 @@ def pretrain(
     )
     if local.train_elsewhere(command, resolved, machines, dry_run=dry_run):
         return _say_how_it_ended(run, as_json)
-    from maskwright.tasks import pretrain as task
-    from maskwright.tasks.phases import timed
+    from maskwright.tasks.planning.expected import time_here
+    from maskwright.tasks.pretrain import run as task
+    from maskwright.tasks.pretrain.phases import timed
     from maskwright.training.stop import StopRequest
 
     if dry_run:
@@ -146,7 +147,13 @@ def pretrain(
         stop_after_hours=stop_after_hours, stop_after_steps=stop_after_steps, profile_steps=profile_steps
     )
     task.pretrain(
-        *(resolved, run, begin_from), fresh_optimizer=fresh_optimizer, config_file=config, stop_request=request
+        resolved,
+        run,
+        begin_from,
+        fresh_optimizer=fresh_optimizer,
+        config_file=config,
+        stop_request=request,
+        time_here=time_here,
     )
     _say_how_it_ended(run, as_json)
 
@@ -194,10 +201,10 @@ def finetune(
     as_json: AsJson = False,
 ) -> None:
     """Train a model on labelled examples and judge it. The same command on the same folder continues the run."""
-    from maskwright.core.finetuning import read_finetune_config
-    from maskwright.core.parent import end_with_parent
+    from maskwright.config.finetuning import read_finetune_config
     from maskwright.launch import local
     from maskwright.launch.target import Training
+    from maskwright.processes.parent import end_with_parent
 
     end_with_parent()
     resolved = read_finetune_config(config, set_)
@@ -207,7 +214,8 @@ def finetune(
     )
     if local.train_elsewhere(command, resolved, machines, dry_run=dry_run):
         return _say_how_it_ended(run, as_json)
-    from maskwright.tasks import finetune as task
+    from maskwright.tasks.finetune import prepare as task
+    from maskwright.tasks.planning.expected import time_here
     from maskwright.training.stop import StopRequest
 
     if dry_run:
@@ -215,7 +223,7 @@ def finetune(
     request = StopRequest(
         stop_after_hours=stop_after_hours, stop_after_steps=stop_after_steps, profile_steps=profile_steps
     )
-    task.finetune(resolved, run, config_file=config, stop_request=request)
+    task.finetune(resolved, run, config_file=config, stop_request=request, time_here=time_here)
     _say_how_it_ended(run, as_json)
 
 
@@ -245,8 +253,8 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Measure held-out loss, minimal pairs or the perplexity of a text; of a fine-tuned model, every metric."""
-    from maskwright.tasks.measure import EvaluationRequest, measure, require_one
-    from maskwright.tasks.models import load_model
+    from maskwright.tasks.measure.evaluate import EvaluationRequest, measure, require_one
+    from maskwright.tasks.models.load import load_model
 
     def spelt(name: str) -> str:
         return {"examples": "--input", "page": "--to"}.get(name, f"--{name.replace('_', '-')}")
@@ -290,9 +298,9 @@ def export(
     """Write a Hugging Face folder and prove its logits equal in transformers."""
     from maskwright.core.errors import InputError
     from maskwright.core.extras import require
-    from maskwright.tasks import export as task
-    from maskwright.tasks import hub
-    from maskwright.tasks.models import load_model
+    from maskwright.tasks.export import hugging_face as task
+    from maskwright.tasks.models import hub
+    from maskwright.tasks.models.load import load_model
 
     if push is not None:
         hub.require_push(push)
@@ -323,8 +331,8 @@ def fill(
     as_json: AsJson = False,
 ) -> None:
     """Show what the model would write for each mask."""
-    from maskwright.tasks import fill as task
-    from maskwright.tasks.models import load_model
+    from maskwright.tasks.models.load import load_model
+    from maskwright.tasks.use import fill as task
 
     trained = load_model(model)
     answers = [(sentence, task.fill(trained, sentence, top=top)) for sentence in text]
@@ -394,9 +402,9 @@ def schema(
 ) -> None:
     """Print the JSON schema of a run's YAML, for editors."""
     from maskwright.cli.pages import finetuning_page, run_page
-    from maskwright.core import recipes
-    from maskwright.core.config import RunConfig
-    from maskwright.core.finetuning import FinetuneConfig
+    from maskwright.config import recipes
+    from maskwright.config.finetuning import FinetuneConfig
+    from maskwright.config.pretraining import RunConfig
 
     require_alone(as_json, {"--markdown": as_markdown, "--recipe": recipe})
     if recipe is not None:

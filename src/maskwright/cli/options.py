@@ -51,7 +51,7 @@ def _process_number(option: Any, ctx: Any, value: Any) -> Any:
     except (typer.BadParameter, ValueError):
         if kind not in (int, float):
             raise
-        from maskwright.core.settings import no_number, takes  # pydantic, which `--help` need not wait for
+        from maskwright.config.settings import no_number, takes  # pydantic, which `--help` need not wait for
 
         schema = {"type": "integer" if kind is int else "number", "minimum": option.min, "maximum": option.max}
         schema = {key: limit for key, limit in schema.items() if limit is not None}

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from itertools import groupby
 from typing import Any
 
-from maskwright.core.settings import Key, bounds, choices, keys_of
+from maskwright.config.settings import Key, bounds, choices, keys_of
 
 RUN = """\
 # Configuration
@@ -44,16 +44,16 @@ One YAML file describes one environment on Google Cloud. What is `null` or left 
 
 
 def run_page() -> str:
-    from maskwright.core.config import RESUMABLE_KEYS, RunConfig
-    from maskwright.core.phases import Phase
+    from maskwright.config.phases import Phase
+    from maskwright.config.pretraining import RESUMABLE_KEYS, RunConfig
 
     phases = "Each entry of `phases` has these keys ([phases](phases.md)); what it leaves out is as in the file."
     return f"{RUN}\n{_table(keys_of(RunConfig), RESUMABLE_KEYS)}\n{phases}\n\n{_table(keys_of(Phase, 'phases[].'))}"
 
 
 def finetuning_page() -> str:
-    from maskwright.core.finetuning import FinetuneConfig
-    from maskwright.core.settings import resumable_keys
+    from maskwright.config.finetuning import FinetuneConfig
+    from maskwright.config.settings import resumable_keys
 
     return f"{FINETUNING}\n{_table(keys_of(FinetuneConfig), resumable_keys(FinetuneConfig))}"
 

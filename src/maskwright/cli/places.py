@@ -45,7 +45,7 @@ def place(name: str) -> type[Place]:
 
             return SkyPilot
         case "slice":
-            from maskwright.launch.ssh.slice import TpuSlice
+            from maskwright.launch.tpu_vm import TpuSlice
 
             return TpuSlice
         case "vertex":

@@ -10,7 +10,7 @@ from maskwright.cli.options import AsJson, Config, Set, app, print_result
 
 if TYPE_CHECKING:
     from maskwright.cloud.prices import Prices
-    from maskwright.core.config import RunConfig
+    from maskwright.config.pretraining import RunConfig
     from maskwright.tasks.planning.devices import DeviceCount
     from maskwright.tasks.planning.estimate import Estimate
     from maskwright.tasks.planning.work import Work
@@ -46,7 +46,7 @@ def plan(
 ) -> None:
     """Say what a run takes: memory, speed, hours, energy and cost, measured here or projected elsewhere."""
     from maskwright.cloud.prices import read_prices, require_region
-    from maskwright.core.config import read_config
+    from maskwright.config.pretraining import read_config
     from maskwright.tasks.planning import run as task
 
     resolved, table = read_config(config, set_), read_prices(prices)
@@ -108,7 +108,7 @@ def _elsewhere(
 ) -> Estimate:
     from maskwright.cloud.hire import hourly, sold_by
     from maskwright.core.extras import installed, missing
-    from maskwright.tasks import plan as slices
+    from maskwright.tasks.planning import slices
     from maskwright.tasks.planning.estimate import Quote, elsewhere
 
     quotes = [Quote(*found) for found in hourly(prices, machine, region, count)] if machine else []

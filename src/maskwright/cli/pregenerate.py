@@ -85,7 +85,7 @@ def data_pregenerate(
     from maskwright.data.pregenerate.generate import pregenerate
     from maskwright.data.pregenerate.repair import repair as repair_folder
     from maskwright.data.pregenerate.sequences import PregenerateOptions
-    from maskwright.tasks.hub import local
+    from maskwright.tasks.models.hub import local
 
     if (train_corpus is None) == (repair is None):
         raise InputError("--train_corpus and --repair both say what to read", fix="give one of them")

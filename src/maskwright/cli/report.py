@@ -57,7 +57,7 @@ def report(
         warn(line)
     computed = ComputedBlocks({}, {})
     if fill or evaluate:
-        from maskwright.tasks.report import guesses, in_parts
+        from maskwright.tasks.measure.for_report import guesses, in_parts
 
         for one in runs:
             computed.fill[one.name] = guesses(one, fill) if fill else []

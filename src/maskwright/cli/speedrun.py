@@ -56,9 +56,9 @@ def speedrun(
     from dataclasses import asdict
 
     from maskwright.core.errors import InputError
-    from maskwright.tasks.speedrun.race import Entry, Maskwright, race
-    from maskwright.tasks.speedrun.record import in_words, judge, track_named
-    from maskwright.tasks.speedrun.text import open_text, rules
+    from maskwright.speedrun.race import Entry, Maskwright, race
+    from maskwright.speedrun.record import in_words, judge, track_named
+    from maskwright.speedrun.text import open_text, rules
 
     chosen = track_named(track)
     if (target is None) == (chosen.target is None) and recipe is not None:
@@ -115,7 +115,7 @@ def reproduce(
     """Train a run or a record again, and compare: bit by bit on a machine of the same kind, else by the spread."""
     from dataclasses import asdict
 
-    from maskwright.tasks.speedrun.reproduce import TextPaths, reproduce, require_reproduced
+    from maskwright.prove.reproduce import TextPaths, reproduce, require_reproduced
 
     found = reproduce(what, to, TextPaths(store, text or [], blimp, work), seeds=seeds, check=check)
     print_result(found.report(), asdict(found), as_json)

@@ -73,8 +73,8 @@ def predict(
     as_json: AsJson = False,
 ) -> None:
     """Write what a fine-tuned model says of each text: labels, numbers, tags or answers."""
-    from maskwright.tasks import predict as task
-    from maskwright.tasks.models import load_model
+    from maskwright.tasks.models.load import load_model
+    from maskwright.tasks.use import predict as task
 
     given = task.TextOptions(tuple(text or ()), text_pair, (), max_seq_len, on_bad_input == "skip")
     trained = load_model(model)
@@ -116,17 +116,18 @@ def embed(
 ) -> None:
     """Write a vector for each text: the mean of its tokens' last hidden states."""
     from maskwright.core.errors import InputError
-    from maskwright.tasks import embed as task
-    from maskwright.tasks.export import announce
-    from maskwright.tasks.models import load_model
-    from maskwright.tasks.predict import TextOptions
+    from maskwright.tasks.export.hugging_face import announce
+    from maskwright.tasks.export.sentence_transformers import export_for_sentence_transformers
+    from maskwright.tasks.models.load import load_model
+    from maskwright.tasks.use import embed as task
+    from maskwright.tasks.use.predict import TextOptions
 
     if (source is None) != (output is None) or not (source or sentence_transformers):
         raise InputError("nothing to do", fix="give --input and --output, or --sentence-transformers, or all three")
     trained = load_model(model, bare=sentence_transformers is None)
     value: dict[str, Any] = {}
     if sentence_transformers is not None:
-        difference = task.export_for_sentence_transformers(trained, sentence_transformers)
+        difference = export_for_sentence_transformers(trained, sentence_transformers)
         announce(difference, sentence_transformers)
         value |= {"folder": sentence_transformers, "largest_logit_difference": difference}
     if source is not None and output is not None:

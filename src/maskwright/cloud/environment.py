@@ -14,10 +14,10 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from maskwright.cloud import machines
+from maskwright.config.settings import Guide, Refused, Section, read_yaml
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError
 from maskwright.core.secrets import redact
-from maskwright.core.settings import Guide, Refused, Section, read_yaml
 
 ENVIRONMENT_LABEL = "maskwright-environment"
 ZONE = r"^[a-z]+-[a-z]+[0-9]+-[a-z]$"

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from maskwright.core.settings import Refused
+from maskwright.config.settings import Refused
 
 
 @dataclass(frozen=True)

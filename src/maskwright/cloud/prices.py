@@ -18,8 +18,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from maskwright.cloud.environment import Environment, Slice, region_of
 from maskwright.cloud.machines import ATTACHED, TPUS, family_of
+from maskwright.config.settings import Guide, Refused, Section, read_yaml
 from maskwright.core.errors import InputError
-from maskwright.core.settings import Guide, Refused, Section, read_yaml
 
 HOURS_A_MONTH = 730
 TABLE = os.path.join(os.path.dirname(__file__), "prices.yaml")

@@ -19,10 +19,10 @@ import yaml
 
 from maskwright.cloud.environment import Environment, build_environment
 from maskwright.core import storage
-from maskwright.core.child import CommandSequence, Step, require, typed
 from maskwright.core.console import say
 from maskwright.core.errors import JobError
 from maskwright.core.folder import Folder
+from maskwright.processes.child import CommandSequence, Step, require, typed
 
 Kind = Literal["vm", "tpu"]
 RUN_HOURS = 0.5

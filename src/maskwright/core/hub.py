@@ -1,4 +1,4 @@
-"""Names of models on the Hugging Face Hub. Nothing here reaches the network; `tasks/hub.py` does."""
+"""Names of models on the Hugging Face Hub. Nothing here reaches the network; `tasks/models/hub.py` does."""
 
 from __future__ import annotations
 

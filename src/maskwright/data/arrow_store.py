@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from maskwright.config.data import Arrow
 from maskwright.core import storage
 from maskwright.core.console import note
-from maskwright.core.data_config import Arrow
 from maskwright.core.errors import ConfigError, StoreError
 from maskwright.data.arrow_index import SIDES, TOTALS, ArrowFile, ArrowIndex
 from maskwright.data.convert import ConvertOptions

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from maskwright.core import storage
 from maskwright.core.console import say, several
 from maskwright.core.errors import InputError, StoreError
-from maskwright.core.runner import Here, Runner, advance
 from maskwright.data import manifest as manifests
 from maskwright.data import store
 from maskwright.data.foreign.blocks import Block, Foreign, Ids, Int64, Options
@@ -25,6 +24,7 @@ from maskwright.data.foreign.detect import Format, detect, open_foreign
 from maskwright.data.prepare.blocks import SPLITS, EncodedParts, write_blocks
 from maskwright.data.prepare.folder import VERSION, discarded, held
 from maskwright.data.writer import StoreWriter
+from maskwright.processes.runner import Here, Runner, advance
 from maskwright.text.dedup import held_out, text_keys
 from maskwright.text.parts.columns import ColumnWriter, Note, written
 from maskwright.text.parts.cut import digest_of

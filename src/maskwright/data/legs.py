@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 from typing import NamedTuple
 
-from maskwright.core.config import RunConfig
-from maskwright.core.data_config import Data
+from maskwright.config.data import Data
+from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import ConfigError
 from maskwright.data.mixing import MixedOrder, Shares
 from maskwright.data.mixture import MixedRows, Mixture

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core.config import RunConfig
+from maskwright.config.masking import Masking
+from maskwright.config.phases import stage_at
+from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import ConfigError, StoreError
-from maskwright.core.masking import Masking
-from maskwright.core.phases import stage_at
 from maskwright.data.batch import Batch
 from maskwright.data.causal import is_causal, read_causally
 from maskwright.data.legs import Leg, make_legs

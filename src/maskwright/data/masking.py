@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core.masking import Masking
+from maskwright.config.masking import Masking
 from maskwright.data import bits
 from maskwright.data.batch import Int32
 from maskwright.text.vocabulary import Vocabulary

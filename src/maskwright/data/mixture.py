@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from maskwright.config.data import Source
 from maskwright.core import storage
-from maskwright.core.data_config import Source
 from maskwright.core.errors import StoreError
 from maskwright.data.arrow_store import Judged, open_judged
 from maskwright.data.mixing import MixedOrder, mixed_order, weights_by_size

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from maskwright.core.data_config import Arrow, Data
+from maskwright.config.data import Arrow, Data
+from maskwright.config.settings import nested
 from maskwright.core.errors import InputError
-from maskwright.core.settings import nested
 from maskwright.data.arrow_store import ArrowStore, Judged, is_arrow, open_judged
 from maskwright.data.mixture import Mixture
 from maskwright.data.store import TokenStore

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core.config import EngineSection, Optimizer, RunConfig, shared_out
+from maskwright.config.finetuning import FinetuneConfig
+from maskwright.config.pretraining import EngineSection, Optimizer, RunConfig, shared_out
 from maskwright.core.extras import require
-from maskwright.core.finetuning import FinetuneConfig
 from maskwright.engines.base import Engine
 from maskwright.engines.processes import Alone, Processes
 from maskwright.model.config import ModelConfig

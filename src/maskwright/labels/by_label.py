@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core.finetuning import Task
+from maskwright.config.finetuning import Task
 from maskwright.labels.example import Example
 from maskwright.labels.metrics import (
     KINDS,

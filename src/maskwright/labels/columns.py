@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from maskwright.config.finetuning import TaskKind
 from maskwright.core.errors import SourceError
-from maskwright.core.finetuning import TaskKind
 from maskwright.labels.example import Answer, Example, Reading, Unusable
 from maskwright.text.document import Fault
 from maskwright.text.tables import Column, Record, Table, listed, whole_characters

@@ -7,9 +7,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from maskwright.config.finetuning import LabelledData, Task
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError, InputError
-from maskwright.core.finetuning import LabelledData, Task
 from maskwright.labels.example import Example, Reading
 from maskwright.labels.names import check_labels, find_labels, odd, tag_scheme
 from maskwright.labels.read import read_examples

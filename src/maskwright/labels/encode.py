@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from maskwright.config.finetuning import Task
 from maskwright.core.console import note
 from maskwright.core.errors import InputError
-from maskwright.core.finetuning import Task
 from maskwright.labels.example import IN_CONFIGURATION, Example, Spelt
 from maskwright.text.tokenizer import parsed
 from maskwright.text.vocabulary import read_tokenizer, read_vocabulary, tokenizer_file

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from maskwright.config.finetuning import LabelledData, Task
 from maskwright.core.errors import SourceError
-from maskwright.core.finetuning import LabelledData, Task
 from maskwright.text.document import Counted, Fault, place, strict
 
 

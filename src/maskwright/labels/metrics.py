@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core.finetuning import Task
+from maskwright.config.finetuning import Task
 from maskwright.labels.answers import best_answers, exact_match, overlap_f1
 from maskwright.labels.encode import Encoded, WordTargets
 from maskwright.labels.example import Example

@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from maskwright.config.finetuning import LabelledData, Task
 from maskwright.core.errors import ConfigError, InputError
-from maskwright.core.finetuning import LabelledData, Task
 from maskwright.labels.example import Example
 
 CLASSES = ("single_label_classification", "token_classification")

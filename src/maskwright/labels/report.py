@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
+from maskwright.config.finetuning import Task
 from maskwright.core.console import several
-from maskwright.core.finetuning import Task
 from maskwright.labels.example import Example, Skipped
 from maskwright.labels.names import shortened
 from maskwright.text.dedup import text_key

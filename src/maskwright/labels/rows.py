@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core.finetuning import TaskKind
+from maskwright.config.finetuning import TaskKind
 from maskwright.data.batch import Batch
 from maskwright.data.order import order
 from maskwright.data.packing import best_fit

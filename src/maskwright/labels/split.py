@@ -15,8 +15,8 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from maskwright.config.finetuning import Task
 from maskwright.core.errors import InputError
-from maskwright.core.finetuning import Task
 from maskwright.data import bits
 from maskwright.labels.example import Example
 from maskwright.text.dedup import text_key

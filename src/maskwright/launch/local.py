@@ -22,13 +22,19 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import FrameType
 
-from maskwright.core.child import python_module
-from maskwright.core.config import RunConfig
+from maskwright.config.finetuning import FinetuneConfig
+from maskwright.config.pretraining import RunConfig
 from maskwright.core.console import say, warn
 from maskwright.core.errors import ConfigError, InputError, MaskwrightError
-from maskwright.core.finetuning import FinetuneConfig
 from maskwright.core.folder import Folder
-from maskwright.core.parent import (
+from maskwright.core.secrets import redact
+from maskwright.launch.attempts import Stop, run
+from maskwright.launch.outcome import End
+from maskwright.launch.ray import gang as ray_gang
+from maskwright.launch.target import Training
+from maskwright.launch.topology import LaunchOptions, WorkerGroup, choose
+from maskwright.processes.child import python_module
+from maskwright.processes.parent import (
     ERROR_FILE,
     LISTENER,
     PARENT,
@@ -37,12 +43,6 @@ from maskwright.core.parent import (
     pass_error_on,
     read_reason,
 )
-from maskwright.core.secrets import redact
-from maskwright.launch.attempts import Stop, run
-from maskwright.launch.group import LaunchOptions, WorkerGroup, choose
-from maskwright.launch.outcome import End
-from maskwright.launch.ray import gang as ray_gang
-from maskwright.launch.target import Training
 from maskwright.run.directory import RunDirectory
 from maskwright.run.heartbeat import read_beats, states_here
 from maskwright.run.liveness import hung, missing, stale_after

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from time import time as clock
 
 from maskwright.core.errors import JobError, StoppedEarly, StopReason
-from maskwright.core.parent import WISHES
+from maskwright.processes.parent import WISHES
 
 EARLY = StoppedEarly.exit_code
 MOMENTS_SECONDS = 2.0

@@ -10,11 +10,11 @@ import os
 from collections.abc import Generator, Iterable, Sequence
 from typing import ClassVar, Protocol
 
-from maskwright.core.child import FinetuneCommand, signals_wait
 from maskwright.core.console import say
 from maskwright.core.errors import StoppedEarly
 from maskwright.launch.follow import until_over
 from maskwright.launch.target import Place, Training, require_clean
+from maskwright.processes.child import FinetuneCommand, signals_wait
 
 POLL_SECONDS = 5.0
 GONE = StoppedEarly.exit_code

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, replace
 from typing import Any, Literal
 
-from maskwright.core import config as run
+from maskwright.config import pretraining as run
+from maskwright.config.phases import stage_at
+from maskwright.config.settings import nested
 from maskwright.core.errors import ConfigError, InputError
-from maskwright.core.phases import stage_at
-from maskwright.core.settings import nested
 
 Architecture = run.Architecture
 ROBERTAS = ("roberta", "xlm-roberta", "camembert")

@@ -11,12 +11,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from maskwright.core import recipes
-from maskwright.core.config import RunConfig, build_config
+from maskwright.config import recipes
+from maskwright.config.finetuning import FinetuneConfig, build_finetune_config
+from maskwright.config.pretraining import RunConfig, build_config
+from maskwright.config.settings import flat, keys_of, parse_yaml, put
 from maskwright.core.console import several
 from maskwright.core.errors import ConfigError
-from maskwright.core.finetuning import FinetuneConfig, build_finetune_config
-from maskwright.core.settings import flat, keys_of, parse_yaml, put
 from maskwright.report.document import Block, Code, Folded, Paragraph
 from maskwright.report.made_of import can_be_reproduced
 from maskwright.report.run import RecordedRun

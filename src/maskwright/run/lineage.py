@@ -7,7 +7,7 @@ from typing import Any
 
 Lineage = dict[str, Any]
 """`run`, `step`, `optimizer` (kept or fresh), what identifies the parent's weights, text and configuration, and
-`lineage`, the parent's own; made by `tasks/lineage.py`."""
+`lineage`, the parent's own; made by `tasks/pretrain/lineage.py`."""
 
 
 def parse(given: str) -> tuple[str, int | None]:

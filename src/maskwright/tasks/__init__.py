@@ -1,1 +1,1 @@
-"""One module per command that trains, measures, exports or shows a model."""
+"""What commands do with what trains: a package for each thing that a person does."""

@@ -13,11 +13,12 @@ from typing import Any
 
 import yaml
 
-from maskwright.core import child, storage
+from maskwright.core import storage
 from maskwright.core.console import answer, human_count, human_seconds, say
 from maskwright.core.errors import HealthError, InputError, MaskwrightError, StoppedEarly
-from maskwright.core.hardware import usable_cores
 from maskwright.core.secrets import redact
+from maskwright.machine.hardware import usable_cores
+from maskwright.processes import child
 from maskwright.run.directory import RunDirectory
 
 DOCSTRING_BYTES = 8_000_000
@@ -127,7 +128,7 @@ def quickstart(
 
 
 def _require_same(paths: QuickstartPaths, architecture: str) -> None:
-    from maskwright.core.config import read_config
+    from maskwright.config.pretraining import read_config
 
     if (begun := read_config(paths.config).model.architecture) != architecture:
         what = f"holds a quickstart with --architecture {begun}"
@@ -168,11 +169,11 @@ def _steps(paths: QuickstartPaths, architecture: str, minutes: float, rows: int)
     The fifth-fastest in a hundred counts, so that a moment's load on the machine does not shorten the run. The whole
     schedule is trained in any case: on a machine that is slow, or becomes slow, training takes longer than `minutes`.
     """
-    from maskwright.core.config import build_config
+    from maskwright.config.pretraining import build_config
     from maskwright.engines.base import TrainState
     from maskwright.engines.choose import make_engine
     from maskwright.model.initial import initial_parameters
-    from maskwright.tasks.preflight import prepare_run
+    from maskwright.tasks.pretrain.prepare import prepare_run
 
     planned = 1000
     ready = prepare_run(build_config(_config(paths, architecture, planned, rows), paths.config))
@@ -264,10 +265,10 @@ def _own_sentences(paths: QuickstartPaths) -> list[str]:
 
 def _reached(paths: QuickstartPaths, *, own: bool) -> dict[str, Any]:
     """For programs. Losses and accuracies are those of held-out text."""
-    from maskwright.core.config import read_config
+    from maskwright.config.pretraining import read_config
     from maskwright.data.loader import validation_batches
     from maskwright.data.store import TokenStore
-    from maskwright.tasks.evaluate import unigram
+    from maskwright.tasks.measure.held_out import unigram
 
     config = read_config(paths.config)
     records = RunDirectory(paths.run).read_metrics()
@@ -290,7 +291,7 @@ def _reached(paths: QuickstartPaths, *, own: bool) -> dict[str, Any]:
 
 
 def _summary(paths: QuickstartPaths, found: dict[str, Any], *, own: bool) -> None:
-    from maskwright.core.config import read_config
+    from maskwright.config.pretraining import read_config
     from maskwright.model.config import SIZES
     from maskwright.model.hf.families import FAMILIES
 

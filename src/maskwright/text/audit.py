@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from maskwright.core import extras, storage
 from maskwright.core.console import human_bytes, human_count, say
 from maskwright.core.errors import InputError
-from maskwright.core.runner import Here, Runner
 from maskwright.core.secrets import redact
+from maskwright.processes.runner import Here, Runner
 from maskwright.text.cleaning.language import STEP, merge_languages
 from maskwright.text.cleaning.limits import KEEP, NAMES, NEAR_DUPLICATE, Limits, Totals
 from maskwright.text.cleaning.steps import C4_LINES, CleaningOptions, apply_cleaning

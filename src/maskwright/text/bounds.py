@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
-from maskwright.core.child import python_module
 from maskwright.core.errors import TokenizerError
+from maskwright.processes.child import python_module
 from maskwright.text.vocabulary import TRAIN_ONE, steps
 
 MOST_GROWTH = 100

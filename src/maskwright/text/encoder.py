@@ -11,9 +11,10 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core import extras, hardware
+from maskwright.core import extras
 from maskwright.core.console import say
 from maskwright.core.errors import TokenizerError
+from maskwright.machine import hardware
 from maskwright.text.pieces import BREAK, PIECE_CHARACTERS
 from maskwright.text.tokenizer import load_tokenizer, no_panic
 from maskwright.text.vocabulary import ordinary_added_tokens, prepends_space, read_tokenizer, steps

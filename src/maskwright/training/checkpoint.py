@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from maskwright.core import hardware, storage
+from maskwright.core import storage
 from maskwright.core.console import human_bytes, warn
 from maskwright.core.errors import CheckpointError, InputError, MaskwrightError
 from maskwright.engines.base import TrainState
+from maskwright.machine import hardware
 from maskwright.run.directory import MANIFEST, step_folder, step_of, whole_steps
 from maskwright.training.tensor_file import write_tensors
 

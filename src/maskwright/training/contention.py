@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from maskwright.core.cgroups import Cgroups
-from maskwright.core.hardware import usable_cores
+from maskwright.machine.cgroups import Cgroups
+from maskwright.machine.hardware import usable_cores
 
 LEAST_SECONDS = 30.0
 """Of training that are looked at together: other programs come and go."""

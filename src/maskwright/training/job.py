@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from maskwright.core.config import RunConfig
-from maskwright.core.finetuning import FinetuneConfig
-from maskwright.core.phases import tokens_before
-from maskwright.core.usage import Usage
+from maskwright.config.finetuning import FinetuneConfig
+from maskwright.config.phases import tokens_before
+from maskwright.config.pretraining import RunConfig
 from maskwright.engines.base import Engine
 from maskwright.engines.ceiling import Ceiling
+from maskwright.machine.usage import Usage
 from maskwright.model.config import ModelConfig
 from maskwright.run.directory import RunDirectory, Status
 from maskwright.training.beats import Beats

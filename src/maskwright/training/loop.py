@@ -9,10 +9,10 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from typing import Any
 
+from maskwright.config.finetuning import FinetuneConfig
 from maskwright.core import storage
 from maskwright.core.console import Progress, note, progress, warn
 from maskwright.core.errors import HealthError, StoppedEarly, StopReason
-from maskwright.core.finetuning import FinetuneConfig
 from maskwright.engines.base import StepStats, TrainState
 from maskwright.model.config import training_flops
 from maskwright.run.directory import Phase

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from maskwright.config.phases import reads_causally, stage_at
 from maskwright.core.console import note, progress
-from maskwright.core.phases import reads_causally, stage_at
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.engines.base import Engine, EvalStats

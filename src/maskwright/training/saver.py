@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from maskwright.core.config import CheckpointSection
+from maskwright.config.pretraining import CheckpointSection
 from maskwright.core.console import warn
 from maskwright.core.errors import CheckpointError, HealthError, MaskwrightError
 from maskwright.engines.base import TrainState

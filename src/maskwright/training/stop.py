@@ -19,7 +19,7 @@ from types import FrameType
 
 from maskwright.core.console import say
 from maskwright.core.errors import StoppedEarly, StopReason
-from maskwright.core.parent import tell_reason
+from maskwright.processes.parent import tell_reason
 from maskwright.run.directory import RunDirectory
 
 LOOK_EVERY_SECONDS = 1.0

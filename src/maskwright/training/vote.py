@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from maskwright.core.config import CheckpointSection
+from maskwright.config.pretraining import CheckpointSection
 from maskwright.engines.processes import Processes
 from maskwright.training.stop import StopRequest
 

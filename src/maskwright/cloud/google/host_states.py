@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from maskwright.launch.ssh.slice import PASSING
+from maskwright.launch.tpu_vm import PASSING
 
 Life = Literal["runs", "coming", "stopped", "gone"]
 """coming: it will run without anyone doing anything; gone: being deleted, or in a state that is not known here."""

@@ -17,7 +17,7 @@ from maskwright.core.console import say
 from maskwright.core.errors import InputError, JobError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.launch import target
-from maskwright.launch.bucket import queue
+from maskwright.launch.bucket import job_folder
 from maskwright.launch.target import (
     Env,
     JobSpec,
@@ -109,14 +109,14 @@ def submit(
         limits = replace(limits, submission=submission).over(read_limits(folder, submission))
         limits.store(folder)
 
-    submission = queue.put_spec(folder, spec, first)
+    submission = job_folder.put_spec(folder, spec, first)
     follow_it, end = commands_of(place.location)
     on_submission(Submission(True, place.jobs, prepared.command.run, place.location, follow_it, end))
     watcher = Watcher(folder, pool, known=limits)
     if detach:
         watcher.turn()  # hosts that stopped themselves, or are not there yet, would never see the job
         watcher.leave()
-        if (result := queue.read_result(folder, submission)) is not None:  # such as a refusal by Google
+        if (result := job_folder.read_result(folder, submission)) is not None:  # such as a refusal by Google
             raise_result(place, Action("end", str(result["cause"]), code=int(result["code"])))
         limited = limits.max_usd is not None or limits.stop_after_hours is not None or limits.down_when_done
         after = f"`maskwright env watch {place.location}`" if limited else "nobody"
@@ -144,10 +144,10 @@ def follow(place: JobHosts, folder: Folder, submission: int, watcher: Watcher, p
 
     try:
         try:
-            queue.follow(folder, submission, min(LOG_POLL_SECONDS, poll_seconds), turn)
+            job_folder.follow(folder, submission, min(LOG_POLL_SECONDS, poll_seconds), turn)
         except (StoppedEarly, JobError) as error:
             ended = error
-        result = queue.read_result(folder, submission)
+        result = job_folder.read_result(folder, submission)
         if result is None:
             say(f"its hosts are no longer looked after; `maskwright env watch {place.location}` goes on")
             raise ended or StoppedEarly("no longer followed", where=place.location)

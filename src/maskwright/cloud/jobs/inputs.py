@@ -11,13 +11,13 @@ from maskwright.core import storage
 from maskwright.core.console import warn
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.hub import is_hub
-from maskwright.launch import cluster
+from maskwright.launch import checks
 
 MOST_SHOWN = 8
 
 
 def require_there(environment: Environment, locations: Mapping[str, str | None], data: str) -> None:
-    """`locations`: see `cluster.locations`. `data`: what `data.format` says, or labelled. Raises `InputError` with the
+    """`locations`: see `checks.locations`. `data`: what `data.format` says, or labelled. Raises `InputError` with the
     paths that there are."""
     asked = {key: path for key, path in locations.items() if path and not is_hub(path) and key != "--from"}
     remote = {key: path for key, path in asked.items() if storage.is_url(path)}
@@ -81,10 +81,10 @@ class _Disk:
         stores, name = self.stores or [], path.rstrip("/").rpartition("/")[2]
         same = [store for store in stores if store.rpartition("/")[2] == name] or stores
         if len(same) == 1:
-            return f"add {cluster.setting(key, same[0])}"
+            return f"add {checks.setting(key, same[0])}"
         if same:
             more = ", …" if len(same) > MOST_SHOWN else ""
-            return f"add {cluster.setting(key, same[0])}, or another of {', '.join(same[:MOST_SHOWN])}{more}"
+            return f"add {checks.setting(key, same[0])}, or another of {', '.join(same[:MOST_SHOWN])}{more}"
         places = [f"{self.shared}/…, which `env seed` fills"] if self.environment.disk else []
         places += [f"{self.environment.mount_point}/nfs_share/…"] if self.environment.nfs else []
         return f"{' or '.join([*places, 'gs://BUCKET/STORE, from where each host brings it'])}: --set {key}=…"

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 
 from maskwright.core.errors import MaskwrightError
 from maskwright.core.folder import Folder
-from maskwright.launch.bucket.slots import Pulse
+from maskwright.launch.bucket.claims import Pulse
 
 BEAT_SECONDS = 10.0
 SILENT_SECONDS = 90.0

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 
 from maskwright.cloud.environment import Environment, Group, Slice, read_environment
 from maskwright.cloud.jobs import inputs
+from maskwright.config.pretraining import RunConfig
 from maskwright.core import storage
-from maskwright.core.config import RunConfig
 from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder
-from maskwright.launch import cluster
+from maskwright.launch import checks
 from maskwright.launch.target import Training
 
 
@@ -70,13 +70,13 @@ class PreparedJob:
 
 def prepare(place: JobHosts, command: Training) -> PreparedJob:
     """Finds mistakes here, not on hosts that cost money. Raises `InputError` and its kinds."""
-    config, text = cluster.read(command)
+    config, text = checks.read(command)
     if isinstance(hosts := place.hosts, Slice):
-        command = cluster.for_tpu(command, config, hosts.devices)
+        command = checks.for_tpu(command, config, hosts.devices)
     else:
-        command = cluster.sized(command, config, hosts.hosts, hosts.gpus)
+        command = checks.sized(command, config, hosts.hosts, hosts.gpus)
     data = config.data.format if isinstance(config, RunConfig) else "labelled"
-    inputs.require_there(place.environment, cluster.locations(command, config), data)
+    inputs.require_there(place.environment, checks.locations(command, config), data)
     directory, name = _directory(place, command.run)
     if config.checkpoint.copy_to is None:
         command = command.setting(f"checkpoint.copy_to=gs://{place.environment.runs_bucket}/runs/{name}")
@@ -84,7 +84,7 @@ def prepare(place: JobHosts, command: Training) -> PreparedJob:
     address = f"{place.jobs}/configs/{hashlib.sha256(text.encode()).hexdigest()}.yaml"
     # The watcher counts hours, over all attempts.
     command = replace(command, config=address, run=directory, stop_after_hours=None)
-    return PreparedJob(command, text, cluster.grace_seconds(config))
+    return PreparedJob(command, text, checks.grace_seconds(config))
 
 
 def _directory(place: JobHosts, run: str) -> tuple[str, str]:

@@ -11,8 +11,8 @@ from maskwright.cloud.jobs.spec import JobHosts
 from maskwright.cloud.jobs.watcher import HISTORY
 from maskwright.core.console import Show, human_seconds, say
 from maskwright.core.errors import InputError, StoppedEarly
+from maskwright.launch.bucket.job_folder import put_result, read_spec
 from maskwright.launch.bucket.place import BucketPlace, JobReport, look
-from maskwright.launch.bucket.queue import put_result, read_spec
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, Locked, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder, each
 from maskwright.core.secrets import redact
+from maskwright.launch.bucket.claims import Pulse
+from maskwright.launch.bucket.job_folder import is_asked, put_result, read_beats, read_result, read_spec
 from maskwright.launch.bucket.leader import LOST_SECONDS
-from maskwright.launch.bucket.queue import is_asked, put_result, read_beats, read_result, read_spec
-from maskwright.launch.bucket.slots import Pulse
 from maskwright.launch.target import JobSpec
 
 LOCKED_SECONDS = 30.0

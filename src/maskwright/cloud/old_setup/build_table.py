@@ -10,9 +10,9 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from maskwright.core.child import CommandSequence, require
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.processes.child import CommandSequence, require
 
 PARTS = ("nfs", "slice", "group")
 """Parts that `create` makes where the YAML has them. Disks are seeded on their own."""

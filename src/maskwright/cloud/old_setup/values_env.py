@@ -16,9 +16,9 @@ import yaml
 
 from maskwright.cloud import machines
 from maskwright.cloud.environment import Environment, build_environment, region_of
+from maskwright.config.settings import parse_yaml
 from maskwright.core.console import several
 from maskwright.core.errors import ConfigError
-from maskwright.core.settings import parse_yaml
 from maskwright.core.shell import Variable
 
 Fate = Literal["mapped", "defaulted", "refused", "unknown"]

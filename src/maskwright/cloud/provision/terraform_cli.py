@@ -21,11 +21,11 @@ from typing import Any
 
 from maskwright.cloud.environment import Environment
 from maskwright.core import storage
-from maskwright.core.child import signals_wait
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, Locked, MaskwrightError, TerraformError
 from maskwright.core.extras import OLDEST_TERRAFORM
 from maskwright.core.secrets import redact
+from maskwright.processes.child import signals_wait
 
 CONFIGURATION = os.path.join(os.path.dirname(os.path.dirname(__file__)), "terraform")
 LEAVE_SECONDS = 600.0

@@ -18,15 +18,15 @@ from typing import Annotated, Any, Literal
 
 from maskwright.cloud import machines
 from maskwright.cloud.vertex.jobs import SUBMISSION_LABEL, VertexJobs, follow_to_its_end
-from maskwright.core.config import RunConfig
+from maskwright.config.finetuning import FinetuneConfig
+from maskwright.config.pretraining import RunConfig
 from maskwright.core.console import say
 from maskwright.core.errors import InputError
-from maskwright.core.finetuning import FinetuneConfig
 from maskwright.core.folder import Folder
 from maskwright.core.hub import is_hub
 from maskwright.core.secrets import SECRET_VARIABLE, redact
 from maskwright.core.storage import is_url
-from maskwright.launch import cluster
+from maskwright.launch import checks
 from maskwright.launch.target import (
     Env,
     OnSubmission,
@@ -236,7 +236,7 @@ def staged(place: Vertex, config_location: str, text: str) -> str:
 
 def check_paths(place: Vertex, locations: Mapping[str, str | None], run: str, copied: bool) -> None:
     """Raises `InputError` when the run or its data would not be there in a container, or gone with it. `locations`: see
-    `cluster.locations`; `copied`: whether checkpoints are copied away."""
+    `checks.locations`; `copied`: whether checkpoints are copied away."""
     mounts = [nfs_mount(text)["mountPoint"] for text in place.nfs]
     kept = [*mounts, *([SCRATCH] if copied else [])]
     if ".." in run.split("/") or not any(run.startswith(folder + "/") for folder in kept):
@@ -248,26 +248,26 @@ def check_paths(place: Vertex, locations: Mapping[str, str | None], run: str, co
         if path.startswith("gs://") and (key == "data.store" or re.fullmatch(r"data\.mixture\..*\.store", key)):
             continue  # each machine brings the store into its cache
         if path.startswith("gs://"):
-            there = cluster.setting(key, f"{BUCKETS}/{path.removeprefix('gs://')}")
+            there = checks.setting(key, f"{BUCKETS}/{path.removeprefix('gs://')}")
             fix = f"{there}, where Vertex AI mounts the bucket"
             raise InputError("is read as a folder there", where=key, fix=fix)
         if is_url(path) or not any(path.startswith(folder + "/") for folder in (BUCKETS, *mounts)):
-            fix = f"{cluster.setting(key, f'{BUCKETS}/BUCKET/…')}, or inside a --nfs mount"
+            fix = f"{checks.setting(key, f'{BUCKETS}/BUCKET/…')}, or inside a --nfs mount"
             raise InputError(f"{path} is not in a container", where=key, fix=fix)
 
 
 def sized(place: Vertex, command: Training, config: RunConfig | FinetuneConfig, gpus: int) -> Training:
     """The command for the devices of each machine."""
     if place.slice is None:
-        return cluster.sized(command, config, place.num_nodes, gpus)
-    return cluster.for_tpu(command, config, machines.chips(place.slice[1]))
+        return checks.sized(command, config, place.num_nodes, gpus)
+    return checks.for_tpu(command, config, machines.chips(place.slice[1]))
 
 
 def body(place: Vertex, command: Training, submission: str) -> tuple[dict[str, Any], str, str]:
     """The request, the address that the configuration has to get, and its text. Raises `InputError` for a job that
     could not work."""
-    config, text = cluster.read(command)
-    check_paths(place, cluster.locations(command, config), command.run, bool(config.checkpoint.copy_to))
+    config, text = checks.read(command)
+    check_paths(place, checks.locations(command, config), command.run, bool(config.checkpoint.copy_to))
     where = staged(place, command.config, text)
     machine, gpus = machine_spec(place)
     words = ["maskwright", *replace(sized(place, command, config, gpus), config=where).words()]
@@ -291,4 +291,4 @@ def body(place: Vertex, command: Training, submission: str) -> tuple[dict[str, A
             fix = "keep it in Secret Manager, as docs/vertex.md shows"
             raise InputError("holds a secret, and whoever may see jobs can read it", where=option, fix=fix)
     labels = {**dict(map(parse_label, place.label)), SUBMISSION_LABEL: submission}
-    return {"displayName": cluster.name_for(command.run), "labels": labels, "jobSpec": job}, where, text
+    return {"displayName": checks.name_for(command.run), "labels": labels, "jobSpec": job}, where, text

@@ -17,13 +17,13 @@ from typing import Any
 from maskwright.core import storage
 from maskwright.core.console import say
 from maskwright.core.errors import InputError
-from maskwright.core.runner import Here, Runner
 from maskwright.data.foreign.pregenerated import RECORD, TOKENIZER, read_metrics
 from maskwright.data.pregenerate.sequences import PregenerateOptions, Text, documents, read_text, sequences
 from maskwright.data.pregenerate.write import EpochWriter, finish
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import Split, TokenStore
+from maskwright.processes.runner import Here, Runner
 from maskwright.text.parts.columns import Note, written
 from maskwright.text.parts.phase import compute
 from maskwright.text.sources import Sources

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from maskwright.config.masking import Masking
 from maskwright.core import storage
-from maskwright.core.masking import Masking
 from maskwright.data.foreign.pregenerated import KEYS, RECORD, epochs_of, sha256_of_epoch
 from maskwright.data.foreign.static_masks import ARRAYS, Examples
 from maskwright.data.masking import LONGEST_GROUP_TOKENS, Masker, mask_rows

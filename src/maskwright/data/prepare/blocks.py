@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core import storage
-from maskwright.core.runner import Runner
 from maskwright.data import manifest as manifests
 from maskwright.data.writer import StoreWriter, write_shard
+from maskwright.processes.runner import Runner
 from maskwright.text.cleaning.limits import KEEP
 from maskwright.text.parts.columns import Columns, Note, written
 from maskwright.text.parts.cut import digest_of

@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 
 from maskwright.core.console import human_bytes, say, warn
-from maskwright.core.runner import Here, Runner
 from maskwright.data import store
 from maskwright.data.prepare.blocks import EncodedParts, write_blocks
 from maskwright.data.prepare.encode import SAMPLE_CHARACTERS, SAMPLE_DOCUMENTS, Encode, JudgeAndEncode, Target, tools
 from maskwright.data.prepare.folder import PARTS, VERSION, discarded, held
 from maskwright.data.prepare.request import Counts, Request
+from maskwright.processes.runner import Here, Runner
 from maskwright.text.cleaning.limits import DUPLICATE, KEEP, TOO_LONG, TOO_SHORT, Totals
 from maskwright.text.cleaning.steps import CleaningOptions, apply_cleaning
 from maskwright.text.document import Fault

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError
-from maskwright.core.runner import Runner
 from maskwright.data.manifest import is_shard_name
+from maskwright.processes.runner import Runner
 
 LOCK = "prepare.lock"
 PARTS = "parts"

@@ -18,8 +18,8 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from maskwright.config.pretraining import Optimizer
 from maskwright.core import storage
-from maskwright.core.config import Optimizer
 from maskwright.core.errors import ConfigError
 from maskwright.model.config import ModelConfig
 

@@ -20,7 +20,7 @@ from jax import Array
 from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec
 
-from maskwright.core.config import EngineSection, Optimizer, shared_out
+from maskwright.config.pretraining import EngineSection, Optimizer, shared_out
 from maskwright.core.console import warn
 from maskwright.core.errors import MaskwrightError
 from maskwright.core.library_errors import is_out_of_memory

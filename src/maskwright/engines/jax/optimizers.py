@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from maskwright.core.config import Optimizer
+from maskwright.config.pretraining import Optimizer
 from maskwright.engines.groups import is_decayed, rate_scale
 from maskwright.engines.jax.layout import AXIS, ShardingLayout
 from maskwright.engines.muon import HIDDEN_ROLES, NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS, UPDATE_RMS

@@ -16,8 +16,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from maskwright.core import hardware
-from maskwright.core.config import EngineSection
+from maskwright.config.pretraining import EngineSection
 from maskwright.core.console import warn
 from maskwright.core.errors import ConfigError, MaskwrightError
 from maskwright.core.extras import require
@@ -32,6 +31,7 @@ from maskwright.engines.processes import (
     is_loopback,
     launch_variables,
 )
+from maskwright.machine import hardware
 
 CPU_DEVICES = "jax_num_cpu_devices"
 MOST_VIRTUAL_DEVICES = 64

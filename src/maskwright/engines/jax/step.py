@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
 
-from maskwright.core.config import Optimizer
+from maskwright.config.pretraining import Optimizer
 from maskwright.data import bits
 from maskwright.data.batch import Batch
 from maskwright.engines.base import DROPOUT_PURPOSE

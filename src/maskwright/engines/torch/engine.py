@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from maskwright.core import config as run
-from maskwright.core.config import shared_out
+from maskwright.config import pretraining as run
+from maskwright.config.pretraining import shared_out
 from maskwright.core.console import several, warn
 from maskwright.core.errors import MaskwrightError
 from maskwright.core.library_errors import is_out_of_memory

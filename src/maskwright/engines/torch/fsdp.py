@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from maskwright.core import config as run
+from maskwright.config import pretraining as run
 from maskwright.engines.base import TrainState
 from maskwright.engines.groups import is_decayed
 from maskwright.engines.processes import Processes

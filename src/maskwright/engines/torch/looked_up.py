@@ -16,7 +16,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from maskwright.core import config as run
+from maskwright.config import pretraining as run
 from maskwright.engines.base import TrainState
 from maskwright.engines.processes import Processes
 from maskwright.engines.torch.optimizers import rate_scales

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from maskwright.core import config as run
+from maskwright.config import pretraining as run
 from maskwright.engines.groups import is_decayed, rate_scale
 from maskwright.engines.muon import HIDDEN_ROLES, NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS, UPDATE_RMS
 

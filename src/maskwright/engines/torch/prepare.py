@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from maskwright.core import config as run
-from maskwright.core import hardware
+from maskwright.config import pretraining as run
 from maskwright.core.console import warn
 from maskwright.core.errors import ConfigError
 from maskwright.engines.ceiling import Products
 from maskwright.engines.processes import Processes, launch_variables
 from maskwright.engines.torch.looked_up import LookedUp
 from maskwright.engines.torch.weights import Replicated, Weights
+from maskwright.machine import hardware
 from maskwright.model.config import ModelConfig
 from maskwright.model.torch.attention import PLAIN_UP_TO_TOKENS, takes_cu_seqlens, takes_plain
 from maskwright.model.torch.modernbert import ModernBert

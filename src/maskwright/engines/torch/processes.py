@@ -17,9 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from maskwright.core import config as run
+from maskwright.config import pretraining as run
 from maskwright.core.errors import ConfigError
-from maskwright.core.parent import LISTENER
 from maskwright.engines.processes import (
     CONNECT_SECONDS,
     LONGEST_MESSAGE,
@@ -30,6 +29,7 @@ from maskwright.engines.processes import (
     is_loopback,
     launch_variables,
 )
+from maskwright.processes.parent import LISTENER
 
 NAME_SECONDS = 120.0
 SILENT_SECONDS = 1800

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from maskwright.core import config as run
+from maskwright.config import pretraining as run
 from maskwright.engines.base import TrainState
 from maskwright.engines.processes import Processes
 from maskwright.engines.torch.gradients import Gradients

@@ -20,12 +20,11 @@ from maskwright import __version__
 from maskwright.core.console import say, show_line, warn
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
-from maskwright.core.parent import as_reason
 from maskwright.core.secrets import redact
 from maskwright.launch.attempts import Stop
 from maskwright.launch.bucket import leader, machine
-from maskwright.launch.bucket.leader import Leader
-from maskwright.launch.bucket.queue import (
+from maskwright.launch.bucket.claims import Slot, Slots
+from maskwright.launch.bucket.job_folder import (
     attempt_folder,
     is_asked,
     last_attempt,
@@ -34,11 +33,12 @@ from maskwright.launch.bucket.queue import (
     read_spec,
     spec_folder,
 )
-from maskwright.launch.bucket.slots import Slot, Slots
-from maskwright.launch.cluster import PORT
+from maskwright.launch.bucket.leader import Leader
+from maskwright.launch.checks import PORT
+from maskwright.launch.hosts.supervisor import ShellAttempt
 from maskwright.launch.outcome import End, conclude
-from maskwright.launch.ssh.host import ShellAttempt
 from maskwright.launch.target import JobSpec, node_words
+from maskwright.processes.parent import as_reason
 
 IMAGE = "MASKWRIGHT_IMAGE"
 """Set by the host's start-up script: the digest of the container's image."""

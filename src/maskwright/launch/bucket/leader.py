@@ -12,12 +12,12 @@ from maskwright.core import records
 from maskwright.core.console import say, warn
 from maskwright.core.errors import MaskwrightError, StopReason
 from maskwright.core.folder import Folder
-from maskwright.launch import cluster
+from maskwright.launch import checks
 from maskwright.launch.attempts import Streak
-from maskwright.launch.bucket.queue import attempt_folder, put_result, read_beats, read_ends
-from maskwright.launch.bucket.slots import Pulse
+from maskwright.launch.bucket.claims import Pulse
+from maskwright.launch.bucket.job_folder import attempt_folder, put_result, read_beats, read_ends
+from maskwright.launch.hosts.supervisor import OTHERS_SECONDS
 from maskwright.launch.outcome import MOMENTS_SECONDS, End, judge, report
-from maskwright.launch.ssh.host import OTHERS_SECONDS
 from maskwright.launch.target import JobSpec
 from maskwright.run.directory import RunDirectory, whole_steps
 
@@ -34,7 +34,7 @@ def saved_step(spec: JobSpec) -> int:
     here = RunDirectory(os.path.join(folder, command.run)).newest_step()
     config = os.path.join(folder, command.config)
     try:
-        found, _ = cluster.read(replace(command, config=config if os.path.isfile(config) else command.config))
+        found, _ = checks.read(replace(command, config=config if os.path.isfile(config) else command.config))
         copies = whole_steps(Folder(found.checkpoint.copy_to)) if found.checkpoint.copy_to else []
     except MaskwrightError as error:
         warn(f"{error}; only checkpoints on this host are seen")

@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar
 from maskwright.core.console import Show, say
 from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder, each
-from maskwright.launch.bucket import queue
-from maskwright.launch.bucket.queue import (
+from maskwright.launch.bucket import job_folder
+from maskwright.launch.bucket.job_folder import (
     attempt_folder,
     last_attempt,
     log_pieces,
@@ -54,22 +54,22 @@ class BucketPlace(Place):
 
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """Follows the job to its end. The same job again, while it runs, is followed only."""
-        folder = queue.spec_folder(self.spec)
+        folder = job_folder.spec_folder(self.spec)
         job = JobSpec(command, self.env, self.workdir, self.setup, self.restarts, self.grace_seconds)
         if dry_run:
             on_submission(Submission(False, self.spec, command.run, shown=job.to_json()))
             return
-        submission = queue.put_spec(folder, job)
+        submission = job_folder.put_spec(folder, job)
         on_submission(Submission(True, self.spec, command.run, self.spec, *commands_of(self.spec)))
-        queue.follow(folder, submission, POLL_SECONDS)
+        job_folder.follow(folder, submission, POLL_SECONDS)
 
     def status(self) -> JobReport:
-        return look(queue.spec_folder(self.spec), self.spec)
+        return look(job_folder.spec_folder(self.spec), self.spec)
 
     def logs(self, *, follow: bool, lines: int | None, show: Show) -> int:
         folder, submission = self._submitted()
         if follow:
-            queue.follow(folder, submission, POLL_SECONDS, show=show)
+            job_folder.follow(folder, submission, POLL_SECONDS, show=show)
         else:
             show_log(folder, submission, lines, show)
         return 0
@@ -78,11 +78,11 @@ class BucketPlace(Place):
         """Asks the hosts to end the job and follows it until they have."""
         folder, submission = self._submitted()
         folder.put_json("stop.json", {"submission": submission})
-        queue.follow(folder, submission, POLL_SECONDS)
+        job_folder.follow(folder, submission, POLL_SECONDS)
         return ""
 
     def _submitted(self) -> tuple[Folder, int]:
-        folder = queue.spec_folder(self.spec)
+        folder = job_folder.spec_folder(self.spec)
         found = read_spec(folder)
         if found is None:
             raise InputError("no such job", where=self.spec, fix="check the address")

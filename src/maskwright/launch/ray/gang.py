@@ -18,18 +18,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from maskwright.config.finetuning import FinetuneConfig
+from maskwright.config.pretraining import RunConfig
 from maskwright.core import storage
-from maskwright.core.config import RunConfig
 from maskwright.core.console import say, several, show_line, warn
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly, StopReason
-from maskwright.core.finetuning import FinetuneConfig
 from maskwright.core.secrets import redact
-from maskwright.launch import cluster
+from maskwright.launch import checks
 from maskwright.launch.attempts import Stop, run
-from maskwright.launch.cluster import LONGER_THAN_SAVING_SECONDS
+from maskwright.launch.checks import LONGER_THAN_SAVING_SECONDS
+from maskwright.launch.hosts.supervisor import ANSWER_SECONDS, OTHERS_SECONDS, TAIL_LINES
 from maskwright.launch.outcome import End
 from maskwright.launch.ray.member import Member
-from maskwright.launch.ssh.host import ANSWER_SECONDS, OTHERS_SECONDS, TAIL_LINES
 from maskwright.launch.target import Training, node_words
 from maskwright.run.directory import RunDirectory
 
@@ -162,7 +162,7 @@ def train_as_a_job(
     command: Training, config: RunConfig | FinetuneConfig, num_nodes: int | None, gpus: int | None
 ) -> None:
     """As the driver of a Ray job. The configuration goes along with the command. Raises what `train` does."""
-    require_lasting(command.run, cluster.locations(command, config), os.getcwd())
+    require_lasting(command.run, checks.locations(command, config), os.getcwd())
     if config.engine.device == "cpu":
         if gpus:
             raise InputError(f"is cpu, and --gpus-per-node is {gpus}", where="engine.device", fix="leave one out")
@@ -171,7 +171,7 @@ def train_as_a_job(
     with storage.open_binary(command.config) as file:
         files = {name: file.read()}
     there = replace(command, config=f"{{files}}/{name}")
-    grace = cluster.grace_seconds(config)
+    grace = checks.grace_seconds(config)
     gang_command = _NodeCommand(there, files, grace, one_process=config.engine.kind == "jax")
     train(gang_command, num_nodes, gpus, config.batch.virtual_workers)
 

@@ -23,9 +23,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
-from maskwright.core.child import python_module
 from maskwright.core.errors import MaskwrightError, StoppedEarly, StopReason
-from maskwright.core.parent import REASON_FILE, as_reason
+from maskwright.processes.child import python_module
+from maskwright.processes.parent import REASON_FILE, as_reason
 
 LONGEST_LINE = 1 << 16
 LINES_AT_ONCE = 1000

@@ -20,7 +20,7 @@ from typing import Annotated, ClassVar
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.secrets import SECRET_VARIABLE, redact
-from maskwright.launch import cluster
+from maskwright.launch import checks
 from maskwright.launch.ray.gang import RESTARTS_KEY, STOP_WAIT, require_lasting
 from maskwright.launch.ray.jobs import ID, Address, RayCluster, conclude, find_address, follow_to_its_end
 from maskwright.launch.side_by_side import GONE
@@ -94,9 +94,9 @@ class Ray(Place):
 
     def _request(self, command: Training) -> tuple[str, dict[str, str], str]:
         """(entrypoint, environment, the configuration's text)."""
-        config, text = cluster.read(command)
-        require_lasting(command.run, cluster.locations(command, config), self.working_dir)
-        variables = {STOP_WAIT: str(cluster.grace_seconds(config) + BEYOND_GRACE_SECONDS), **self.values()}
+        config, text = checks.read(command)
+        require_lasting(command.run, checks.locations(command, config), self.working_dir)
+        variables = {STOP_WAIT: str(checks.grace_seconds(config) + BEYOND_GRACE_SECONDS), **self.values()}
         return self.entrypoint(replace(command, config=os.path.basename(command.config))), variables, text
 
     def _send(self, command: Training) -> str:

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import yaml
 
+from maskwright.config.recipes import find_config
 from maskwright.core.errors import InputError
-from maskwright.core.recipes import find_config
-from maskwright.launch import cluster
+from maskwright.launch import checks
 from maskwright.launch.target import (
     Env,
     JobName,
@@ -51,15 +51,15 @@ class SkyPilot(Place):
 
     def task(self, command: Training) -> dict[str, Any]:
         """Raises `InputError` where the run would be lost with its machines."""
-        config, _ = cluster.read(command)
+        config, _ = checks.read(command)
         if config.checkpoint.copy_to is None:
             fix = "--set checkpoint.copy_to=gs://… : new machines continue from there"
             raise InputError("is not set, and machines go with what is on them", where="checkpoint.copy_to", fix=fix)
-        sized = cluster.sized(replace(command, config=CONFIG), config, self.num_nodes, self._gpus())
+        sized = checks.sized(replace(command, config=CONFIG), config, self.num_nodes, self._gpus())
         line = " ".join(word if word == CONFIG else shlex.quote(word) for word in sized.words())
         if self.num_nodes > 1:
             line += ' --num-nodes "$SKYPILOT_NUM_NODES" --node-rank "$SKYPILOT_NODE_RANK"'
-            line += f' --rendezvous "$(echo "$SKYPILOT_NODE_IPS" | head -n 1):{cluster.PORT}"'
+            line += f' --rendezvous "$(echo "$SKYPILOT_NODE_IPS" | head -n 1):{checks.PORT}"'
         resources: dict[str, Any] = {
             **({"accelerators": self.accelerator} if self.accelerator else {}),
             **({"cpus": f"{self.cpus}+"} if self.cpus else {}),
@@ -70,7 +70,7 @@ class SkyPilot(Place):
         }
         mounts = {folder: {"source": url, "mode": "MOUNT"} for url, folder in map(_url_and_folder, self.mount)}
         return {
-            "name": cluster.name_for(command.run, self.name),
+            "name": checks.name_for(command.run, self.name),
             "resources": resources,
             "num_nodes": self.num_nodes,
             "file_mounts": {CONFIG: find_config(command.config, command.verb), **mounts},

@@ -20,11 +20,11 @@ from typing import Annotated, ClassVar
 
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, MaskwrightError
-from maskwright.core.parent import REASON_FILE, WISHES
 from maskwright.core.secrets import redact
-from maskwright.launch import cluster
+from maskwright.launch import checks
 from maskwright.launch.side_by_side import GONE
 from maskwright.launch.target import JobName, OnSubmission, Option, Place, Restarts, Submission, Training, show
+from maskwright.processes.parent import REASON_FILE, WISHES
 
 BEFORE_SECONDS = 30
 """Between the end of the grace period and the time limit."""
@@ -130,13 +130,13 @@ class Slurm(Place):
 
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """The number of the job is shown, or with `dry_run` the script."""
-        name = cluster.name_for(command.run, self.name)
+        name = checks.name_for(command.run, self.name)
         text = script(self, name, command, f"{name}-%j.log")
         if dry_run:
             on_submission(Submission(False, "sbatch", command.run, shown=text))
             return
         if self.workdir == ".":
-            cluster.require_parent(command)
+            checks.require_parent(command)
         job = _sbatch(text)
         log = f"{name}-{job}.log"
         on_submission(Submission(True, "sbatch", command.run, job, f"tail -F {log}", f"scancel {job}", shown=job))
@@ -179,22 +179,22 @@ class Slurm(Place):
 
 def _name_of(run: str) -> str:
     """What a job of many is found again by."""
-    readable = cluster.name_for("-".join(run.split(os.sep)[-3:]))
+    readable = checks.name_for("-".join(run.split(os.sep)[-3:]))
     return f"{readable[:27].strip('-')}-{hashlib.sha256(run.encode()).hexdigest()[:12]}"
 
 
 def script(place: Slurm, name: str, command: Training, log: str) -> str:
     """The whole of it. It holds no value of a variable: sbatch hands on the environment. `log`: its file, as sbatch
     writes it."""
-    config, _ = cluster.read(command)
-    command = cluster.sized(command, config, place.num_nodes, place.gpus_per_node)
+    config, _ = checks.read(command)
+    command = checks.sized(command, config, place.num_nodes, place.gpus_per_node)
     header = {
         "job-name": name,
         "nodes": str(place.num_nodes),
         "ntasks-per-node": "1",
         "output": log,
         "open-mode": "append",
-        "signal": f"B:USR1@{cluster.grace_seconds(config) + BEFORE_SECONDS}",
+        "signal": f"B:USR1@{checks.grace_seconds(config) + BEFORE_SECONDS}",
         **({"gpus-per-node": str(place.gpus_per_node)} if place.gpus_per_node else {}),
         **({"cpus-per-task": str(place.cpus)} if place.cpus else {}),
     }
@@ -233,7 +233,7 @@ def _sbatch(text: str) -> str:
 def _ask(words: list[str], text: str = "") -> CompletedProcess[str]:
     absent = "run it on a login node of the cluster, or `submit slurm --dry-run` and copy the script there"
     silent = "see `sinfo`, and `squeue --me` before another try"
-    return cluster.ask(words, text, ANSWER_SECONDS, absent=absent, silent=silent)
+    return checks.ask(words, text, ANSWER_SECONDS, absent=absent, silent=silent)
 
 
 def _complaint(done: CompletedProcess[str]) -> str:

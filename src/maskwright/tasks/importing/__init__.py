@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from maskwright.core.config import build_config
-from maskwright.core.finetuning import build_finetune_config
-from maskwright.core.settings import nested
+from maskwright.config.finetuning import build_finetune_config
+from maskwright.config.pretraining import build_config
+from maskwright.config.settings import nested
 from maskwright.tasks.importing import fairseq, run_glue, run_mlm, tpu_pretrain
 from maskwright.tasks.importing.taken import Taken
 from maskwright.tasks.importing.typed import given_variables, read_command, require_known

@@ -6,8 +6,8 @@ import os
 import re
 from typing import Any
 
+from maskwright.config.settings import read_yaml
 from maskwright.core.errors import InputError
-from maskwright.core.settings import read_yaml
 from maskwright.tasks.importing.typed import Typed
 
 _NAMED = {

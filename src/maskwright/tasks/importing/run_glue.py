@@ -6,10 +6,10 @@ import itertools
 import os
 from typing import Any
 
-from maskwright.core import recipes
+from maskwright.config import recipes
+from maskwright.config.settings import parse_yaml
 from maskwright.core.console import several
 from maskwright.core.errors import InputError
-from maskwright.core.settings import parse_yaml
 from maskwright.tasks.importing.run_mlm import fetched, fetched_data
 from maskwright.tasks.importing.taken import Taken, shown
 from maskwright.tasks.importing.trainer import NOT_NEEDED, SWITCHES, devices, from_json, training

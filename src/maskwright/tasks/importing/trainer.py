@@ -7,8 +7,8 @@ import math
 import os
 from typing import Any, get_args
 
+from maskwright.config.pretraining import Reported
 from maskwright.core import hub
-from maskwright.core.config import Reported
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import HIDDEN
 from maskwright.core.storage import read_json

@@ -36,7 +36,7 @@ class Device:
 
 
 # Two Zen 5 cores multiplied bf16 at 933 to 950 GFLOP/s (benchmarks/results/cpu-mini.json, cpu-small.json), 4.2 times as
-# fast as fp32 (core/hardware.py).
+# fast as fp32 (machine/hardware.py).
 CORE_BF16_FLOPS, CORE_FP32_FLOPS = 470e9, 470e9 / 4.2
 LAPTOP_CORES = 8
 DEVICES = {

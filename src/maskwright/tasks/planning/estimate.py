@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from maskwright.core.config import shared_out
+from maskwright.config.pretraining import shared_out
 from maskwright.core.console import human_bytes, human_count, plain_number
 from maskwright.core.errors import ConfigError
 from maskwright.model.config import ModelConfig
-from maskwright.tasks.plan import SliceFit
 from maskwright.tasks.planning import projection
 from maskwright.tasks.planning.devices import DeviceCount
 from maskwright.tasks.planning.interval import Interval, Kind
 from maskwright.tasks.planning.probe import Probe
+from maskwright.tasks.planning.slices import SliceFit
 from maskwright.tasks.planning.work import Work, memory
 
 MEMORY_BAND = (0.75, 1.25)

@@ -9,8 +9,8 @@ from maskwright.tasks.planning.interval import Interval
 from maskwright.tasks.planning.labelled import LabelledWork, labelled, work_of_labelled
 from maskwright.tasks.planning.projection import JAX_SHARE, cpu_share, host_seconds
 from maskwright.tasks.planning.work import work_of
-from maskwright.tasks.preflight import PretrainRun
-from maskwright.tasks.prepared import Prepared
+from maskwright.tasks.pretrain.prepare import PretrainRun
+from maskwright.tasks.start.prepared import Prepared
 
 MEASURED_ON = ("cpu", "cuda")
 """Devices that runs were measured on."""

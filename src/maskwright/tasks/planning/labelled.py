@@ -6,14 +6,14 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
-from maskwright.core.finetuning import FinetuneConfig
+from maskwright.config.finetuning import FinetuneConfig
 from maskwright.data.batch import Batch
 from maskwright.labels.dataset import Dataset
 from maskwright.labels.rows import Examples
 from maskwright.model.config import ModelConfig, training_flops
-from maskwright.tasks.examples import EvaluationSplit
+from maskwright.tasks.finetune.objective import EvaluationSplit
 from maskwright.tasks.planning.steps import program_of
-from maskwright.tasks.prepared import Prepared
+from maskwright.tasks.start.prepared import Prepared
 
 SEEN_STEPS, SEEN_EXAMPLES = 64, 8192
 """Spread over the run: so many steps, but no more than have so many examples, and no fewer than four."""

@@ -14,9 +14,9 @@ from maskwright.core.console import say
 from maskwright.engines.base import Engine
 from maskwright.tasks.planning.interval import Interval
 from maskwright.tasks.planning.steps import Stepper, seconds_of, take_steps
-from maskwright.tasks.preflight import PretrainRun
-from maskwright.tasks.room import exact_threads
-from maskwright.tasks.start import start_engine
+from maskwright.tasks.pretrain.prepare import PretrainRun
+from maskwright.tasks.start.capacity import exact_threads
+from maskwright.tasks.start.engine import start_engine
 from maskwright.training import checkpoint
 
 SECONDS = 15.0

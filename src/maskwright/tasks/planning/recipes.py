@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from maskwright.core.config import read_config
+from maskwright.config.pretraining import read_config
 from maskwright.core.console import human_bytes, human_count
-from maskwright.tasks.plan import model_of
 from maskwright.tasks.planning.devices import place
 from maskwright.tasks.planning.estimate import elsewhere
+from maskwright.tasks.planning.slices import model_of
 from maskwright.tasks.planning.work import work_without_store
 
 PLACES = ("laptop", "t4", "h100", "h100:8", "v5e:2x4")

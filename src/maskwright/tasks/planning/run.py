@@ -6,16 +6,16 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from maskwright.config.pretraining import RunConfig
 from maskwright.core import storage
-from maskwright.core.config import RunConfig
 from maskwright.core.errors import ConfigError, InputError
-from maskwright.core.hardware import usable_memory_bytes
-from maskwright.tasks.plan import model_of
+from maskwright.machine.hardware import usable_memory_bytes
 from maskwright.tasks.planning.enough import continuing, enough
 from maskwright.tasks.planning.estimate import Estimate, head, here
 from maskwright.tasks.planning.probe import SECONDS, probe
+from maskwright.tasks.planning.slices import model_of
 from maskwright.tasks.planning.work import Work, work_of, work_without_store
-from maskwright.tasks.preflight import PretrainRun, prepare_run
+from maskwright.tasks.pretrain.prepare import PretrainRun, prepare_run
 
 
 @dataclass(frozen=True)

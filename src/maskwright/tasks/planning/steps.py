@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from maskwright.core.config import RunConfig
-from maskwright.core.finetuning import FinetuneConfig
+from maskwright.config.finetuning import FinetuneConfig
+from maskwright.config.pretraining import RunConfig
 from maskwright.data.batch import Batch
 from maskwright.engines.base import Engine
 from maskwright.tasks.planning.interval import Interval, mean_of

@@ -12,11 +12,11 @@ from functools import partial
 
 from maskwright.core.console import human_bytes, human_time, several
 from maskwright.core.errors import ConfigError, MaskwrightError
-from maskwright.core.hardware import usable_memory_bytes
 from maskwright.core.library_errors import is_out_of_memory
 from maskwright.data.batch import Batch
 from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.processes import launch_variables
+from maskwright.machine.hardware import usable_memory_bytes
 from maskwright.model.initial import initial_parameters
 from maskwright.tasks.planning import expected
 from maskwright.tasks.planning.expected import MEASURED_ON, Load, load_of, seconds_here
@@ -24,10 +24,10 @@ from maskwright.tasks.planning.interval import Interval
 from maskwright.tasks.planning.labelled import labelled
 from maskwright.tasks.planning.steps import Stepper, compiling_seconds, seconds_of, take_steps
 from maskwright.tasks.planning.work import work_of
-from maskwright.tasks.preflight import PretrainRun
-from maskwright.tasks.prepared import Prepared
-from maskwright.tasks.room import exact_threads, state_bytes
-from maskwright.tasks.start import start_engine
+from maskwright.tasks.pretrain.prepare import PretrainRun
+from maskwright.tasks.start.capacity import exact_threads, state_bytes
+from maskwright.tasks.start.engine import start_engine
+from maskwright.tasks.start.prepared import Prepared
 
 SECONDS = 4.0
 """Of measured steps; starting, compiling, a step before them and some evaluation come on top."""

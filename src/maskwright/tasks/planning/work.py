@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from maskwright.core.config import RunConfig
+from maskwright.config.pretraining import RunConfig
 from maskwright.data.masking import slots_per_row
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.names import count_parameters
-from maskwright.tasks.preflight import PretrainRun
-from maskwright.tasks.room import checkpoint_bytes, state
+from maskwright.tasks.pretrain.prepare import PretrainRun
+from maskwright.tasks.start.capacity import checkpoint_bytes, state
 
 HEAD_BYTES = 8
 """Of a logit while a micro-batch is computed: its log-probability and its gradient in fp32. The logit itself comes on

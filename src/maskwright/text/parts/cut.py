@@ -9,7 +9,7 @@ from itertools import chain, pairwise
 from typing import Any, BinaryIO
 
 from maskwright.core import storage
-from maskwright.core.runner import Runner
+from maskwright.processes.runner import Runner
 from maskwright.text.compression import COMPRESSIONS, Span, changed_while_read, file_record, stamp_of
 from maskwright.text.document import Fault
 from maskwright.text.layout import Layout

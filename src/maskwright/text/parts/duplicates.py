@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core.runner import Runner
+from maskwright.processes.runner import Runner
 from maskwright.text.cleaning.limits import DUPLICATE, KEEP, NEAR_DUPLICATE, Limits
 from maskwright.text.cleaning.near_duplicates import bands_and_rows
 from maskwright.text.cleaning.steps import CleaningOptions

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core import runner
 from maskwright.core.errors import InputError
+from maskwright.processes import runner
 from maskwright.text.cleaning.contamination import read_evaluations
 from maskwright.text.cleaning.limits import KEEP, Limits, Reasons
 from maskwright.text.cleaning.steps import Cleaner, CleaningOptions

@@ -8,7 +8,7 @@ from typing import Any
 
 from maskwright.core import errors, storage
 from maskwright.core.errors import InputError
-from maskwright.core.runner import Runner
+from maskwright.processes.runner import Runner
 from maskwright.text.parts.columns import Columns, Note
 
 FAULT = "fault"

@@ -14,7 +14,7 @@ from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.secrets import redact
 from maskwright.core.storage import is_url
-from maskwright.launch import cluster, target
+from maskwright.launch import checks, target
 from maskwright.launch.schedulers.kubernetes.kinds import manifests
 from maskwright.launch.schedulers.kubernetes.pod import NAME, SCRATCH, Kind, KubernetesJob, Mount, inside
 from maskwright.launch.target import VARIABLE, JobName, OnSubmission, Option, Restarts, Submission, Training, show
@@ -61,12 +61,12 @@ class Kubernetes(target.Place):
 
     def objects(self, command: Training) -> tuple[KubernetesJob, list[dict[str, Any]]]:
         """Raises `InputError` for what could not work in a cluster."""
-        config, text = cluster.read(command)
+        config, text = checks.read(command)
         if len(text.encode()) > LARGEST_CONFIG:
             what = f"is larger than {LARGEST_CONFIG:,} bytes"
             raise InputError(what, where=command.config, fix="shorten its comments")
         # By its content, so that another submission under the name leaves that of a job that runs as it is.
-        digest, name = hashlib.sha256(text.encode()).hexdigest()[:8], cluster.name_for(command.run, self.name)
+        digest, name = hashlib.sha256(text.encode()).hexdigest()[:8], checks.name_for(command.run, self.name)
         same = ("kind", "image", "namespace", "queue", "service_account", "memory", "restarts")
         job = KubernetesJob(
             **{field: getattr(self, field) for field in same},
@@ -77,11 +77,11 @@ class Kubernetes(target.Place):
             cpus=self.cpus or str(4 * max(1, self.gpus_per_node)),
             secrets=tuple(map(parse_secret, self.secret)),
             node_selector=tuple(map(parse_selector, self.node_selector)),
-            grace_seconds=cluster.grace_seconds(config),
+            grace_seconds=checks.grace_seconds(config),
             config_map=f"{name}-{digest}",
         )
-        check_paths(job, cluster.locations(command, config), command.run, bool(config.checkpoint.copy_to))
-        sized = cluster.sized(command, config, job.num_pods, job.gpus)
+        check_paths(job, checks.locations(command, config), command.run, bool(config.checkpoint.copy_to))
+        sized = checks.sized(command, config, job.num_pods, job.gpus)
         # The driver of a RayJob says to its gang what each pod computes on.
         return job, manifests(job, command if self.kind == "rayjob" else sized, text)
 
@@ -117,7 +117,7 @@ def parse_selector(text: str) -> tuple[str, str]:
 
 def check_paths(job: KubernetesJob, locations: Mapping[str, str | None], run: str, copied: bool) -> None:
     """Raises `InputError` when the run or its data would not be there in a pod, or gone with it. `locations`: see
-    `cluster.locations`; `copied`: whether checkpoints are copied away."""
+    `checks.locations`; `copied`: whether checkpoints are copied away."""
     claims = [mount.folder for mount in job.mounts if not mount.bucket]
     kept = [*claims, *([SCRATCH] if copied else [])]
     if not any(run.startswith(folder + "/") for folder in kept):
@@ -129,7 +129,7 @@ def check_paths(job: KubernetesJob, locations: Mapping[str, str | None], run: st
     for key, path in locations.items():
         far = is_url(path or "") and key != "--from"  # which names a folder
         if path and not far and not any(inside(path, folder) for folder in seen):
-            fix = f"mount it with --mount NAME:/folder, and {cluster.setting(key, '/folder/…')}"
+            fix = f"mount it with --mount NAME:/folder, and {checks.setting(key, '/folder/…')}"
             raise InputError(f"{path} is not in a pod", where=key, fix=fix)
 
 
@@ -152,7 +152,7 @@ _Dumper.add_representer(str, _Dumper.text)
 def _apply(job: KubernetesJob, text: str, run: str) -> Submission:
     words = ["kubectl", "apply", "--filename=-"]
     absent = "install it, or --dry-run and apply the objects from elsewhere"
-    done = cluster.ask(words, text, KUBECTL_SECONDS, absent=absent, silent="check `kubectl cluster-info`")
+    done = checks.ask(words, text, KUBECTL_SECONDS, absent=absent, silent="check `kubectl cluster-info`")
     for line in done.stdout.splitlines():
         say(redact(line))
     if done.returncode:

@@ -14,7 +14,7 @@ from dataclasses import replace
 import yaml
 
 from maskwright.core.errors import InputError
-from maskwright.launch.cluster import PORT
+from maskwright.launch.checks import PORT
 from maskwright.launch.outcome import EARLY
 from maskwright.launch.ray.gang import RESTARTS_KEY, STOP_WAIT
 from maskwright.launch.schedulers.kubernetes.pod import (

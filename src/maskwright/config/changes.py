@@ -1,0 +1,80 @@
+"""Which keys of a configuration may differ between two starts of the same run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from maskwright.config.phases import end_by_step
+from maskwright.config.pretraining import RunConfig
+from maskwright.config.schedule import GROWING
+from maskwright.config.settings import keys_of, resumable_keys
+from maskwright.core.errors import ConfigError
+
+
+def require_kind(config: dict[str, Any], kind: type[BaseModel], where: str) -> None:
+    """Raises `ConfigError` if the flat configuration of a run's record is of the other kind of training."""
+    if (labelled := "task.kind" in config) == (kind is RunConfig):
+        found, wanted = ("fine-tuning", "pretraining") if labelled else ("pretraining", "fine-tuning")
+        raise ConfigError(f"is a run of {found}, not of {wanted}", where=where, fix="give this run a new folder")
+
+
+def refuse_changes(
+    old: dict[str, Any], new: dict[str, Any], where: str, kind: type[BaseModel] = RunConfig
+) -> list[str]:
+    """Returns the allowed differences between two flat configurations, as `key: old -> new`. A key that the older
+    record lacks had its default.
+
+    A pretraining run may grow (`schedule.steps`) where its schedule has a phase that does not depend on the run's
+    length; whether the run is still in that phase is for the caller to see. Raises `ConfigError` listing the others,
+    since they would make another run in the same folder.
+    """
+    keys = keys_of(kind)
+    old = {name: old.get(name, key.field.get_default(call_default_factory=True)) for name, key in keys.items()}
+    changed = [key for key in keys if old[key] != new.get(key)]
+    listed = [f"{key}: {old[key]} -> {new.get(key)}" for key in changed]
+    refused = [number for number, key in enumerate(changed) if key not in resumable_keys(kind)]
+    fix = "put the old values back, or give --run a new folder"
+    others = [changed[number] for number in refused if changed[number] != "schedule.steps"]
+    why = _why_not(old, new, others) if kind is RunConfig else ""
+    if kind is RunConfig and len(refused) > len(others) and grows(old, new):
+        if not others:
+            return listed
+        again = " and ".join(f"{key} to {old[key]}" for key in others)
+        fix = (
+            f"put back {again} and let schedule.steps grow alone; or begin a new run at this one's newest checkpoint, "
+            f"with its own schedule: maskwright pretrain CONFIG --run NEW --from {where}"
+        )
+    elif kind is RunConfig and refused and not others:
+        fix = (
+            f"put the old value back with --set schedule.steps={old['schedule.steps']}; `maskwright pretrain CONFIG "
+            f"--run NEW --from {where}` trains on from its newest checkpoint in a new run"
+        )
+    if refused:
+        what = f"the run was started with another configuration ({', '.join(listed[number] for number in refused)})"
+        raise ConfigError(what + why, where=where, fix=fix)
+    return listed
+
+
+def grows(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Whether a run goes from its steps to more of them, in a schedule and phases that leave the steps so far as they
+    are."""
+    longer = new["schedule.steps"] > old["schedule.steps"]
+    return longer and old["schedule.kind"] in GROWING and end_by_step(old.get("phases", []), old["schedule.steps"])
+
+
+def _why_not(old: dict[str, Any], new: dict[str, Any], others: list[str]) -> str:
+    """Why a run cannot have more steps, where `others` is what else was changed; empty if that is not what was
+    asked."""
+    if (new["schedule.steps"] or 0) <= old["schedule.steps"]:
+        return ""
+    if old["schedule.kind"] not in GROWING:
+        return (
+            f"; only schedule.kind {' and '.join(GROWING)} can have more steps, {old['schedule.kind']} depends on them"
+        )
+    if not end_by_step(old.get("phases", []), old["schedule.steps"]):
+        return "; only phases that end by until_step, before the run does, leave it more steps"
+    if others == ["schedule.decay_steps"]:
+        return "; schedule.steps may grow, but the length of the decay is fixed when a run is started"
+    return f"; schedule.steps may grow, but not together with {' and '.join(others)}" if others else ""

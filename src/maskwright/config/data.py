@@ -1,0 +1,154 @@
+"""The keys of a run's data: `data.*`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from maskwright.config.settings import Fraction, Refused, Resumable, Section
+
+SET_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+"""Name of a source or a held-out set, which is part of the names of its metrics."""
+
+
+class Arrow(Section):
+    """What Arrow files do not say themselves; only with format: arrow."""
+
+    tokenizer: Annotated[str | None, Resumable] = None
+    """Folder of the tokenizer that made the ids; `tokenizer/` in the store when not set."""
+    column: str | None = None
+    """Column of the ids; input_ids, tokens, token_ids or ids when not set."""
+    token_offset: Annotated[int, Field(ge=-(2**32), le=2**32)] = 0
+    """Number that is added to each stored id: 25000 where ids were stored as id - 25000 to fit 16 bits."""
+    special_ids: dict[Literal["bos", "pad", "eos", "unk", "mask"], int] | None = None
+    """Ids of the special tokens by name, as {bos: 0, pad: 1, eos: 2, mask: 3}; the tokenizer must agree."""
+    special_tokens: Literal["refuse", "strip"] = "refuse"
+    """Special tokens in the documents. refuse: stop. strip: leave out those at the begin and end of each document."""
+    valid_fraction: Fraction = 0.01
+    """Share of documents to hold out, by a hash of their ids."""
+
+
+class Source(Section):
+    store: str
+    """Folder of a token store, or what `format` says."""
+    format: Literal["store", "arrow", "pregenerated"] = "store"
+    """What `store` is, as `data.format`."""
+    arrow: Arrow = Arrow()
+    """As `data.arrow`, for this source."""
+    weight: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] | None = None
+    """Share of the rows, relative to the weights of the others."""
+    max_epochs: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] | None = None
+    """How often the source may be read. The others share its weight afterwards."""
+
+    @model_validator(mode="after")
+    def _arrow_is_of_arrow(self) -> Source:
+        if self.format != "arrow" and self.arrow != Arrow():
+            raise Refused("arrow is only for format: arrow", fix="add format: arrow to this source")
+        return self
+
+
+def named_sources(given: Any) -> Any:
+    """{name: source} from what `data.mixture` takes: {name: {store: FOLDER, weight: 3}}, {name: FOLDER}, or the names
+    of folders with colons between them, as fairseq and its users write them."""
+    if isinstance(given, str):
+        folders = re.split(r":(?!//)", given)
+        names = [os.path.basename(folder.rstrip("/")) for folder in folders]
+        counts = Counter(names)
+        given = {
+            name if counts[name] == 1 else f"{name}-{number}": folder
+            for number, (name, folder) in enumerate(zip(names, folders, strict=True))
+        }
+    if not isinstance(given, dict) or len(given) < 2:
+        raise Refused(f"{given!r:.60} names no two stores", fix="give {en: {store: FOLDER, weight: 3}, sw: {…}}")
+    for name in given:
+        if not isinstance(name, str) or not SET_NAME.fullmatch(name):
+            raise Refused(f"{name!r:.60} is no name of a source", fix="use letters, digits, _ . and -")
+    return {name: {"store": source} if isinstance(source, str) else source for name, source in given.items()}
+
+
+def require_weights(sources: dict[str, Source], alpha: float | None) -> None:
+    """Raises `Refused` unless every source has a weight or none has."""
+    without = [name for name, source in sources.items() if source.weight is None]
+    if without and len(without) < len(sources):
+        raise Refused(f"{without[0]} has no weight, and others have", fix="give each source one, or none")
+    if alpha is not None and not without:
+        fix = "leave one of them out"
+        raise Refused("mixture_alpha makes weights of the sizes, and the sources have weights", fix=fix)
+
+
+class Data(Section):
+    store: Annotated[str | None, Field(json_schema_extra={"resumable": True, "needed": True})] = None
+    """Folder that `maskwright data prepare` wrote. It may move; its fingerprint must stay the same."""
+    mixture: Annotated[dict[str, Source] | None, Resumable] = None
+    """Several token stores instead of `store`, as {en: {store: FOLDER, weight: 3}, sw: {store: FOLDER, weight: 1,
+    max_epochs: 4}}, or {en: FOLDER, sw: FOLDER}, or folders with colons between them. A source of Arrow files has
+    `format: arrow` and may have `arrow: {…}` with the keys of `data.arrow`. Without weights, those are the sizes. The
+    run is judged by what each source holds out, under the source's name; the first counts as its held-out loss."""
+    mixture_alpha: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+    """Weights of `mixture` are tokens ** alpha: 1, when not set, keeps the sizes, 0 makes all sources equal; XLM-R took
+    0.3."""
+    format: Literal["store", "arrow", "pregenerated"] = "store"
+    """What `store` is. store: a token store. arrow: a folder of Arrow IPC files of token ids, or of such folders.
+    pregenerated: a folder of `epoch_0.json` and so on, written by `maskwright data pregenerate` or by
+    pytorch-transformers' script. Their text is trained on: what was masked is put back, and masking.* masks anew."""
+    arrow: Arrow = Arrow()
+    validation: Annotated[str | dict[str, str] | None, Resumable] = None
+    """Token store whose held-out documents the run is judged by, instead of those of `store`; or several as {name:
+    store}, each of which is reported by its name. The first counts as the run's held-out loss."""
+    seq_len: Annotated[int, Field(ge=8, le=8192)] = 512
+    """Tokens in a row, which is also the longest sequence; `<s>` and `</s>` are included."""
+    packing: Literal["documents", "full_sentences"] = "documents"
+    """documents: each chunk of a document is a sequence; sequences are best-fit packed into rows, and attention stays
+    inside each. full_sentences: RoBERTa's original."""
+    window_shards: Annotated[int | None, Field(ge=1)] = None
+    """Shards whose rows are shuffled together. All of the text, when not set. N: an epoch reads the shards in an order
+    of its own and shuffles the rows of N of them at a time, so that at most 2 N are needed at once."""
+
+    @field_validator("validation", mode="before")
+    @classmethod
+    def _names_stores(cls, given: Any) -> Any:
+        if given is None or isinstance(given, str):
+            return given
+        named = isinstance(given, dict) and given and all(isinstance(one, str) for one in given.values())
+        if not named or not all(isinstance(name, str) and SET_NAME.fullmatch(name) for name in given):
+            fix = "give the folder of a store, or {news: FOLDER, law: FOLDER}, named by letters, digits, _ . and -"
+            raise Refused(f"{given!r:.60} names no token stores", fix=fix)
+        return given
+
+    @field_validator("mixture", mode="before")
+    @classmethod
+    def _names_sources(cls, given: Any) -> Any:
+        return given if given is None else named_sources(given)
+
+    @model_validator(mode="after")
+    def _one_or_several_stores(self) -> Data:
+        if self.mixture is None:
+            if self.store is None:
+                raise PydanticCustomError("missing", "data has neither store nor mixture")
+            if self.mixture_alpha is not None:
+                raise Refused("mixture_alpha is only for data.mixture", fix="leave it out")
+            return self
+        if self.store is not None or self.format != "store" or self.arrow != Arrow():
+            fix = "leave them out, as in --set data.store=null; each source may have a format and arrow of its own"
+            raise Refused("mixture takes the place of store, format and arrow", fix=fix)
+        require_weights(self.mixture, self.mixture_alpha)
+        return self
+
+    @property
+    def held_out(self) -> dict[str, str]:
+        """The stores of `validation` by name; the name of a single one is empty."""
+        return {"": self.validation} if isinstance(self.validation, str) else self.validation or {}
+
+
+LATER_DATA: dict[str, Any] = {
+    "data.format": "store",
+    "data.mixture_alpha": None,
+    "data.window_shards": None,
+    **{f"data.arrow.{name}": field.default for name, field in Arrow.model_fields.items()},
+}
+"""See `core.config.LATER`."""

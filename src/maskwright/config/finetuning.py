@@ -1,0 +1,342 @@
+"""Every key of a fine-tuning run's configuration, on one page. Sections that pretraining has too are its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from maskwright.config.foreign_names import FINETUNING, FOREIGN
+from maskwright.config.masking import Share
+from maskwright.config.pretraining import (
+    LATER_SHAPE,
+    CheckpointSection,
+    EngineSection,
+    Health,
+    Logging,
+    Optimizer,
+    Shape,
+    read_values,
+)
+from maskwright.config.schedule import ScheduleCurve, rate_at
+from maskwright.config.settings import Count, Fraction, Guide, Refused, Resumable, Section, digest, keys_of
+
+TaskKind = Literal[
+    "single_label_classification",
+    "multi_label_classification",
+    "regression",
+    "token_classification",
+    "question_answering",
+]
+Column = str | Annotated[int, Field(ge=0)]
+"""A column's name, or its number from 0 in a file without a header line."""
+Name = str | int
+"""A label as YAML has it: `- 1` is a number there, and a label all the same."""
+
+
+class Task(Section):
+    kind: TaskKind = "single_label_classification"
+    """What is predicted: one class, any number of classes, a number, a tag for each word (first piece), or a span of
+    the context. The first three names are the problem types of transformers."""
+    labels: list[Name] | dict[Name, Name] | None = None
+    """All labels in the order of their ids; or a mapping from what the files say to the names, as in {1: World, 2:
+    Sports}. When not set, they are those of the training split: in numeric order when all are integers, else sorted."""
+    separator: Annotated[str, Field(min_length=1)] = ","
+    """Only for multi_label_classification: what stands between several labels in one cell. JSON and Parquet can hold
+    lists instead."""
+    doc_stride: Annotated[int, Field(ge=0)] = 128
+    """Only for question_answering: tokens that two neighbouring windows of a long context share."""
+    max_answer_length: Annotated[int, Field(ge=1)] = 30
+    """Only for question_answering: tokens in the longest answer that is predicted."""
+
+    @field_validator("labels", mode="before")
+    @classmethod
+    def _true_is_a_name(cls, labels: Any) -> Any:
+        """Files that say `true` have a label of that name, which YAML takes for more than a word."""
+        given = [*labels, *labels.values()] if isinstance(labels, dict) else labels
+        if labels is not None and not (isinstance(given, list) and all(isinstance(one, str | int) for one in given)):
+            raise Refused(f"{labels!r:.60} is no list of labels", fix="write [no, yes], or {0: no, 1: yes}")
+        if isinstance(labels, dict):
+            return {_word(said): _word(name) for said, name in labels.items()}
+        return labels and [_word(name) for name in labels]
+
+    @model_validator(mode="after")
+    def _labels_are_names(self) -> Task:
+        if self.labels is None:
+            return self
+        if self.kind in ("regression", "question_answering"):
+            raise Refused(f"kind {self.kind} has no labels", fix="leave labels out")
+        names = self.fixed_labels or ()
+        if len(names) < 2 and self.kind != "multi_label_classification":
+            raise Refused(f"labels has {len(names)} entries: there is nothing to tell apart", fix="name at least two")
+        if len(names) != len(self.labels):
+            raise Refused("labels names one label twice", fix="give each label once")
+        return self
+
+    @property
+    def fixed_labels(self) -> tuple[str, ...] | None:
+        """The names in the order of their ids, when the user fixed them. A name that is given twice is there once."""
+        if self.labels is None:
+            return None
+        names = self.labels.values() if isinstance(self.labels, dict) else self.labels
+        return tuple(dict.fromkeys(map(str, names)))
+
+    @property
+    def translation(self) -> dict[str, str]:
+        """What the files say -> the name; empty without a mapping."""
+        return {str(said): str(name) for said, name in self.labels.items()} if isinstance(self.labels, dict) else {}
+
+
+class LabelledData(Section):
+    train: str
+    """File or glob of the training split: .csv, .tsv, .jsonl, .json, .parquet, CoNLL columns (.conll, .txt, .tsv, …)
+    for words, SQuAD's .json for questions; each also .gz or .zst."""
+    validation: str | None = None
+    """File or glob that a run is judged by. When not set, a share of `train` is held out."""
+    test: str | None = None
+    """File or glob that is read once, at the end."""
+    text: Column | list[Column] | None = None
+    """Column of the text (for words, of the words; for questions, of the question); several are joined by a space. A
+    number counts from 0 and means that no file has a header line. When not set, GLUE's names are looked for."""
+    text_pair: Column | None = None
+    """Column of a pair's second text; for questions, of the context."""
+    label: Column | list[Column] | None = None
+    """Column of the label, of the tags or of the answers. For multi_label_classification it may be a list: one column
+    of 0 and 1 for each label. When not set, GLUE's names are looked for."""
+    fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Share of the training examples to train on, of each class alike. For one seed, a smaller share lies inside every
+    larger one."""
+    validation_fraction: Share = 0.1
+    """Share of `train` to hold out when there is no `validation`. Texts that are equal stay on one side."""
+    max_seq_len: Annotated[int, Field(ge=8)] | None = None
+    """Longest row in tokens, specials included; longer texts are cut, and counted. 128 when not set, 384 for questions,
+    as in run_glue.py and run_qa.py, or what the model takes, where that is less."""
+    on_bad_input: Literal["error", "skip"] = "error"
+    """What to do with a record that cannot be read or whose text is empty: stop, or leave it out and name it."""
+
+    @field_validator("text", "text_pair", "label", mode="before")
+    @classmethod
+    def _is_a_column(cls, given: Any) -> Any:
+        listed = given if isinstance(given, list) and given else [given]
+        for column in listed:
+            if given is not None and not (isinstance(column, str) or (type(column) is int and column >= 0)):
+                raise Refused(f"{given!r:.60} is no column", fix="give a column's name, or its number from 0")
+        return given
+
+    @model_validator(mode="after")
+    def _columns_agree(self) -> LabelledData:
+        if self.text_pair is not None and self.text is None:
+            raise Refused("text_pair is set without text", fix="name both columns, or neither")
+        texts = [*_listed(self.text), *_listed(self.text_pair)]
+        if both := [column for column in texts if column in _listed(self.label)]:
+            what = f"text and label are the same column, {both[0]!r}: a model would read the label in the text"
+            raise Refused(what, fix="name two columns")
+        given = [*texts, *_listed(self.label)]
+        if len({type(column) for column in given}) > 1:
+            fix = "give numbers for files without a header line, names for others"
+            raise Refused("columns are given partly by number and partly by name", fix=fix)
+        return self
+
+    @property
+    def text_columns(self) -> list[int | str]:
+        return _listed(self.text)
+
+    @property
+    def label_columns(self) -> list[int | str]:
+        return _listed(self.label)
+
+    @property
+    def has_header(self) -> bool:
+        """Whether CSV and TSV begin with a line of names."""
+        return not any(isinstance(column, int) for column in [*self.text_columns, *self.label_columns])
+
+
+def _word(name: str | int) -> str:
+    return str(name).lower() if isinstance(name, bool) else str(name)
+
+
+def _listed(column: int | str | list[int | str] | None) -> list[int | str]:
+    if column is None:
+        return []
+    return column if isinstance(column, list) else [column]
+
+
+def default_row(task: Task) -> int:
+    """`data.max_seq_len` when it is not set: what Hugging Face's example for the kind of task takes."""
+    return 384 if task.kind == "question_answering" else 128
+
+
+class StartingModel(Shape):
+    init_from: str | None = None
+    """Where the encoder comes from: a run of ours, a Hugging Face folder (safetensors), or hf://OWNER/NAME@REVISION,
+    fine-tuned or not. Its shape and its tokenizer come along. When not set, the keys above give a shape, and all
+    weights are random."""
+    weights: Literal["pretrained", "random"] = "pretrained"
+    """random: only the shape and the tokenizer of init_from are taken. It shows what not to pretrain gives."""
+    tokenizer: str | None = None
+    """Only without init_from: folder with tokenizer.json, or hf://OWNER/NAME@REVISION."""
+    hidden_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
+    """As in pretraining. When not set, as the model was published: 0.1 in RoBERTa, 0 in ModernBERT."""
+    attention_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
+    """As in pretraining. When not set, as the model was published: 0.1 in RoBERTa, 0 in ModernBERT."""
+    classifier_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
+    """Dropout before the classifier. When not set, hidden_dropout."""
+
+    @model_validator(mode="after")
+    def _has_a_tokenizer(self) -> StartingModel:
+        if (self.init_from is None) == (self.tokenizer is None):
+            raise Refused(
+                "model has neither init_from nor tokenizer"
+                if self.tokenizer is None
+                else "model.tokenizer is not used",
+                fix="name a run or a model folder as model.init_from; or give model.tokenizer and a size",
+            )
+        return self
+
+
+class FinetuningOptimizer(Optimizer):
+    learning_rate: Annotated[float, Field(gt=0.0)] = 5e-5
+    """Learning rate at the schedule's peak. Large encoders take 1e-5 to 5e-5, those of a few layers up to 5e-4."""
+    label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Share of each class's target that all classes get; only for single_label_classification and
+    token_classification."""
+    class_weights: Literal["balanced"] | dict[Name, Annotated[float, Field(gt=0.0)]] | None = None
+    """Weight of each class in the loss: balanced (examples / classes / examples of the class, as in scikit-learn), or a
+    number for each label. Only for single_label_classification and token_classification."""
+
+
+class FinetuningSchedule(ScheduleCurve):
+    epochs: Annotated[float, Field(gt=0.0)] | None = None
+    """Passes over the training examples; 3 when neither epochs nor steps is set."""
+    steps: Count | None = None
+    """Number of optimizer updates in the whole run, instead of epochs."""
+    warmup_steps: Annotated[int, Field(ge=0)] | None = None
+    """Steps in which the learning rate rises linearly to its peak; a share of 0.06 of the run when not set."""
+    warmup_share: Fraction | None = None
+    """The same as a share of the run, instead of warmup_steps."""
+
+    @model_validator(mode="after")
+    def _said_once(self) -> FinetuningSchedule:
+        if self.epochs is not None and self.steps is not None:
+            raise Refused("schedule has epochs and steps", fix="give one of them")
+        if self.warmup_steps is not None and self.warmup_share is not None:
+            raise Refused("schedule has warmup_steps and warmup_share", fix="give one of them")
+        return self
+
+
+class FinetuningBatch(Section):
+    examples: Count = 32
+    """Examples in one update. Short ones are packed into rows."""
+    virtual_workers: Count = 1
+    """Parts of an update, on any number of devices; must divide `examples`. As in pretraining, a run gives the same
+    weights at any world size that divides it."""
+
+    @model_validator(mode="after")
+    def _divides(self) -> FinetuningBatch:
+        if self.examples % self.virtual_workers:
+            raise Refused(
+                f"{self.virtual_workers} virtual workers cannot share {self.examples} examples evenly",
+                fix="take batch.examples that batch.virtual_workers divides",
+            )
+        return self
+
+
+class FinetuningEvaluation(Section):
+    every_steps: Annotated[Count | None, Resumable] = None
+    """Steps between evaluations on the validation split; one epoch when not set."""
+    metric: str | None = None
+    """What the best checkpoint is best at. When not set: accuracy, f1_micro (several labels), pearson, or f1 (words and
+    questions). `loss` takes the lowest."""
+    patience: Count | None = None
+    """Evaluations in a row without a better value after which the run ends; never when not set."""
+
+
+class FinetuneConfig(Section):
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Random seed for the head's weights, data order, dropout and splits."""
+    task: Task = Task()
+    data: LabelledData
+    model: StartingModel
+    optimizer: FinetuningOptimizer = FinetuningOptimizer()
+    schedule: FinetuningSchedule = FinetuningSchedule()
+    batch: FinetuningBatch = FinetuningBatch()
+    engine: EngineSection = EngineSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+    health: Health = Health()
+    evaluation: FinetuningEvaluation = FinetuningEvaluation()
+    logging: Logging = Logging()
+
+    @model_validator(mode="after")
+    def _fits_its_task(self) -> FinetuneConfig:
+        one_class = self.task.kind in ("single_label_classification", "token_classification")
+        own = self.optimizer
+        if not one_class and (own.label_smoothing or own.class_weights):
+            key = "label_smoothing" if own.label_smoothing else "class_weights"
+            raise Refused(f"optimizer.{key} is for one class of several, not for {self.task.kind}", fix="leave it out")
+        own.require_layers(self.engine)
+        return self
+
+    @property
+    def locations(self) -> dict[str, str | None]:
+        """What a run reads, by key."""
+        splits = {f"data.{name}": getattr(self.data, name) for name in ("train", "validation", "test")}
+        return splits | {f"model.{name}": getattr(self.model, name) for name in ("init_from", "tokenizer")}
+
+    def resolved(self, examples: int) -> FinetuneConfig:
+        """With all numbers of steps, which follow from the number of training examples."""
+        given = self.schedule
+        per_epoch = examples / self.batch.examples
+        steps = given.steps or max(1, math.ceil((given.epochs or 3.0) * per_epoch))
+        share = 0.06 if given.warmup_share is None else given.warmup_share
+        warmup_steps = min(math.ceil(share * steps) if given.warmup_steps is None else given.warmup_steps, steps - 1)
+        schedule = given.model_copy(
+            update={"epochs": None, "steps": steps, "warmup_steps": warmup_steps, "warmup_share": None}
+        )
+        every_steps = self.evaluation.every_steps or max(1, math.ceil(per_epoch))
+        evaluation = self.evaluation.model_copy(update={"every_steps": every_steps})
+        return self.model_copy(update={"schedule": schedule, "evaluation": evaluation})
+
+    @property
+    def steps(self) -> int:
+        """Updates in the whole run, of a resolved configuration."""
+        assert self.schedule.steps is not None, "epochs are resolved once the examples are known"
+        return self.schedule.steps
+
+    def learning_rate_at(self, step: int) -> float:
+        """Of a resolved configuration: see `RunConfig.learning_rate_at`."""
+        warmup_steps = self.schedule.warmup_steps or 0
+        return rate_at(self.schedule, self.steps, warmup_steps, self.optimizer.learning_rate, step)
+
+    def digest(self) -> str:
+        """sha256 of every key that decides the numbers; resumable keys do not count."""
+        return digest(self, LATER)
+
+
+LATER = LATER_SHAPE | {"schedule.power": None, "engine.activation_checkpointing": "auto"}
+"""Keys that runs did not always have, and what those without them had: digests and comparisons stay what they were."""
+_SAME = {name: said for name, said in FOREIGN.items() if said.partition("=")[0] in keys_of(FinetuneConfig)}
+GUIDE = Guide(FinetuneConfig, "the run", "`maskwright schema --finetune --markdown` lists the keys", _SAME | FINETUNING)
+
+
+def read_finetune_config(location: str, overrides: list[str] | None = None) -> FinetuneConfig:
+    """Reads a run's YAML, or the recipe of that name, and applies `--set a.b=value`. Raises `ConfigError` (exit 2)."""
+    values, where, keys = read_values(location, overrides, "start with `data:` and `model:`", "finetune")
+    return build_finetune_config(values, where, keys)
+
+
+def build_finetune_config(values: dict[str, Any], where: str, overrides: Mapping[str, str] = {}) -> FinetuneConfig:
+    """`overrides`: dotted keys of `values` that are not from the file, and what is blamed for each instead."""
+    try:
+        return FinetuneConfig.model_validate(values)
+    except ValidationError as error:
+        raise GUIDE.explain(error, where, overrides) from None
+
+
+def labelled_data(where: str, **values: Any) -> LabelledData:
+    """For columns and lengths that a user gives without a YAML. Raises `ConfigError`."""
+    try:
+        return LabelledData(**values)
+    except ValidationError as error:
+        raise Guide(LabelledData, "the texts", "`maskwright predict --help` lists them").explain(error, where) from None

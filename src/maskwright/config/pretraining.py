@@ -1,0 +1,432 @@
+"""Every key of a run's configuration, on one page.
+
+One YAML file describes one run. Keys are strict: the error for an unknown key names its nearest neighbour, and the
+error for a wrong type names the dotted path. Units are in the names. Numbers that follow from others are functions,
+never keys. A key marked `resumable` may change between two starts of the same run; any other change is refused on
+resume, except that a run may get more steps (see `core.changes`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from maskwright.config.data import LATER_DATA, Data
+from maskwright.config.foreign_names import FOREIGN
+from maskwright.config.masking import LATER_MASKING, Masking, Share
+from maskwright.config.phases import Phase, Stage, rate_in, require_phases, stages
+from maskwright.config.recipes import Kind, find_config, require_kind
+from maskwright.config.schedule import Schedule, rate_at, require_peak
+from maskwright.config.settings import (
+    Count,
+    Guide,
+    Refused,
+    Resumable,
+    Section,
+    digest,
+    keys_of,
+    parse_yaml,
+    put,
+    read_yaml,
+    require_no_secret,
+    resumable_keys,
+)
+from maskwright.core.errors import ConfigError
+from maskwright.core.extras import require
+
+Width = Annotated[int, Field(ge=1, le=65_536)]
+
+
+Architecture = Literal["roberta", "xlm-roberta", "camembert", "bert", "distilbert", "modernbert"]
+"""`model_type` of Hugging Face's `config.json`."""
+
+
+class Shape(Section):
+    architecture: Architecture = "roberta"
+    """modernbert: rotary positions, LayerNorm before each sub-layer, gated inner layer, no biases. The others: learned
+    positions, LayerNorm after each sub-layer; they differ in how transformers names and counts things. Each exports to
+    its class in transformers."""
+    size: Literal["nano", "mini", "small", "base", "large"] = "base"
+    """nano 2x128 · mini 4x256 · small 6x512 · base 12x768 · large 24x1024 (layers x width)."""
+    hidden_size: Width | None = None
+    """Width. Together with the next three keys, it sets a shape other than `size`'s."""
+    num_hidden_layers: Annotated[int, Field(ge=1, le=1_000)] | None = None
+    """Number of layers."""
+    num_attention_heads: Width | None = None
+    """Number of attention heads; must divide the width."""
+    intermediate_size: Annotated[int, Field(ge=1, le=262_144)] | None = None
+    """Inner width of a layer. When not set, it is 4 times the width, or 8/3 of it in modernbert, whose inner layer has
+    two halves."""
+    max_seq_len: Annotated[int, Field(ge=8, le=65_536)] | None = None
+    """Longest sequence that the model can ever take; data.seq_len when not set."""
+    global_attn_every_n_layers: Count = 1
+    """Only for modernbert: every n-th layer attends to the whole sequence, the others to tokens nearby. 3 in the
+    published ModernBERTs."""
+    local_attention: Annotated[int, Field(ge=2, le=65_536)] = 128
+    """Only for modernbert: width of the window of the other layers, in tokens."""
+
+    @model_validator(mode="after")
+    def _only_modernbert_has_local_layers(self) -> Self:
+        if self.global_attn_every_n_layers > 1 and self.architecture != "modernbert":
+            fix = "take architecture: modernbert, or leave global_attn_every_n_layers out"
+            raise Refused(f"{self.architecture} has no local attention", fix=fix)
+        return self
+
+
+class ModelSection(Shape):
+    init_from: str | None = None
+    """Hugging Face folder to continue from, hf://OWNER/NAME@REVISION, or a run directory, of which the weights of the
+    newest checkpoint are taken. Its shape replaces the keys above."""
+    new_head: bool = False
+    """Only with init_from: whether the masked-LM head begins from random weights, for a folder that has another head or
+    none."""
+    hidden_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Dropout after the embeddings and each sub-layer; 0.1 in RoBERTa. In modernbert it is after the embeddings and
+    inside the inner layer."""
+    attention_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Dropout of the attention probabilities; 0.1 in RoBERTa. In modernbert it also applies to attention's output."""
+
+
+class Optimizer(Section):
+    kind: Literal["adamw", "muon"] = "adamw"
+    """adamw: AdamW for all weights. muon: Muon for the hidden matrices and AdamW for the rest."""
+    learning_rate: Annotated[float, Field(gt=0.0)] = 5e-4
+    """Learning rate at the schedule's peak."""
+    beta1: Share = 0.9
+    """Decay of the first moment."""
+    beta2: Share = 0.98
+    """Decay of the second moment."""
+    momentum: Share = 0.95
+    """Only for muon: decay of the momentum."""
+    eps: Annotated[float, Field(gt=0.0)] = 1e-6
+    """Added to the square root of the second moment."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
+    """Weight decay of matrices. Biases and LayerNorms are not decayed. Muon needs more than AdamW, such as 0.3: without
+    it, the weights grow large and the model fine-tunes badly."""
+    max_grad_norm: Annotated[float, Field(gt=0.0)] | None = 1.0
+    """Gradients with a larger norm are scaled down to this norm. null clips nothing, as in RoBERTa."""
+    layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Factor of the learning rate from each layer to the one below it; the embeddings get one more. 0.65 to 0.9 are
+    usual for large encoders, 1 treats all alike. Only for adamw."""
+
+    def require_layers(self, engine: EngineSection) -> None:
+        """Raises `Refused` where layers cannot have rates of their own."""
+        sharded = engine.kind == "torch" and engine.sharding == "fsdp"
+        if self.layer_decay < 1.0 and (self.kind == "muon" or sharded):
+            needed = "engine.sharding: data with torch" if sharded else "optimizer.kind: adamw"
+            raise Refused(f"optimizer.layer_decay needs {needed}", fix="leave it out, or change the other key")
+
+
+class BatchSection(Section):
+    micro_batch_rows: Count = 8
+    """Rows in one micro-batch, which is one forward and backward pass."""
+    virtual_workers: Count = 1
+    """Micro-batches in one update, on any number of devices: data-parallel degree x gradient accumulation steps. Global
+    batch size = virtual_workers x micro_batch_rows."""
+
+
+class EngineSection(Section):
+    kind: Annotated[Literal["torch", "jax"], Resumable] = "torch"
+    """Framework that computes: torch on CPU and CUDA, jax on TPU, CPU and CUDA. A run may change it on the way; the
+    numbers then continue within rounding."""
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps", "tpu"], Resumable] = "auto"
+    """auto takes a TPU (jax), a CUDA device or an Apple GPU (torch's mps, never tried) when there is one, and says so.
+    It is an error to ask for a device that is absent."""
+    devices: Annotated[Annotated[int, Field(ge=1)] | None, Resumable] = None
+    """Total number of devices across hosts; must divide batch.virtual_workers. torch: one process per device
+    (`--processes`). jax: all devices by default, one on a CPU (more are simulated, for tests)."""
+    sharding: Annotated[Literal["data", "fsdp"], Resumable] = "data"
+    """data: each device holds the whole model. fsdp: each device holds a part of every weight, gradient and moment, and
+    gathers a layer when it is computed. With torch, fsdp needs adamw and reproducibility: fast."""
+    dtype: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
+    """Precision of the multiplications; weights and optimizer state are kept in fp32. auto takes bf16 where the
+    hardware is faster at it, with torch fp16 on a GPU that has no bf16 (T4, V100), else fp32. fp16, which scales the
+    loss, is only for torch."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Only for torch: torch.compile of the layers. auto compiles on a CUDA device, in runs long enough to win back the
+    compiler's time."""
+    activation_checkpointing: Annotated[Literal["auto", "on", "off"], Resumable] = "auto"
+    """Only for torch: whether a layer's activations are computed again in the backward pass instead of kept, which
+    takes about a third longer and gives the same numbers. auto does so once not even one row fits into memory. jax
+    always keeps only part of them, so it takes auto alone."""
+    reproducibility: Annotated[Literal["exact", "fast"], Resumable] = "exact"
+    """Only for torch. exact: gradients are summed in one order, so weights are the same bit by bit at any world size
+    that divides batch.virtual_workers. fast: gradients are summed in whatever order is fastest."""
+    threads: Annotated[Annotated[int, Field(ge=0, le=1024)], Resumable] = 0
+    """CPU threads. 0 means one on each physical core that this process may use. Another number gives other low bits."""
+
+    @model_validator(mode="after")
+    def _jax_has_it(self) -> Self:
+        if self.kind == "jax" and self.dtype == "fp16":
+            raise Refused("jax has no loss scaling, which fp16 needs", fix="take bf16 or fp32, or engine.kind: torch")
+        if self.kind == "jax" and self.activation_checkpointing != "auto":
+            what = "jax always computes part of a layer's activations again: activation_checkpointing is only for torch"
+            raise Refused(what, fix="leave engine.activation_checkpointing out, or take engine.kind: torch")
+        return self
+
+
+class CheckpointSection(Section):
+    save_every_steps: Annotated[Count | None, Resumable] = None
+    """Steps between saves. The run also saves at the end and when asked to stop."""
+    save_every_seconds: Annotated[Annotated[float, Field(gt=0.0)] | None, Resumable] = 600.0
+    """Seconds between saves: a kill loses at most this much work."""
+    keep: Annotated[Count, Resumable] = 2
+    """Number of newest checkpoints to keep."""
+    keep_every_steps: Annotated[Count | None, Resumable] = None
+    """Checkpoints at multiples of this step are kept for good. save_every_steps must make them."""
+    copy_to: Annotated[str | None, Resumable] = None
+    """URL of a folder on an object store (gs://, s3://) that is this run's own. Each checkpoint is copied there, and a
+    new machine with an empty run directory continues from the copy."""
+    grace_seconds: Annotated[Annotated[float, Field(gt=0.0, le=86_400.0)], Resumable] = 25.0
+    """Time from SIGTERM or SIGINT to the end of the process. A step that takes longer is given up."""
+
+
+class Health(Section):
+    on_spike: Annotated[Literal["warn", "rollback"], Resumable] = "warn"
+    """What to do when the loss of a log line lies far above those before it: `warn`, or `rollback` to the last
+    checkpoint of checkpoint.save_every_steps and skip the data since."""
+    max_rollbacks: Annotated[Count, Resumable] = 3
+    """After this many rollbacks the run stops with exit code 3."""
+
+
+class EvaluationSection(Section):
+    every_steps: Annotated[Count | None, Resumable] = None
+    """Steps between validations, on held-out rows with fixed 15 % masks. The run also validates at the start and the
+    end."""
+    max_rows: Annotated[Count, Resumable] = 512
+    """Number of held-out rows to use, a fixed sample, of each held-out set."""
+    patience: Annotated[Count | None, Resumable] = None
+    """Evaluations in a row without a lower held-out loss after which the run ends; never when not set. With it, the
+    checkpoint of the lowest loss is kept, and is what is evaluated and exported."""
+
+
+Reported = Literal["tensorboard", "wandb", "mlflow", "trackio"]
+
+
+class Logging(Section):
+    every_steps: Annotated[Count, Resumable] = 10
+    """Steps between lines in metrics.jsonl."""
+    report_to: Annotated[list[Reported], Resumable] = ["tensorboard"]  # noqa: RUF012 - pydantic copies it
+    """Where the lines of metrics.jsonl go besides, as [tensorboard, wandb]; [] for nowhere. tensorboard writes events/
+    in the run directory. The others are services, each with a process of its own and an extra of its name."""
+
+    def require_packages(self) -> None:
+        """Raises `ConfigError`, which names the extra, unless each service's package is installed."""
+        for name in (one for one in self.report_to if one != "tensorboard"):  # whose files take no package
+            require(name, "logging.report_to")
+
+
+class RunConfig(Section):
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Random seed for initial weights, data order, masking and dropout."""
+    data: Data
+    masking: Masking = Masking()
+    model: ModelSection = ModelSection()
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule
+    phases: Annotated[list[Phase], Field(default_factory=list)]
+    """Parts of the run that differ from the rest of the file, in their order, as [{until_share: 0.8, seq_len: 128}].
+    After the last one the run is as the rest of the file says. The keys of a phase are in the table below."""
+    batch: BatchSection = BatchSection()
+    engine: EngineSection = EngineSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+    health: Health = Health()
+    evaluation: EvaluationSection = EvaluationSection()
+    logging: Logging = Logging()
+
+    @property
+    def locations(self) -> dict[str, str | None]:
+        """What a run reads, by key."""
+        held_out = {f"data.validation.{name}".rstrip("."): store for name, store in self.data.held_out.items()}
+        mixed: dict[str, str | None] = {}
+        for name, source in (self.data.mixture or {}).items():
+            mixed[f"data.mixture.{name}.store"] = source.store
+            mixed[f"data.mixture.{name}.arrow.tokenizer"] = source.arrow.tokenizer
+        own = {"data.store": self.data.store, "data.arrow.tokenizer": self.data.arrow.tokenizer}
+        return {**own, **mixed, **held_out, "model.init_from": self.model.init_from}
+
+    @model_validator(mode="after")
+    def _lengths_fit(self) -> RunConfig:
+        longest = self.model.max_seq_len
+        if self.model.init_from is None and longest is not None and longest < self.data.seq_len:
+            raise Refused(
+                f"model.max_seq_len {longest} is below data.seq_len {self.data.seq_len}",
+                fix="lower data.seq_len, or raise model.max_seq_len",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _phases_fit(self) -> RunConfig:
+        require_phases(self)
+        return self
+
+    @model_validator(mode="after")
+    def _rollback_has_checkpoints(self) -> RunConfig:
+        if self.health.on_spike == "rollback" and self.checkpoint.save_every_steps is None:
+            raise ValueError("health.on_spike: rollback needs checkpoint.save_every_steps")
+        return self
+
+    @model_validator(mode="after")
+    def _layers_have_rates(self) -> RunConfig:
+        self.optimizer.require_layers(self.engine)
+        return self
+
+    @model_validator(mode="after")
+    def _patience_has_evaluations(self) -> RunConfig:
+        if self.evaluation.patience is not None and self.evaluation.every_steps is None:
+            raise Refused("evaluation.patience needs evaluation.every_steps", fix="set both, or leave patience out")
+        return self
+
+    @property
+    def steps(self) -> int:
+        """Updates in the whole run, of a resolved configuration."""
+        assert self.schedule.steps is not None, "epochs are resolved once the store is known"
+        return self.schedule.steps
+
+    def resolved(self, rows: float) -> RunConfig:
+        """With the steps that schedule.epochs make of so many training rows in each. Raises `ConfigError` if warm-up
+        and decay are longer."""
+        schedule = self.schedule
+        if schedule.epochs is None:
+            return self
+        steps = max(1, math.ceil(schedule.epochs * rows / self.rows_per_step))
+        longer = self.model_copy(update={"schedule": schedule.model_copy(update={"steps": steps, "epochs": None})})
+        try:
+            require_peak(schedule, steps)
+            stages(longer)
+        except Refused as error:
+            raise ConfigError(str(error), where="schedule.epochs", fix=error.fix) from None
+        return longer
+
+    @property
+    def rows_per_step(self) -> int:
+        return self.batch.micro_batch_rows * self.batch.virtual_workers
+
+    def learning_rate_at(self, step: int) -> float:
+        """Learning rate of update `step`, from 0. It is 0 only if asked for: warm-up starts at the peak / warmup_steps.
+
+        linear   straight down from the peak to `final_lr_share`, reached just after the last step (RoBERTa)
+        cosine   half a cosine between the same ends (Loshchilov and Hutter 2017)
+        wsd      the peak until the last `decay_steps` (a fifth of the run when not set), then down as 1 - sqrt
+                 (warmup-stable-decay; the shape is Hägele et al. 2024)
+        constant, polynomial, inverse_sqrt: those of transformers (`constant_with_warmup` for the first)
+        """
+        peak = self.optimizer.learning_rate
+        followed = partial(rate_at, self.schedule, self.steps, self.schedule.warmup_steps, peak)
+        return rate_in(self, step, followed) if self.phases else followed(step)
+
+    @property
+    def longest_row(self) -> int:
+        """Tokens in the longest rows of any phase."""
+        return max([self.data.seq_len, *(phase.seq_len or 0 for phase in self.phases)])
+
+    @property
+    def stages(self) -> tuple[Stage[RunConfig], ...]:
+        """The phases of a resolved configuration, and what follows them; a run without phases is one stage."""
+        return stages(self)
+
+    def digest(self) -> str:
+        """sha256 of every key that decides the numbers; resumable keys do not count."""
+        return digest(self, LATER, GONE)
+
+
+LATER_SHAPE = {"model.global_attn_every_n_layers": 1, "model.local_attention": 128}
+LATER: dict[str, Any] = {
+    "optimizer.layer_decay": 1.0,
+    "schedule.epochs": None,
+    "schedule.power": None,
+    "model.new_head": False,
+    "phases": [],
+}
+LATER |= LATER_SHAPE | LATER_DATA | LATER_MASKING
+"""Keys that runs did not always have, and what those without them had: a run's digest stays what it was."""
+
+
+GONE: dict[str, Any] = {"masking.final_rate": None}
+"""Keys that runs once had, and what those had that did not use them; for the same reason."""
+
+
+def shared_out(virtual_workers: int, parts: int, what: str, rows: int | None = None) -> int:
+    """How many virtual workers each of `parts` processes, devices or chips (`what`) computes.
+
+    Raises `ConfigError` if they cannot be shared out evenly; with the `rows` of each, it proposes both numbers."""
+    each, rest = divmod(virtual_workers, parts)
+    if rest:
+        what = f"{virtual_workers} virtual workers cannot be shared out evenly over {parts} {what}"
+        fix = f"{in_words(shareable(virtual_workers, parts, rows))}, or take fewer {what.rpartition(' ')[2]}"
+        raise ConfigError(what, where="batch.virtual_workers", fix=fix)
+    return each
+
+
+def shareable(virtual_workers: int, parts: int, rows: int | None) -> dict[str, int]:
+    """The keys by which `parts` devices share the same batch: more virtual workers of fewer rows, or the next batch
+    that they can share."""
+    next_one = -(-virtual_workers // parts) * parts
+    if rows is None:
+        return {"batch.virtual_workers": next_one}
+    batch = virtual_workers * rows
+    same = next((more for more in range(next_one, batch + 1, parts) if batch % more == 0), next_one)
+    return {"batch.virtual_workers": same, "batch.micro_batch_rows": max(1, round(batch / same))}
+
+
+def in_words(keys: Mapping[str, object]) -> str:
+    """As a user adds them to a command."""
+    return " ".join(f"--set {key}={value}" for key, value in keys.items())
+
+
+def read_config(location: str, overrides: list[str] | None = None) -> RunConfig:
+    """Reads a run's YAML, or the recipe of that name, and applies `--set a.b=value`. Raises `ConfigError` (exit 2)."""
+    return build_config(*read_values(location, overrides, "start with `data:` and `schedule:`"))
+
+
+def read_values(
+    location: str, overrides: list[str] | None, begin: str, kind: Kind = "pretrain"
+) -> tuple[dict[str, Any], str, dict[str, str]]:
+    """The values of a YAML file or recipe, where it lies, and the keys that `overrides` gave, each with what is blamed
+    for it. `begin`: the advice for an empty file."""
+    location = find_config(location, kind)
+    values = read_yaml(location, begin)
+    require_kind(values, location, kind)
+    keys = dict(_apply(values, override) for override in overrides or [])
+    require_no_secret(values, location, keys)
+    return values, location, keys
+
+
+def _apply(values: dict[str, Any], override: str) -> tuple[str, str]:
+    dotted, separator, text = override.partition("=")
+    if not separator or not dotted:
+        raise ConfigError(f"'{override}' is not KEY=VALUE", where="--set", fix="write --set schedule.steps=100")
+    dotted = dotted.strip()
+    where = f"--set {dotted}"
+    put(values, dotted, parse_yaml(text, where), where)
+    return dotted, where
+
+
+GUIDE = Guide(RunConfig, "the run", "`maskwright schema --markdown` lists the keys and what each takes", FOREIGN)
+
+
+def build_config(values: dict[str, Any], where: str, overrides: Mapping[str, str] = {}) -> RunConfig:
+    """`overrides`: dotted keys of `values` that are not from the file, and what is blamed for each instead."""
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        raise GUIDE.explain(error, where, overrides) from None
+
+
+KEYS = keys_of(RunConfig)
+OF_ONE_RUN: dict[str, Any] = {"checkpoint.copy_to": None, "logging.report_to": []}
+"""Keys that name a place for one run alone, and their values in a run that repeats another, or is one of many."""
+PLACES = frozenset(
+    (
+        *("data.store", "data.mixture", "data.arrow.tokenizer", "data.train", "data.validation", "data.test"),
+        *("model.init_from", "model.tokenizer", "checkpoint.copy_to"),
+    )
+)
+"""Keys of both kinds of training that say where something lies, which is nobody else's business."""
+ALL_KEYS: list[str] = list(KEYS)
+
+RESUMABLE_KEYS: frozenset[str] = resumable_keys(RunConfig)

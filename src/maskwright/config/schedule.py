@@ -1,0 +1,110 @@
+"""The learning rate over a run: the keys of `schedule:`, and the curve that they describe."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from maskwright.config.settings import Count, Fraction, Needed, Refused, Section
+
+GROWING = ("wsd", "constant", "inverse_sqrt")
+"""Kinds with a phase that does not depend on the number of steps: a run in that phase may get more of them."""
+ENDLESS = ("constant", "inverse_sqrt")
+"""Kinds that know no last step."""
+INVERSE_SQRT_STEPS = 10_000
+"""Over so many steps, inverse_sqrt falls by the root of 2 when there is no warm-up; transformers has the number."""
+
+
+class ScheduleCurve(Section):
+    kind: Literal["linear", "cosine", "wsd", "constant", "polynomial", "inverse_sqrt"] = "linear"
+    """Each starts with a warm-up. linear: then a straight line down. cosine: then half a cosine down. wsd: then flat,
+    then 1-sqrt down (warmup-stable-decay). constant: then flat. polynomial: as linear, to the power of `power`.
+    inverse_sqrt: then by 1 / sqrt(step)."""
+    decay_steps: Count | None = None
+    """Only for wsd: length of the decay phase; a fifth of the run when not set."""
+    final_lr_share: Fraction = 0.0
+    """Learning rate just after the last step, as a share of the peak; constant and inverse_sqrt have none."""
+    power: Annotated[float, Field(gt=0.0)] | None = None
+    """Only for polynomial: the power of the share of steps that are left. Not set, it is 1, a straight line."""
+
+    @model_validator(mode="after")
+    def _keys_fit_the_kind(self) -> Self:
+        odd = {
+            "decay_steps": self.decay_steps is not None and self.kind != "wsd",
+            "power": self.power is not None and self.kind != "polynomial",
+            "final_lr_share": self.final_lr_share > 0.0 and self.kind in ENDLESS,
+        }
+        takes = {"decay_steps": "wsd", "power": "polynomial", "final_lr_share": "linear, cosine, wsd or polynomial"}
+        for key in (key for key, is_odd in odd.items() if is_odd):
+            raise Refused(f"kind {self.kind} has no {key}", fix=f"take kind: {takes[key]}, or leave {key} out")
+        return self
+
+
+class Schedule(ScheduleCurve):
+    steps: Annotated[Count | None, Needed] = None
+    """Number of optimizer updates in the whole run, unless epochs are given. A run with kind wsd, constant or
+    inverse_sqrt may get more of them, wsd before its decay."""
+    epochs: Annotated[float, Field(gt=0.0)] | None = None
+    """Passes over the training rows, instead of steps, which then follow from the store."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps in which the learning rate rises linearly to its peak."""
+
+    @model_validator(mode="after")
+    def _said_once(self) -> Schedule:
+        if self.steps is None and self.epochs is None:
+            raise PydanticCustomError("missing", "schedule has neither steps nor epochs")
+        if self.steps is not None and self.epochs is not None:
+            raise Refused("schedule has steps and epochs", fix="give one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _phases_fit(self) -> Schedule:
+        if self.steps is not None:
+            require_peak(self, self.steps)
+        return self
+
+
+def require_peak(schedule: Schedule, steps: int) -> None:
+    """Raises `Refused` if warm-up and decay are longer than the run."""
+    warmup_steps, decay_steps = schedule.warmup_steps, schedule.decay_steps
+    if warmup_steps >= steps or warmup_steps + (decay_steps or 0) > steps:
+        decay = f" --set schedule.decay_steps={max(1, steps // 5)}" if decay_steps else ""
+        raise Refused(
+            f"warm-up and decay leave no other step of the {steps}: the run would never peak",
+            fix=f"raise schedule.{'epochs' if schedule.epochs else 'steps'}, or "
+            f"--set schedule.warmup_steps={steps // 10}{decay}",
+        )
+
+
+def decay_begins(schedule: ScheduleCurve, steps: int, warmup_steps: int) -> int:
+    """The first update of wsd's decay phase, from 0. All updates before it have the same rates in a longer run."""
+    if schedule.kind != "wsd":
+        return steps
+    return steps - min(steps - warmup_steps, schedule.decay_steps or max(1, steps // 5))
+
+
+def rate_at(schedule: ScheduleCurve, steps: int, warmup_steps: int, peak: float, step: int) -> float:
+    """See `RunConfig.learning_rate_at`."""
+    begin = warmup_steps
+    if step < begin:
+        return peak * (step + 1) / begin
+    if schedule.kind == "constant":
+        return peak
+    if schedule.kind == "inverse_sqrt":
+        scale = begin or INVERSE_SQRT_STEPS
+        return peak / math.sqrt((step - begin + scale) / scale)
+    if schedule.kind == "wsd":
+        begin = decay_begins(schedule, steps, warmup_steps)
+    progress = max(0.0, (step - begin) / (steps - begin))
+    if schedule.kind == "linear":
+        share = 1.0 - progress
+    elif schedule.kind == "polynomial":
+        share = (1.0 - progress) ** (1.0 if schedule.power is None else schedule.power)
+    elif schedule.kind == "cosine":
+        share = 0.5 * (1.0 + math.cos(math.pi * progress))
+    else:
+        share = 1.0 - math.sqrt(progress)
+    return peak * (schedule.final_lr_share + (1.0 - schedule.final_lr_share) * share)

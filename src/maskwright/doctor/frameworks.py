@@ -1,0 +1,263 @@
+"""Python, torch and JAX against the hardware. The frameworks are asked in processes of their own: one that is broken,
+or built for another processor, is a finding and not the end of `doctor`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import IO, Any
+
+from maskwright import __version__
+from maskwright.core.console import human_bytes, several
+from maskwright.core.extras import EXTRAS, installed, missing
+from maskwright.doctor.finding import DoctorFinding
+from maskwright.machine import hardware
+from maskwright.processes.child import python_module
+
+TORCH, JAX = "maskwright.engines.torch.look", "maskwright.engines.jax.look"
+OLDEST_PYTHON = (3, 11)
+WHEN_IDLE = "run it again when the machine is idle"
+LEFT_OUT = "the lines kernels and products are left out"
+"""Which need torch."""
+UNITS = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_bf16": "AVX512-BF16", "amx_bf16": "AMX", "bf16": "bf16 (ARM)"}
+"""What matters of a processor, by Linux's names."""
+
+
+def present(package: str) -> bool:
+    with suppress(ModuleNotFoundError):
+        return installed(package)
+    return False
+
+
+# ---- Python and packages --------------------------------------------------------------------------------------------
+
+
+def python() -> DoctorFinding:
+    version, bits = platform.python_version(), 8 * struct.calcsize("P")
+    values = {"version": version, "executable": sys.executable, "platform": platform.platform(), "bits": bits}
+    detail = f"maskwright {__version__}, Python {version}, {platform.system()} on {platform.machine()}"
+    if sys.version_info[:2] < OLDEST_PYTHON:
+        fix = "install Python 3.11 or newer, and maskwright in an environment of it"
+        return DoctorFinding("software", "Python", "fail", detail, fix, values)
+    if sys.platform != "linux":
+        fix = "compare the first losses of a run with those of a Linux machine"
+        return DoctorFinding("software", "Python", "warn", f"{detail}; tried on Linux alone", fix, values)
+    return DoctorFinding("software", "Python", "ok", detail, None, values)
+
+
+def extras() -> DoctorFinding:
+    """Whole extras of pyproject.toml alone count as here."""
+    packages: dict[str, list[str]] = {}
+    for package, extra in EXTRAS.items():
+        packages.setdefault(extra, []).append(package)
+    here = {extra: all(map(present, names)) for extra, names in packages.items()}
+    found = [extra for extra in here if here[extra]]
+    lacking = [extra for extra in here if not here[extra]]
+    detail = f"extras {', '.join(found) or 'none'}" + (f"; not installed: {', '.join(lacking)}" if lacking else "")
+    values = {"installed": found, "not_installed": lacking}
+    if "train" in lacking:
+        absent = next(name for name in packages["train"] if not present(name))
+        detail += "; this machine submits and watches, and does not train"
+        return DoctorFinding("software", "packages", "warn", detail, missing(absent).fix, values)
+    return DoctorFinding("software", "packages", "ok", detail, None, values)
+
+
+# ---- the frameworks -------------------------------------------------------------------------------------------------
+
+
+class FrameworkProbe:
+    """A framework's own process: the lines of JSON that it has printed, and how it ended."""
+
+    def __init__(self, module: str, **environment: str) -> None:
+        # Files, since a pipe that nobody reads would hold it up.
+        self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes them
+        self._process = subprocess.Popen(
+            python_module(module),
+            stdin=subprocess.PIPE,
+            stdout=self._out,
+            stderr=self._err,
+            env={**os.environ, **environment},
+        )
+
+    def go_on(self) -> None:
+        """It may compute now."""
+        with suppress(OSError):
+            assert self._process.stdin
+            self._process.stdin.close()
+
+    def wait(self, until: float, lines: int) -> None:
+        """Until it has ended, or printed so many lines, or `time.monotonic()` is `until`."""
+        while self._process.poll() is None and time.monotonic() < until and len(self.lines()) < lines:
+            time.sleep(0.02)
+
+    def lines(self) -> list[dict[str, Any]]:
+        found = []
+        for line in _text(self._out).splitlines():
+            with suppress(ValueError):
+                if isinstance(value := json.loads(line), dict):
+                    found.append(value)
+        return found
+
+    def end(self) -> str | None:
+        """Ends it. Why it failed, in one line; None where it did not, or still worked."""
+        working = self._process.poll() is None
+        if working:
+            self._process.kill()
+        code = self._process.wait()
+        self.go_on()
+        said = [line.strip() for line in _text(self._err).splitlines() if line.strip()]
+        for file in (self._out, self._err):
+            file.close()
+        if working or code == 0:
+            return None
+        if code < 0:
+            return f"its process was ended by {signal.Signals(-code).name}"
+        return said[-1][:200] if said else f"its process ended with {code}"
+
+
+def _text(file: IO[bytes]) -> str:
+    """All of it. A seek would also move the place where the process writes on."""
+    return os.pread(file.fileno(), 1 << 20, 0).decode(errors="replace")
+
+
+def torch(probe: FrameworkProbe | None, gpus: int | None = None, *, busy: bool = False) -> Iterator[DoctorFinding]:
+    """`probe` is None where torch is not installed. `gpus`: NVIDIA's, that the driver shows. `busy`: others computed
+    while it measured."""
+    gpus = hardware.cuda_devices() if gpus is None else gpus
+    if probe is None:
+        fix = missing("torch").fix
+        state, detail = "warn", "not installed: nothing can be trained or evaluated with engine.kind torch"
+        yield DoctorFinding("software", "torch", state, detail, fix)  # type: ignore[arg-type]
+        return
+    lines = probe.lines()
+    failure = probe.end()
+    version = importlib.metadata.version("torch")
+    if not lines:
+        if failure:
+            fix = "install torch anew, for this processor: scripts/install, or pip install --force-reinstall torch"
+            yield DoctorFinding("software", "torch", "fail", f"{version} cannot be used: {failure}; {LEFT_OUT}", fix)
+        else:
+            yield DoctorFinding(
+                "software", "torch", "warn", f"{version} was not imported in time; {LEFT_OUT}", WHEN_IDLE
+            )
+        return
+    found = lines[0]
+    yield _build(found, gpus)
+    yield _kernels(found)
+    rates = lines[1]["flops_per_second"] if len(lines) > 1 else None
+    yield _products(found, rates, failure, busy)
+
+
+def _build(found: dict[str, Any], gpus: int) -> DoctorFinding:
+    cuda, hip = found["cuda_build"], found["hip_build"]
+    build = f"CUDA {cuda}" if cuda else f"ROCm {hip}" if hip else "CPU"
+    detail = f"{found['version']}, built for {build}"
+    for gpu in found["gpus"]:
+        detail += f"; {gpu['name']}, {human_bytes(gpu['memory_bytes'])}, compute capability {gpu['capability']}"
+    if gpus > len(found["gpus"]):
+        detail += f"; the driver shows {gpus} NVIDIA GPUs, torch sees {len(found['gpus'])}"
+        fix = (
+            "look at nvidia-smi: the driver has to know this version of CUDA"
+            if cuda
+            else f"pip install --force-reinstall torch=={found['version'].partition('+')[0]}, the build for CUDA"
+        )
+        return DoctorFinding("software", "torch", "fail", detail, fix, found)
+    if lacking := [gpu["name"] for gpu in found["gpus"] if not gpu["in_build"] and not hip]:
+        fix = "install a build of torch for this GPU: pytorch.org/get-started"
+        return DoctorFinding("software", "torch", "fail", f"{detail}; it has no code for {lacking[0]}", fix, found)
+    wanted = next(
+        (line for line in importlib.metadata.requires("maskwright") or [] if re.match("torch[<>=]", line)), ""
+    )
+    bounds = re.match(r"torch(?=.*>=(\d+)\.(\d+))(?=.*<(\d+)\.(\d+))", wanted)
+    own = re.match(r"(\d+)\.(\d+)", found["version"])
+    if bounds and own:
+        low, high = tuple(map(int, bounds.groups()[:2])), tuple(map(int, bounds.groups()[2:]))
+        if not low <= tuple(map(int, own.groups())) < high:
+            fix = f"pip install '{wanted.partition(';')[0].strip()}'"
+            return DoctorFinding("software", "torch", "fail", f"{detail}; another version is needed", fix, found)
+    return DoctorFinding("software", "torch", "ok", detail, None, found)
+
+
+def _kernels(found: dict[str, Any]) -> DoctorFinding:
+    device, dtype = found["device"], found["dtype"]
+    values = {
+        name: found[name] for name in ("device", "dtype", "attention", "cpu_kernels", "amx", "onednn", "bf16", "mps")
+    }
+    note = f" {found['dtype_note']}" if found["dtype_note"] else ""
+    detail = f"auto takes {device} in {dtype}{note}; attention: {found['attention']}"
+    if device == "cpu":
+        units = [word for flag, word in UNITS.items() if flag in hardware.cpu_flags()]
+        values["units"] = units
+        if "AVX512-BF16" in units and not hardware.cpu_multiplies_bf16_faster():
+            units = [word.replace("AVX512-BF16", "AVX512-BF16 (slower than fp32 without AMX)") for word in units]
+        detail += f"; this CPU has {', '.join(units) or 'none of AVX2, AVX-512, AMX'}, and torch computes by its "
+        kernels = f"{found['cpu_kernels']} kernels{' and AMX' if found['amx'] else ''}"
+        detail += f"{kernels} with {several(found['threads'], 'thread')}"
+        if "AVX-512" in units and found["cpu_kernels"] == "AVX2" and (forced := os.environ.get("ATEN_CPU_CAPABILITY")):
+            fix = f"unset ATEN_CPU_CAPABILITY, which is {forced}"
+            return DoctorFinding("hardware", "kernels", "warn", detail, fix, values)
+        if not found["onednn"]:
+            fix = "take PyTorch's own build: pip install torch --index-url https://download.pytorch.org/whl/cpu"
+            return DoctorFinding("hardware", "kernels", "warn", f"{detail}; this build lacks oneDNN", fix, values)
+    if device == "mps":
+        fix = "compare the first losses with --set engine.device=cpu"
+        return DoctorFinding("hardware", "kernels", "warn", f"{detail}; never tried on such a GPU", fix, values)
+    if device == "cuda" and not found["compiler"]:
+        fix = "install a C compiler (gcc), or say engine.compile: off"
+        detail += "; layers cannot be compiled without a C compiler"
+        return DoctorFinding("hardware", "kernels", "warn", detail, fix, values)
+    return DoctorFinding("hardware", "kernels", "ok", detail, None, values)
+
+
+def _products(found: dict[str, Any], rates: dict[str, float] | None, failure: str | None, busy: bool) -> DoctorFinding:
+    name = "products"
+    if rates is None and failure:
+        fix = "the same would end a run: see docs/hardware.md for engine.device and engine.dtype"
+        return DoctorFinding("hardware", name, "fail", f"a matrix multiplication failed: {failure}", fix)
+    if rates is None:
+        return DoctorFinding("hardware", name, "warn", "not measured: there was no time left", WHEN_IDLE)
+    told = ", ".join(f"{rate / 1e9:,.0f} GFLOP/s in {dtype}" for dtype, rate in rates.items())
+    detail = f"{told} in plain matrix multiplication on {found['device']}, the fastest of several"
+    detail += " while others computed too" if busy and found["device"] == "cpu" else ""
+    values = {"flops_per_second": {dtype: round(rate) for dtype, rate in rates.items()}, "busy": busy}
+    if rates[found["dtype"]] < 0.9 * rates["fp32"]:
+        fix = "--set engine.dtype=fp32"
+        return DoctorFinding("hardware", name, "warn", f"{detail}; {found['dtype']} is the slower one", fix, values)
+    return DoctorFinding("hardware", name, "ok", detail, None, values)
+
+
+def jax(probe: FrameworkProbe | None, gpus: int | None = None) -> DoctorFinding:
+    gpus = hardware.cuda_devices() if gpus is None else gpus
+    if probe is None:
+        return DoctorFinding("software", "JAX", "ok", "not installed; only engine.kind jax and TPUs need it")
+    lines = probe.lines()
+    failure = probe.end()
+    version = importlib.metadata.version("jax")
+    if not lines:
+        if failure:
+            fix = "install it anew: scripts/install --jax, or --tpu on a TPU"
+            return DoctorFinding("software", "JAX", "fail", f"{version} cannot be used: {failure}", fix)
+        return DoctorFinding("software", "JAX", "warn", f"{version} did not name its devices in time", WHEN_IDLE)
+    found = lines[0]
+    kinds = {kind: found["devices"].count(kind) for kind in found["devices"]}
+    detail = f"{found['version']} on {found['platform']}: " + ", ".join(f"{n} x {kind}" for kind, n in kinds.items())
+    if found["platform"] == "cpu" and os.path.exists("/dev/accel0"):
+        fix = "scripts/install --tpu, which adds libtpu"
+        return DoctorFinding("software", "JAX", "fail", f"{detail}, though a TPU is here", fix, found)
+    if found["platform"] == "cpu" and gpus:
+        detail += "; it does not see the NVIDIA GPU, which torch is the faster engine for"
+        return DoctorFinding(
+            "software", "JAX", "warn", detail, 'pip install "jax[cuda12]", or stay with engine.kind torch', found
+        )
+    return DoctorFinding("software", "JAX", "ok", detail, None, found)

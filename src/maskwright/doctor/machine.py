@@ -1,0 +1,186 @@
+"""Cores and who else computes on them, memory, disk, shared memory: what Linux tells of this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+
+from maskwright.core.console import human_bytes, several
+from maskwright.doctor.finding import DoctorFinding
+from maskwright.machine import hardware
+from maskwright.machine.cgroups import Cgroups
+from maskwright.machine.usage import cpu_ticks, memory_bytes
+
+LOOK_SECONDS = 0.4
+"""For how long others are watched: forty of the kernel's ticks."""
+BUSY_SHARE = 0.2
+"""Of the cores that this process may use, taken by others: above it, speeds measured now are not the machine's own."""
+GIB = 1 << 30
+LEAST_MEMORY_BYTES = 2 * GIB
+"""A small model (6 layers x 512) peaks at 2.5 GB in training on a CPU, and mini at 1.6 (docs/experiments.md)."""
+FEW_DISK_BYTES, LEAST_DISK_BYTES = 10 * GIB, GIB
+"""A checkpoint of base takes 1.5 GB, and three are kept."""
+WRITTEN_BYTES = 8 << 20
+SLOW_DISK_BYTES_PER_SECOND = 10e6
+LEAST_SHARED_BYTES = 256 << 20
+"""Docker gives a container 64 MiB, and NCCL's ranks on one machine meet in shared memory:
+https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"""
+
+
+def machine(cgroups: Cgroups | None = None, proc: str = "/proc") -> Iterator[DoctorFinding]:
+    """Takes half a second, in which nothing of ours may compute."""
+    cgroups = cgroups or Cgroups()
+    yield cores(cgroups, proc)
+    yield memory(cgroups, proc)
+    yield disk(os.getcwd())
+    yield shared_memory("/dev/shm")
+
+
+# ---- cores ----------------------------------------------------------------------------------------------------------
+
+
+def cores(cgroups: Cgroups, proc: str = "/proc") -> DoctorFinding:
+    allowed, quota = hardware.usable_cpus(), cgroups.cores()
+    physical = len(hardware.physical_cores(allowed, "/sys/devices/system/cpu"))
+    there = os.cpu_count() or 1
+    others, busiest, stolen = _others(proc)
+    values = {
+        "cpus": there,
+        "usable_cpus": len(allowed),
+        "physical_cores": physical,
+        "quota_cores": quota,
+        "used_by_others_cores": None if others is None else round(others, 2),
+        "stolen_share": None if stolen is None else round(stolen, 3),
+        "throttled_periods": cgroups.throttled(),
+        "name": hardware.cpu_name(),
+    }
+    detail = f"{physical} of {several(there, 'CPU')}"
+    if physical != len(allowed):
+        detail = f"{several(physical, 'core')} ({several(len(allowed), 'CPU')})"
+    detail = f"{hardware.cpu_name()}, {detail} may be used" if physical < there else f"{hardware.cpu_name()}, {detail}"
+    if quota is not None:
+        detail += f", and the time of {quota:g} by the container's quota"
+    if quota is not None and quota < hardware.usable_cores():
+        # Threads that share less time than there are of them wait for each other in each product.
+        fix = f"--set engine.threads={max(1, int(quota))} in each run"
+        return DoctorFinding("hardware", "cores", "warn", f"{detail}; a run would start more threads", fix, values)
+    if stolen is not None and stolen > BUSY_SHARE:
+        detail += f"; the hypervisor kept {stolen:.0%} of their time for others"
+        return DoctorFinding("hardware", "cores", "warn", detail, "take a larger or a dedicated machine", values)
+    if others is None:
+        return DoctorFinding("hardware", "cores", "ok", f"{detail}; who else uses them is not told here", None, values)
+    if others > BUSY_SHARE * min(len(allowed), quota or len(allowed)):
+        detail += f"; others compute on {others:.1f} of them now ({busiest})"
+        fix = "wait for them, or end them: what is measured now is less than the machine can do"
+        return DoctorFinding("hardware", "cores", "warn", detail, fix, values)
+    return DoctorFinding(
+        "hardware", "cores", "ok", f"{detail}; nobody else uses more than {max(others, 0.1):.1f}", None, values
+    )
+
+
+def _others(proc: str) -> tuple[float | None, str, float | None]:
+    """Cores that other processes compute on, the names of the busiest, the share of time that a hypervisor took."""
+    before, begin, steal = _ticks(proc), time.perf_counter(), _stolen(proc)
+    if not before:
+        return None, "", None
+    time.sleep(LOOK_SECONDS)
+    after, steal_now = _ticks(proc), _stolen(proc)
+    ticks = (time.perf_counter() - begin) * os.sysconf("SC_CLK_TCK")
+    own = os.getpid()
+    found = {
+        pid: (taken - before[pid][1] if pid in before else 0, name)
+        for pid, (name, taken) in after.items()
+        if pid != own
+    }
+    busiest = sorted(found.values(), reverse=True)[:3]
+    named = ", ".join(f"{name} {taken / ticks:.1f}" for taken, name in busiest if taken / ticks >= 0.05)
+    stolen = None
+    if steal and steal_now and steal_now[1] > steal[1]:
+        stolen = (steal_now[0] - steal[0]) / (steal_now[1] - steal[1])
+    return sum(taken for taken, _ in found.values()) / ticks, named, stolen
+
+
+def _ticks(proc: str) -> dict[int, tuple[str, int]]:
+    """The name and the CPU ticks of each process. Names alone: a command line may hold a secret."""
+    found = {}
+    for entry in os.listdir(proc) if os.path.isdir(proc) else []:
+        if not entry.isdigit():
+            continue
+        try:
+            with open(os.path.join(proc, entry, "stat"), encoding="utf-8", errors="replace") as file:
+                name, _, rest = file.read().partition("(")[2].rpartition(")")
+            fields = rest.split()
+            found[int(entry)] = (name, int(fields[11]) + int(fields[12]))
+        except (OSError, ValueError, IndexError):  # it has ended
+            continue
+    return found
+
+
+def _stolen(proc: str) -> tuple[int, int] | None:
+    """Ticks that a hypervisor took from all CPUs, and all ticks."""
+    ticks = cpu_ticks(proc)
+    return (ticks[7], sum(ticks)) if len(ticks) > 7 else None
+
+
+# ---- memory and disk ------------------------------------------------------------------------------------------------
+
+
+def memory(cgroups: Cgroups, proc: str = "/proc") -> DoctorFinding:
+    there, limit = hardware.memory_bytes(), cgroups.memory_bytes()
+    free = memory_bytes(proc, "MemAvailable")
+    usable = min(size for size in (there, limit, free) if size is not None)
+    values = {"memory_bytes": there, "limit_bytes": limit, "available_bytes": free}
+    detail = human_bytes(there)
+    if limit is not None and limit < there:
+        detail += f", of which the container may have {human_bytes(limit)}"
+    if free is not None:
+        detail += f"; {human_bytes(free)} are free"
+    if usable < LEAST_MEMORY_BYTES:
+        fix = "end other programs or take a larger machine; the nano recipe still trains"
+        return DoctorFinding("hardware", "memory", "warn", detail, fix, values)
+    return DoctorFinding("hardware", "memory", "ok", detail, None, values)
+
+
+def disk(folder: str) -> DoctorFinding:
+    """Writes 8 MiB there and waits until they are on the disk."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            begin = time.perf_counter()
+            file.write(b"\1" * WRITTEN_BYTES)
+            file.flush()
+            os.fsync(file.fileno())
+            rate = WRITTEN_BYTES / max(time.perf_counter() - begin, 1e-9)
+    except OSError as error:
+        fix = "change to a folder that you may write to, on a disk with room"
+        return DoctorFinding("hardware", "disk", "fail", f"{folder} cannot be written to: {error.strerror}", fix)
+    free = hardware.free_disk_bytes(folder)
+    values = {"folder": folder, "free_bytes": free, "write_bytes_per_second": round(rate)}
+    detail = f"{human_bytes(free)} free in {folder}; {human_bytes(rate)}/s written and synced"
+    if free < LEAST_DISK_BYTES:
+        return DoctorFinding("hardware", "disk", "fail", detail, "free some, or work on another disk", values)
+    if free < FEW_DISK_BYTES:
+        fix = "free some: a run of base keeps three checkpoints of 1.5 GB"
+        return DoctorFinding("hardware", "disk", "warn", detail, fix, values)
+    if rate < SLOW_DISK_BYTES_PER_SECOND:
+        fix = "--run on a local disk, and checkpoint.copy_to for a slow or distant one"
+        return DoctorFinding("hardware", "disk", "warn", detail, fix, values)
+    return DoctorFinding("hardware", "disk", "ok", detail, None, values)
+
+
+def shared_memory(folder: str) -> DoctorFinding:
+    if sys.platform != "linux" or not os.path.isdir(folder):
+        return DoctorFinding(
+            "hardware", "/dev/shm", "ok", f"there is no {folder} here; several GPUs of one machine need it"
+        )
+    usage = shutil.disk_usage(folder)
+    values = {"total_bytes": usage.total, "free_bytes": usage.free}
+    detail = f"{human_bytes(usage.free)} of {human_bytes(usage.total)} free"
+    if usage.free < LEAST_SHARED_BYTES:
+        state = "fail" if hardware.cuda_devices() > 1 else "warn"
+        fix = "start the container with --shm-size=2g; several GPUs of one machine meet there"
+        return DoctorFinding("hardware", "/dev/shm", state, detail, fix, values)  # type: ignore[arg-type]
+    return DoctorFinding("hardware", "/dev/shm", "ok", detail, None, values)

@@ -1,1 +1,0 @@
-"""Faults made on purpose, and the proof that a run survives them."""

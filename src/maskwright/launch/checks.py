@@ -1,0 +1,131 @@
+"""What the launchers that write a file for a scheduler have in common: whether the command can work there."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+from dataclasses import replace
+from subprocess import CompletedProcess
+
+from maskwright.config.finetuning import FinetuneConfig, read_finetune_config
+from maskwright.config.pretraining import RunConfig, in_words, read_config, shareable, shared_out
+from maskwright.config.recipes import find_config
+from maskwright.core import storage
+from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.secrets import redact
+from maskwright.launch.target import Training
+from maskwright.run.directory import RunDirectory, whole_steps
+from maskwright.run.lineage import parse
+
+PORT = 29400
+"""Of node 0, where the processes meet: torchrun's default for c10d."""
+LONGEST_NAME = 40
+"""Characters: pods of a JobSet add up to 23, and a host name may have 63."""
+LONGER_THAN_SAVING_SECONDS = 5.0
+"""From the end of the run's own grace period (`checkpoint.grace_seconds`) to SIGKILL."""
+
+
+def ask(words: list[str], text: str, seconds: float, *, absent: str, silent: str) -> CompletedProcess[str]:
+    """Runs another program's command with `text` on its standard input. Raises `InputError` if it cannot be started,
+    with the fix `absent`, and `MaskwrightError` if it does not answer within `seconds`, with the fix `silent`."""
+    try:
+        return subprocess.run(
+            words, input=text, capture_output=True, text=True, errors="replace", timeout=seconds, check=False,
+            start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError)
+        what = "is not installed, or not on the path" if missing else f"cannot be started: {error.strerror}"
+        raise InputError(what, where=words[0], fix=absent) from None
+    except subprocess.TimeoutExpired:
+        raise MaskwrightError(f"no answer in {seconds:.0f} s", where=words[0], fix=silent) from None
+
+
+def read(command: Training) -> tuple[RunConfig | FinetuneConfig, str]:
+    """The configuration as it will be read there, and the text of its file."""
+    with storage.open_binary(find_config(command.config, command.verb)) as file:
+        text = file.read().decode("utf-8", errors="replace")
+    reader = read_config if command.verb == "pretrain" else read_finetune_config
+    config = reader(command.config, list(command.overrides))
+    if redact(text) != text:
+        raise InputError("holds a secret", where=command.config, fix="pass it on by its variable's name: --env NAME")
+    return config, text
+
+
+def locations(command: Training, config: RunConfig | FinetuneConfig) -> dict[str, str | None]:
+    """What the command reads, by what says so: a key, with the `--set` that changes it, or the option `--from`."""
+    begin = {"--from": parse(command.begin_from)[0]} if command.begin_from else {}
+    return {**config.locations, **begin}
+
+
+def setting(key: str, value: str) -> str:
+    """The words that give one of `locations` another value."""
+    return f"{key} {value}" if key.startswith("--") else f"--set {key}={value}"
+
+
+def require_parent(command: Training) -> None:
+    """Raises `InputError` if `--from` names no run with checkpoints on this machine, which sees the same folders as
+    those that train. A run that is there already has begun, and does not need its parent any more."""
+    if command.begin_from is None or RunDirectory(command.run).exists():
+        return
+    location, step = parse(command.begin_from)
+    steps = whole_steps(RunDirectory(location).checkpoints)
+    if not steps or step not in (None, *steps):
+        what = "has no checkpoint" if step is None or not steps else f"has no checkpoint of step {step:,}"
+        fix = f"take one of its steps: {', '.join(map(str, steps[-8:]))}" if steps else "name a run directory"
+        raise InputError(what, where=f"--from {location}", fix=fix)
+
+
+def sized(command: Training, config: RunConfig | FinetuneConfig, num_nodes: int, gpus: int) -> Training:
+    """The command with what each machine computes on: what was asked for, or an error there. Raises `InputError` where
+    the batch cannot be shared out so."""
+    device, total = "cuda" if gpus else "cpu", num_nodes * max(1, gpus)
+    if config.engine.device not in ("auto", device):
+        what = f"is {config.engine.device}, and {gpus} GPUs on each node ask for {device}"
+        raise InputError(what, where="engine.device", fix="leave engine.device out, or ask for what it says")
+    shared_out(config.batch.virtual_workers, total, "processes", _rows(config))
+    # One process of JAX drives all devices of its machine.
+    processes = 1 if config.engine.kind == "jax" else max(1, gpus)
+    return replace(command.setting(f"engine.device={device}"), processes=processes)
+
+
+def for_tpu(command: Training, config: RunConfig | FinetuneConfig, devices: int) -> Training:
+    """The command for a TPU of so many devices, as JAX counts them. Raises `InputError` with all that it lacks, as one
+    line to add."""
+    engine, batch, wrong = config.engine, config.batch, list[str]()
+    lacking: dict[str, object] = {}
+    if engine.kind != "jax":
+        wrong.append(f"{engine.kind} does not compute on TPUs, and jax does")
+        lacking["engine.kind"] = "jax"
+    if engine.device not in ("auto", "tpu"):
+        wrong.append(f"{engine.device} is no TPU")
+        lacking["engine.device"] = "tpu"
+    devices = engine.devices or devices
+    if batch.virtual_workers % devices:
+        wrong.append(f"{devices} devices do not share {batch.virtual_workers} virtual workers evenly")
+        lacking |= shareable(batch.virtual_workers, devices, _rows(config))
+    if wrong:
+        raise InputError("; ".join(wrong), where=next(iter(lacking)), fix=f"add {in_words(lacking)}")
+    return command.setting("engine.device=tpu")
+
+
+def _rows(config: RunConfig | FinetuneConfig) -> int | None:
+    """Of each virtual worker, where the configuration says them."""
+    return config.batch.micro_batch_rows if isinstance(config, RunConfig) else None
+
+
+def grace_seconds(config: RunConfig | FinetuneConfig) -> int:
+    """From SIGTERM to SIGKILL, as the scheduler is told."""
+    return math.ceil(config.checkpoint.grace_seconds + LONGER_THAN_SAVING_SECONDS)
+
+
+def name_for(run: str, given: str | None = None) -> str:
+    """A name that every scheduler takes (a DNS label, RFC 1035): the one given, or from the run's folder."""
+    name = given or re.sub(r"[^a-z0-9]+", "-", run.rstrip("/").rpartition("/")[2].lower()).strip("-")
+    if not given:
+        name = (name if name[:1].isalpha() else f"run-{name}")[:LONGEST_NAME].strip("-")
+    if not re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", name) or len(name) > LONGEST_NAME:
+        fix = f"small letters, digits and -, a letter first, at most {LONGEST_NAME}"
+        raise InputError(f"{name[:80]!r} is no name for a job", where="--name", fix=fix)
+    return name

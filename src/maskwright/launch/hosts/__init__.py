@@ -1,0 +1,1 @@
+"""What supervises a process on a host, wherever the host is."""

@@ -1,0 +1,173 @@
+"""Processes that a command starts and must not lose; among them commands of maskwright, as a user would type them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from maskwright.core.console import say
+from maskwright.core.errors import JobError, StoppedEarly
+from maskwright.processes.parent import PARENT
+
+
+@dataclass(frozen=True)
+class FinetuneCommand:
+    """`maskwright finetune` as a value."""
+
+    config: str
+    """Location of the YAML."""
+    run: str
+    """Run directory."""
+    overrides: tuple[str, ...]
+    """Of the configuration, as KEY=VALUE."""
+    log: str
+    """File that what it prints is added to."""
+    results: str
+    """File that it writes when it is done."""
+
+    def words(self) -> list[str]:
+        keys = [word for text in self.overrides for word in ("--set", text)]
+        return ["finetune", self.config, "--run", self.run, *keys]
+
+
+def python_module(module: str, *arguments: str) -> list[str]:
+    """Words that start a module in a Python of its own.
+
+    -P: the working directory may be a folder of data or of a model that somebody else made. Without it, Python looks
+    there first for whatever is imported, and runs a `typer.py` of theirs (https://docs.python.org/3/using/cmdline.html).
+    """
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+SideBySide = Callable[[Sequence[FinetuneCommand], int], Generator[tuple[int, int], None, None]]
+"""Makes such runs, so many at once, and yields (place in the sequence, exit code) as they end."""
+
+
+def run(words: Sequence[str]) -> int:
+    """Runs `maskwright WORDS` with its output on the screen. Returns its exit code, as a shell gives it.
+
+    Whatever stops this process, such as the exception of a signal, stops the command first and waits for it. So a run
+    is saved, Terraform's state too, and machines that the command made are taken away.
+    """
+    process: subprocess.Popen[bytes] | None = None
+    try:
+        with signals_wait():
+            process = subprocess.Popen(python_module("maskwright", *words))
+        code = process.wait()
+    except BaseException:
+        if process is not None:
+            process.terminate()
+            process.wait()
+        raise
+    return code if code >= 0 else 128 - code
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command of several that are run one after another."""
+
+    command: str
+    """As a user would type it."""
+    exit_code: int | None = None
+    """None before its end, also where it was stopped."""
+    seconds: float | None = None
+    """None before it begins."""
+
+
+def typed(words: Sequence[str]) -> str:
+    """What a user would type to run `words`."""
+    return f"maskwright {shlex.join(words)}"
+
+
+class CommandSequence:
+    """Runs one command after another, as `run`; `ran` has those that began."""
+
+    def __init__(self) -> None:
+        self.ran: list[Step] = []
+
+    def run(self, words: Sequence[str]) -> int:
+        say(f"$ {typed(words)}")
+        began, code = time.monotonic(), None
+        try:
+            code = run(words)
+            return code
+        finally:
+            self.ran.append(Step(typed(words), code, round(time.monotonic() - began, 3)))
+
+
+def require(run: Callable[[Sequence[str]], int], words: Sequence[str]) -> None:
+    """Raises `StoppedEarly`, or `JobError` with the exit code, where the command ends with another one than 0."""
+    code = run(words)
+    if code == StoppedEarly.exit_code:
+        raise StoppedEarly(f"`{typed(words)}` stopped early")
+    if code:
+        raise JobError(f"exit {code}", code, where=typed(words), fix="see what it said")
+
+
+def run_side_by_side(commands: Sequence[FinetuneCommand], at_once: int) -> Generator[tuple[int, int], None, None]:
+    """Runs them on this machine, `at_once` of them at a time. Yields (place in `commands`, exit code) as they end. None
+    outlives this process, even when it is killed.
+
+    Closing the iterator stops those that run, and waits for them.
+    """
+    waiting, running = list(enumerate(commands)), dict[int, subprocess.Popen[bytes]]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                number, command = waiting.pop(0)
+                with signals_wait(), open(command.log, "ab") as file:
+                    running[number] = subprocess.Popen(
+                        python_module("maskwright", *command.words()),
+                        env={**os.environ, PARENT: str(os.getpid())},
+                        stdin=subprocess.DEVNULL,
+                        stdout=file,
+                        stderr=file,
+                        start_new_session=True,  # a Ctrl-C in the terminal is for this process to pass on
+                    )
+            ended = [number for number, process in running.items() if process.poll() is not None]
+            for number in ended:
+                code = running.pop(number).returncode
+                yield number, code if code >= 0 else 128 - code
+            if not ended:
+                time.sleep(0.05)
+    finally:
+        for process in running.values():
+            process.terminate()
+        for process in running.values():
+            process.wait()
+
+
+def last_words(log: str) -> str:
+    """The last line that a run has printed; launchers may have added theirs below it."""
+    lines: list[str] = []
+    with suppress(FileNotFoundError), open(log, encoding="utf-8", errors="replace") as file:
+        lines = file.read().splitlines()
+    own = [line for line in lines if not line.startswith(("== ", "srun: ", "slurmstepd"))]
+    return (own or lines or ["it said nothing"])[-1]
+
+
+@contextmanager
+def signals_wait() -> Iterator[None]:
+    """Signals that arrive meanwhile are handled at the end: an exception inside `Popen` would lose the process that it
+    has just started."""
+    came: list[int] = []
+    in_main = threading.current_thread() is threading.main_thread()
+    ours: list[int] = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP] if in_main else []
+    before = {number: handler for number in ours if callable(handler := signal.getsignal(number))}
+    for number in before:
+        signal.signal(number, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in came:
+        signal.raise_signal(number)

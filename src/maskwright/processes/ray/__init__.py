@@ -1,0 +1,1 @@
+"""Parts of a work as tasks of a Ray cluster."""

@@ -1,0 +1,191 @@
+"""A long work on data in parts, and who computes them: this process, processes of this machine, or a cluster.
+
+A work is a function of one part alone, so its results do not depend on who computes them, how many at once, or in
+which order. What a part writes lies in a folder that all machines see, and appears whole (`storage.atomic_writer`), so
+that a part may be computed twice: its first worker may be lost, or only be thought lost.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, Protocol, Self, TypeVar
+
+from maskwright.core.console import Progress, only_warnings, progress
+from maskwright.core.errors import MaskwrightError
+from maskwright.machine import hardware
+from maskwright.processes.parent import PARENT, end_with_parent
+
+Part = TypeVar("Part")
+Result = TypeVar("Result")
+FLIGHT = 2
+"""Parts that are begun or wait for each process."""
+LOOK_SECONDS = 0.5
+
+
+class Runner(Protocol):
+    @property
+    def processes(self) -> int | None:
+        """Processes of this machine that compute all parts; None where those of a cluster do."""
+        ...
+
+    def run(
+        self, work: Callable[[Part], Result], parts: Sequence[Part], title: str, sizes: Sequence[int]
+    ) -> Generator[tuple[int, Result]]:
+        """Yields (number in `parts`, its result) as parts end, in any order. `work` is a function at the top of a
+        module or a frozen dataclass with `__call__`; it, the parts and the results are small and can be pickled.
+        `title` and `sizes` [parts], in bytes, are for the progress.
+
+        Raises what `work` raises for a part, as the same `MaskwrightError`; no further part is begun then. Closing the
+        iterator stops what is being computed."""
+        ...
+
+    def require_seen(self, folder: str, files: Sequence[str]) -> None:
+        """Called before `run`. Raises `MaskwrightError` unless every machine that computes sees and can write `folder`,
+        which is there, and sees `files`; those that are URLs are passed over."""
+        ...
+
+
+def _nobody(size: int) -> None:
+    pass
+
+
+_advance: Callable[[int], None] = _nobody
+RENEWED_AFTER_BYTES = 4_000_000_000
+"""Bytes of parts that a process computes before a new one takes its place. gigatoken 0.10 remembers every word that it
+meets: up to 0.3 bytes for each byte of text, where all words are new
+(https://github.com/marcelroed/gigatoken/issues/36). A new process takes 2 seconds, one in fifty of what so much text
+takes."""
+
+_shared: list[Any] = []
+"""The bytes that all processes of `Here` have done, in one of them."""
+
+
+def advance(size: int) -> None:
+    """Called by a work: `size` more bytes of its part are done."""
+    _advance(size)
+
+
+def _compute(work: Callable[[Part], Result], part: Part, size: int, add: Callable[[int], None]) -> Result:
+    """`add` gets `size` in all."""
+    global _advance
+    left = size
+
+    def told(done: int) -> None:
+        nonlocal left
+        done = min(done, left)
+        left -= done
+        add(done)
+
+    _advance = told
+    gc.freeze()  # garbage collection then skips what imports have made: a twelfth of the time of encoding
+    try:
+        result = work(part)
+    finally:
+        gc.unfreeze()
+        _advance = _nobody
+    add(left)
+    return result
+
+
+class Here:
+    """This process or, with `processes` > 1, that many others of this machine. In a `with` block the others wait for
+    the next work."""
+
+    def __init__(self, processes: int = 1) -> None:
+        self.processes = processes
+        self._pool: ProcessPoolExecutor | None = None
+        self._entered = False
+        self._done: Any = None
+
+    def __enter__(self) -> Self:
+        self._entered = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._entered = False
+        self._close()
+
+    def _close(self) -> None:
+        if self._pool:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+    def require_seen(self, folder: str, files: Sequence[str]) -> None:
+        pass
+
+    def run(
+        self, work: Callable[[Part], Result], parts: Sequence[Part], title: str, sizes: Sequence[int]
+    ) -> Generator[tuple[int, Result]]:
+        with progress(title, sum(sizes), "bytes") as bar:
+            if min(self.processes, len(parts)) > 1 or sum(sizes) > RENEWED_AFTER_BYTES:
+                yield from self._by_many(work, parts, sizes, bar)
+                return
+            for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+                yield number, _compute(work, part, size, bar.advance)
+
+    def _by_many(
+        self, work: Callable[[Part], Result], parts: Sequence[Part], sizes: Sequence[int], bar: Progress
+    ) -> Generator[tuple[int, Result]]:
+        waiting: dict[Future[Result], int] = {}
+        try:
+            pool, given = self._opened(), 0
+            for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+                if given >= self.processes * RENEWED_AFTER_BYTES:
+                    while waiting:
+                        yield from self._ended(waiting, bar)
+                    self._close()
+                    pool, given = self._opened(int(bar.done)), 0
+                given += size
+                waiting[pool.submit(_compute_there, work, part, size)] = number
+                while len(waiting) >= FLIGHT * self.processes:
+                    yield from self._ended(waiting, bar)
+            while waiting:
+                yield from self._ended(waiting, bar)
+        except BrokenProcessPool:
+            self._close()
+            fix = "free some memory, or give fewer --workers; the same command goes on where it stopped"
+            raise MaskwrightError("one of its processes was killed from outside", fix=fix) from None
+        finally:
+            if waiting or not self._entered:
+                self._close()
+
+    def _opened(self, done: int = 0) -> ProcessPoolExecutor:
+        if self._pool is None:
+            spawn = multiprocessing.get_context("spawn")  # a fork would copy the locks of an encoder's threads
+            self._done = spawn.Value("q", 0)
+            threads = max(len(hardware.usable_cpus()) // self.processes, 1)
+            self._pool = ProcessPoolExecutor(self.processes, spawn, _start, (os.getpid(), threads, self._done))
+        self._done.value = done
+        return self._pool
+
+    def _ended(self, waiting: dict[Future[Result], int], bar: Progress) -> Generator[tuple[int, Result]]:
+        ended = wait(waiting, LOOK_SECONDS, FIRST_COMPLETED).done
+        bar.advance(self._done.value - bar.done)
+        for future in ended:
+            yield waiting.pop(future), future.result()
+
+
+def _compute_there(work: Callable[[Part], Result], part: Part, size: int) -> Result:
+    return _compute(work, part, size, _add)
+
+
+def _add(size: int) -> None:
+    with _shared[0].get_lock():
+        _shared[0].value += size
+
+
+def _start(parent: int, threads: int, done: Any) -> None:
+    os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # of the tokenizers, which else take all cores each
+    _shared.append(done)
+    only_warnings()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is for the parent
+    if sys.platform == "linux":  # elsewhere a parent that is killed leaves them to wait
+        os.environ[PARENT] = str(parent)
+        end_with_parent()

@@ -1,0 +1,77 @@
+"""Faults on purpose, for `maskwright drill`: signals, stalls and clock jumps at a named call of a command.
+
+    python -m maskwright.prove.injection SPEC pretrain run.yaml --run run
+
+SPEC is JSON: `{"call": "maskwright.training.checkpoint:_write", "number": 2, "do": "terminate"}`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import runpy
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def install(call: str, number: int, do: str, sign: str | None = None) -> None:
+    """`call`: `module:function` or `module:Class.method`. At its call `number`, counted from 1:
+    `terminate` (SIGTERM), `terminate_twice`, `kill`, `hang` (for an hour), `clock_back` (by an hour, from then on).
+    `sign`: a file that is made just before, for whoever waits for the fault to begin."""
+    module_name, _, dotted = call.partition(":")
+    owner: Any = importlib.import_module(module_name)
+    *path, name = dotted.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+    real, count = getattr(owner, name), 0
+
+    def wrapped(*arguments: Any, **options: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == number:
+            if sign:
+                open(sign, "wb").close()
+            ACTIONS[do]()
+        return real(*arguments, **options)
+
+    setattr(owner, name, wrapped)
+
+
+def _signal(number: int, times: int = 1) -> None:
+    for _ in range(times):
+        os.kill(os.getpid(), number)
+        time.sleep(0.05)  # until the main thread takes it
+
+
+def _hang() -> None:
+    end = time.monotonic() + 3600.0
+    while time.monotonic() < end:
+        time.sleep(0.05)
+
+
+def _clock_back() -> None:
+    real = time.time
+    time.time = lambda: real() - 3600.0
+
+
+ACTIONS: dict[str, Callable[[], None]] = {
+    "terminate": lambda: _signal(signal.SIGTERM),
+    "terminate_twice": lambda: _signal(signal.SIGTERM, times=2),
+    "kill": lambda: _signal(signal.SIGKILL),
+    "hang": _hang,
+    "clock_back": _clock_back,
+}
+
+
+def main() -> None:
+    install(**json.loads(sys.argv[1]))
+    sys.argv = ["maskwright", *sys.argv[2:]]
+    runpy.run_module("maskwright", run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

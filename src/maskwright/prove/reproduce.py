@@ -1,0 +1,254 @@
+"""`maskwright reproduce`: trains a run, the run of a report, or a record of the speedrun again, and compares.
+
+Where processor, versions and way of computing are the same kind, every bit has to be the same. Elsewhere kernels add
+numbers up in another order, and what differs in the last bits drifts apart in training. There, held-out values have to
+be as near as those of other seeds are: a two-sided t-test at p < 0.01 says where they are not.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from maskwright.config.finetuning import build_finetune_config
+from maskwright.config.pretraining import OF_ONE_RUN, build_config
+from maskwright.config.settings import nested
+from maskwright.core import storage
+from maskwright.core.console import say, warn
+from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly, VerificationError
+from maskwright.processes import child
+from maskwright.report.made_of import FORMAT, made_of, read_page
+from maskwright.report.run import read as read_run
+from maskwright.run.directory import RunDirectory
+from maskwright.speedrun.race import Maskwright, one_seed, seeds_of
+from maskwright.speedrun.record import RECIPE, RECORD, SpeedrunRecord, kind_of, other_kind, read_record, track_named
+from maskwright.speedrun.text import open_text, require_same
+from maskwright.speedrun.tracks import ALPHA
+from maskwright.tasks.finetune.prepare import prepare_finetuning
+from maskwright.tasks.pretrain.prepare import prepare_run
+from maskwright.tasks.start.engine import environment
+from maskwright.tasks.start.prepared import Prepared
+from maskwright.verdict.statistics import same_mean_p
+
+PAGE = "report.html"
+NOT_WHOLE = "make the report again with this version, or give the run directory"
+
+
+@dataclass(frozen=True)
+class TextPaths:
+    """Where the text is that is trained on."""
+
+    store: str | None
+    text: Sequence[str]
+    pairs: str | None
+    work: str
+
+
+@dataclass
+class Reproduction:
+    what: str
+    fingerprints: dict[str, str]
+    """Those that were compared, and fit."""
+    other_kind: list[str]
+    """How machine and versions differ; empty where every bit has to be the same."""
+    there: list[float]
+    """Held-out values of the original."""
+    here: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    """Of a record: what its seeds took here."""
+    exact: bool | None = None
+    """Whether all weights are bit-identical; None before anything was trained."""
+    p: float | None = None
+    """That values differ so much by chance; None where they are too few to tell."""
+
+    @property
+    def differs(self) -> bool:
+        if self.exact is not False:
+            return False
+        return not self.other_kind or (self.p is not None and self.p < ALPHA)
+
+    def report(self) -> str:
+        lines = [self.what, *(f"  {name}: {one[:16]}, fits" for name, one in self.fingerprints.items())]
+        lines += [f"  another kind of machine: {one}" for one in self.other_kind]
+        if self.exact is None:
+            every = "by the spread" if self.other_kind else "bit by bit"
+            return "\n".join([*lines, f"  nothing was trained; it would be compared {every}"])
+        values = ", ".join(f"{value:.6f}" for value in self.here)
+        lines.append(f"  there: {', '.join(f'{value:.6f}' for value in self.there)}")
+        lines.append(f"  here:  {values}" + "".join(f", {one:.1f} s" for one in self.seconds))
+        if self.exact:
+            return "\n".join([*lines, "  reproduced: the weights are bit-identical"])
+        if not self.other_kind:
+            return "\n".join([*lines, "  NOT reproduced: the weights differ on a machine of the same kind"])
+        if self.p is None:
+            return "\n".join(
+                [*lines, "  not judged: one run shows no spread; --seeds 3 trains two other seeds as well"]
+            )
+        verdict = "NOT reproduced" if self.differs else "reproduced"
+        return "\n".join([*lines, f"  {verdict}: the values differ with p = {self.p:.2g}"])
+
+
+def require_reproduced(found: Reproduction) -> None:
+    """Raises `VerificationError` (exit code 1) where it differs."""
+    if found.differs:
+        fix = "`maskwright doctor` looks at the machine; try --seeds 3, or a machine of the same kind"
+        raise VerificationError("was not reproduced", where=found.what, fix=fix)
+
+
+def reproduce(what: str, to: str, paths: TextPaths, *, seeds: int = 1, check: bool = False) -> Reproduction:
+    """Raises `InputError` where there is nothing to reproduce, or where a fingerprint does not fit."""
+    again = _record if os.path.exists(os.path.join(what, RECORD)) else _run
+    return again(what, None if check else storage.require_local(to), paths, seeds)
+
+
+def _make_new(to: str) -> None:
+    if os.path.exists(to):
+        raise InputError("already exists", where=to, fix="choose another --to")
+    storage.make_folder(to)
+
+
+# ---- a record of the speedrun ----------------------------------------------------------------------------------------
+
+
+def _record(what: str, to: str | None, paths: TextPaths, seeds: int) -> Reproduction:
+    record = read_record(what)
+    if record.program != Maskwright.name:
+        fix = "its recipe.yaml says with which script of benchmarks/ it was made, and how"
+        raise InputError(f"was trained by {record.program}", where=what, fix=fix)
+    if not record.finished:
+        raise InputError("is not finished", where=what, fix="let `maskwright speedrun` go on with it first")
+    if seeds > len(record.seeds):
+        raise InputError(f"has {len(record.seeds)} seeds", where=what, fix=f"give --seeds {len(record.seeds)} or fewer")
+    track = track_named(record.track)
+    text = open_text(track, paths.work, paths.text, pairs=paths.pairs)
+    fix = "take the text that the record was made with: its track's page says which"
+    require_same(text.fingerprints, record.fingerprints, what, fix)
+    program = Maskwright(track, os.path.join(what, RECIPE), text)
+    if seeds_of(track, program.identity, len(record.seeds)) != record.seeds:
+        fix = "this version reads the recipe in another way: take maskwright " + record.kind.get("maskwright", "")
+        raise InputError("its seeds do not follow from its recipe", where=what, fix=fix)
+    here = kind_of(environment(), engine=record.kind.get("engine"))
+    found = Reproduction(what, record.fingerprints, other_kind(record.kind, here), _values(record))
+    if to is None:
+        return found
+    _make_new(to)
+    same = []
+    for one in record.results[:seeds]:
+        result, kind, _ = one_seed(track, text, program, one.seed, os.path.join(to, f"seed-{one.seed}"))
+        found.other_kind = other_kind(record.kind, kind)
+        found.here.append(result.value)
+        found.seconds.append(result.seconds)
+        same.append(result.weights_sha256 == one.weights_sha256)
+    found.exact, found.p = all(same), same_mean_p(found.there, found.here)
+    return found
+
+
+def _values(record: SpeedrunRecord) -> list[float]:
+    return [one.value for one in record.results]
+
+
+# ---- a run, or what a report carries of one --------------------------------------------------------------------------
+
+
+def _run(what: str, to: str | None, paths: TextPaths, seeds: int) -> Reproduction:
+    original = _original(what)
+    config = _config(original, what, paths.store)
+    verb = str(original["kind"])
+    ready = _prepared(verb, config, what)
+    wanted, has = (
+        {name: str(one[f"{name}_fingerprint"]) for name in ("store", "tokenizer")} for one in (original, ready.identity)
+    )
+    if original["base_weights"]:
+        wanted["base weights"] = storage.sha256_of(original["base_weights"])
+        has["base weights"] = storage.sha256_of(ready.base_weights().get("base_weights"))
+    if (base := original.get("base") or {}).get("sha256"):  # of a fine-tuning
+        wanted["base model"], has["base model"] = base["sha256"], ready.base_weights()["base"]["sha256"]
+    require_same(has, wanted, what, "give the text that the run had: --store PATH")
+    then = kind_of(original["environment"], engine=original["engine"])
+    found = Reproduction(what, wanted, other_kind(then, kind_of(environment(), engine=original["engine"])), [])
+    if original["valid_loss"] is not None:
+        found.there.append(float(original["valid_loss"]))
+    if to is None:
+        return found
+    _make_new(to)
+    made: list[dict[str, Any]] = []
+    for number in range(seeds):
+        run = os.path.join(to, "run" if number == 0 else f"seed-{config['seed'] + number}")
+        made.append(_trained(verb, config | {"seed": config["seed"] + number}, original, run))
+    first = made[0]
+    found.other_kind = other_kind(then, kind_of(first["environment"], engine=first["engine"]))
+    found.here = [float(one["valid_loss"]) for one in made if one["valid_loss"] is not None]
+    found.exact = first["weights_sha256"] == original["weights_sha256"]
+    found.p = same_mean_p(found.there, found.here) if found.there and found.here else None
+    return found
+
+
+def _original(what: str) -> dict[str, Any]:
+    """Of a run directory or page. Raises `InputError` for one that cannot be made again by one command."""
+    page = os.path.join(what, PAGE) if os.path.exists(os.path.join(what, PAGE)) else what
+    if os.path.isfile(page):
+        try:
+            with storage.open_binary(page) as file:
+                carried = read_page(file.read().decode())
+        except ValueError:
+            raise InputError("its data of the run is damaged", where=page, fix=NOT_WHOLE) from None
+        if len(carried) != 1:
+            many = f"is a report of {len(carried)} runs" if carried else "is no report of a run, or an older one"
+            raise InputError(many, where=page, fix="give a report of one run, or a run directory")
+        found = carried[0]
+    else:
+        if not storage.is_url(what):
+            RunDirectory(what).require()
+        found = made_of(read_run(what))
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise InputError("its data of the run is of another version", where=page, fix=NOT_WHOLE)
+    if not found["weights_sha256"] or not found["ended"]:
+        own = f"`maskwright {found['kind']} … --run {found['run']}`"
+        fix = f"let it end first; where it no longer runs, the command that started it goes on with it: {own}"
+        raise InputError("is of a run that has not ended", where=what, fix=fix)
+    if found["changes"]:
+        fix = "a run whose configuration changed on its way takes several commands: its report has them"
+        raise InputError("its configuration changed between two starts", where=what, fix=fix)
+    return found
+
+
+def _config(original: dict[str, Any], what: str, store: str | None) -> dict[str, Any]:
+    """By dotted key. The number of threads is the original's, since another gives other low bits."""
+    config = dict(original["config"]) | OF_ONE_RUN
+    if store is not None:
+        if "data.store" not in config:
+            raise InputError("is a fine-tuned run, which has no token store", where=what, fix="leave --store out")
+        config["data.store"] = store
+    if original["threads"]:
+        config["engine.threads"] = original["threads"]
+    return config
+
+
+def _prepared(verb: str, config: dict[str, Any], what: str) -> Prepared:
+    if verb == "finetune":
+        return prepare_finetuning(build_finetune_config(nested(config), what), RunDirectory(""))
+    return prepare_run(build_config(nested(config), what))
+
+
+def _trained(verb: str, config: dict[str, Any], original: dict[str, Any], run: str) -> dict[str, Any]:
+    """Trains to the end in `run`; what that run is made of."""
+    file = f"{run}.yaml"
+    storage.write_json(file, nested(config))  # JSON is YAML
+    words = [verb, file, "--run", run]
+    if parent := original["lineage"]:
+        words += ["--from", f"{parent['run']}@{parent['step']}"]
+        words += ["--fresh-optimizer"] if parent.get("optimizer") == "fresh" else []
+    say(f"training again: {run}")
+    code = child.run(words)
+    if code == StoppedEarly.exit_code:
+        shutil.rmtree(run, ignore_errors=True)
+        raise StoppedEarly(f"remove {os.path.dirname(run)}, and give the same command again")
+    if code:
+        raise MaskwrightError(f"ended with exit code {code}; its own message is above", where=run)
+    found = made_of(read_run(run))
+    if found["weights_sha256"] is None:
+        warn(f"{run}: left no checkpoint")
+    return found

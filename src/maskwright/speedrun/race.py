@@ -1,0 +1,242 @@
+"""The clock of the speedrun, and what comes after it: export, judgement, record.
+
+Any program may race that takes a seed and the track's store and leaves a model: ours, and the peers of benchmarks/.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from maskwright.config.pretraining import EngineSection, read_config
+from maskwright.config.recipes import find_config
+from maskwright.core import storage
+from maskwright.core.console import say
+from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
+from maskwright.core.secrets import redact
+from maskwright.machine import hardware
+from maskwright.processes import child
+from maskwright.report.run import read as read_run
+from maskwright.run.directory import RunDirectory
+from maskwright.speedrun.record import (
+    RECIPE,
+    RECORD,
+    SeedResult,
+    SpeedrunRecord,
+    kind_of,
+    other_kind,
+    read_record,
+    write_record,
+)
+from maskwright.speedrun.text import SpeedrunText, require_same
+from maskwright.speedrun.tracks import JUDGED_ROW, JUDGED_ROWS, Track
+from maskwright.tasks.export.hugging_face import export
+from maskwright.tasks.measure.blimp import blimp
+from maskwright.tasks.measure.held_out import evaluate
+from maskwright.tasks.models.load import load_model
+from maskwright.tasks.pretrain.prepare import prepare_run
+from maskwright.tasks.start.engine import environment
+
+MOST_LINES = 200
+"""Log lines of a seed that a record keeps, evenly spaced."""
+GPUS = ("H100", "H200")
+
+
+class TrainingProgram(Protocol):
+    name: str
+    recipe: bytes
+    """For the record."""
+    identity: str
+    """Digest of what decides the numbers; the seeds follow from it."""
+
+    def train(self, seed: int, text: SpeedrunText, run: str) -> None:
+        """On the clock: the model is saved and synced when it returns."""
+        ...
+
+    def finish(self, run: str, model: str) -> str:
+        """Off the clock: leaves a Hugging Face folder in `model`. Returns how was computed, for the record's kind."""
+        ...
+
+    def metrics(self, run: str) -> list[str]:
+        """Log lines, as JSON."""
+        ...
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a record says of itself."""
+
+    name: str
+    by: str
+    seeds: int
+    target: float
+
+
+class Maskwright:
+    """`maskwright pretrain` with a recipe. Raises `InputError` for one that is not allowed."""
+
+    name = "maskwright"
+
+    def __init__(self, track: Track, recipe: str, text: SpeedrunText) -> None:
+        self.track = track
+        self._file = find_config(recipe)
+        config = read_config(recipe, self._overrides(0, text))
+        places = {key: place for key, place in config.locations.items() if key != "data.store"}
+        places["checkpoint.copy_to"] = config.checkpoint.copy_to
+        if named := [key for key, place in places.items() if place is not None]:
+            fix = "leave it out: a recipe begins from random weights, and reads the track's text alone"
+            raise InputError(f"sets {named[0]}", where=recipe, fix=fix)
+        ready = prepare_run(config)
+        if (longest := ready.model.max_seq_len) < JUDGED_ROW:
+            fix = f"set model.max_seq_len: {JUDGED_ROW}, which may be longer than data.seq_len"
+            raise InputError(f"takes {longest} tokens, and rows of {JUDGED_ROW} are judged", where=recipe, fix=fix)
+        with storage.open_binary(self._file) as file:
+            self.recipe = redact(file.read().decode()).encode()
+        self.identity = config.digest()
+
+    def _overrides(self, seed: int, text: SpeedrunText) -> list[str]:
+        keys = {"data.store": text.store.location, "seed": seed, **self.track.keys}
+        return [f"{key}={value}" for key, value in keys.items()]
+
+    def train(self, seed: int, text: SpeedrunText, run: str) -> None:
+        overrides = [word for one in self._overrides(seed, text) for word in ("--set", one)]
+        code = child.run(["pretrain", self._file, "--run", run, *overrides])
+        if code == StoppedEarly.exit_code:
+            raise StoppedEarly("the same command goes on, and begins this seed again")
+        if code:
+            raise MaskwrightError(f"seed {seed} ended with exit code {code}; its own message is above", where=run)
+
+    def finish(self, run: str, model: str) -> str:
+        RunDirectory(run).require()
+        export(load_model(run), model)
+        return engine_of(run)
+
+    def metrics(self, run: str) -> list[str]:
+        return [json.dumps(line) for line in RunDirectory(run).read_metrics()]
+
+
+def engine_of(run: str) -> str:
+    """In the words of the run's last start."""
+    return str(read_run(run).at("started")[-1].get("engine"))
+
+
+def seeds_of(track: Track, identity: str, number: int) -> list[int]:
+    """Nobody chooses them: another recipe has others."""
+    first = int(storage.sha256_of([track.name, identity])[:6], 16)
+    return list(range(first, first + number))
+
+
+def race(
+    track: Track, text: SpeedrunText, program: TrainingProgram, entry: Entry, to: str, work: str
+) -> SpeedrunRecord:
+    """Trains and judges every seed, and writes the record after each one. The same call goes on."""
+    seeds = seeds_of(track, program.identity, entry.seeds)
+    here = environment()
+    here["hardware"].pop("host")
+    record = SpeedrunRecord(
+        format=1,
+        track=track.name,
+        name=entry.name,
+        by=entry.by,
+        date=datetime.date.today().isoformat(),
+        program=program.name,
+        metric=track.metric,
+        target=entry.target,
+        seeds=seeds,
+        results=[],
+        recipe_sha256=hashlib.sha256(program.recipe).hexdigest(),
+        fingerprints=text.fingerprints,
+        environment=here,
+        kind={},
+    )
+    record = _begun(record, program, to)
+    for seed in record.seeds[len(record.results) :]:
+        say(f"{track.name}: seed {seed}, {len(record.results) + 1} of {len(record.seeds)}")
+        run = os.path.join(work, "runs", f"{track.name}-{program.identity[:12]}", f"seed-{seed}")
+        result, kind, lines = one_seed(track, text, program, seed, run)
+        with storage.atomic_writer(os.path.join(to, f"metrics-{seed}.jsonl")) as file:
+            file.write("".join(f"{line}\n" for line in lines).encode())
+        record = record.model_copy(update={"results": [*record.results, result], "kind": kind})
+        write_record(to, record)
+    return record
+
+
+def _begun(record: SpeedrunRecord, program: TrainingProgram, to: str) -> SpeedrunRecord:
+    """The record that lies in `to` already, if it is of this recipe; else a new one."""
+    storage.require_local(to)
+    if os.path.exists(os.path.join(to, RECORD)):
+        before = read_record(to)
+        asked = ("track", "name", "by", "program", "target", "seeds", "recipe_sha256")
+        if any(getattr(before, key) != getattr(record, key) for key in asked):
+            raise InputError("holds another record", where=to, fix="choose another --to")
+        fix = "choose another --to, or another --work"
+        require_same(record.fingerprints, before.fingerprints, to, fix)
+        now = kind_of(environment(), engine=before.kind.get("engine"))
+        left = 0 < len(before.results) < len(before.seeds)
+        if left and (differences := other_kind(before.kind, now)):
+            fix = "go on with it there, or choose another --to: a record is of one kind of machine"
+            raise InputError(f"was begun on {', '.join(differences)}", where=to, fix=fix)
+        return before
+    if os.path.isdir(to) and os.listdir(to):
+        raise InputError("is not empty, and holds no record", where=to, fix="choose another --to")
+    storage.make_folder(to)
+    with storage.atomic_writer(os.path.join(to, RECIPE)) as file:
+        file.write(program.recipe)
+    write_record(to, record)
+    return record
+
+
+def one_seed(
+    track: Track, text: SpeedrunText, program: TrainingProgram, seed: int, run: str
+) -> tuple[SeedResult, dict[str, str], list[str]]:
+    """(result, kind, log lines) of a run that begins anew."""
+    model = f"{run}-model"
+    for left in (run, model):
+        shutil.rmtree(left, ignore_errors=True)
+    storage.make_folder(os.path.dirname(run))
+    with _lent(track):
+        began = time.monotonic()
+        program.train(seed, text, run)
+        seconds = time.monotonic() - began
+    computed = program.finish(run, model)
+    value, more = judged(track, text, model)
+    lines = program.metrics(run)
+    every = -(-len(lines) // MOST_LINES)
+    digest = storage.sha256_of_file(os.path.join(model, "model.safetensors"))
+    result = SeedResult(seed=seed, seconds=round(seconds, 3), value=value, more=more, weights_sha256=digest)
+    return result, kind_of(environment(), engine=computed), lines[:: every or 1]
+
+
+@contextmanager
+def _lent(track: Track) -> Iterator[None]:
+    """What a track lends to the training process."""
+    if track.cores:
+        with hardware.confined_to(track.cores):
+            yield
+        return
+    if hardware.cuda_devices() != 1:
+        raise InputError(f"the track {track.name} is for one GPU", fix="set CUDA_VISIBLE_DEVICES to one that is here")
+    from maskwright.engines.torch.look import gpu_name
+
+    here = gpu_name()
+    if not any(name in here for name in GPUS):
+        raise InputError(f"the track {track.name} is not for {here}", fix=f"take one {' or '.join(GPUS)}")
+    yield
+
+
+def judged(track: Track, text: SpeedrunText, model: str) -> tuple[float, dict[str, float]]:
+    """The value that counts, and what else is known. In fp32, on text that no training process was told of."""
+    trained, engine = load_model(model), EngineSection(device="cpu" if track.cores else "cuda", dtype="fp32")
+    found = evaluate(trained, text.judged, seq_len=JUDGED_ROW, max_rows=JUDGED_ROWS, engine=engine)
+    if text.pairs is None:
+        return found.loss, {"accuracy": found.accuracy}
+    pairs = blimp(trained, text.pairs, engine=engine)
+    return pairs.overall.sums, {"means": pairs.overall.means, "loss": found.loss}

@@ -1,0 +1,1 @@
+"""Several models fine-tuned alike on the same labels, and the verdict."""

@@ -1,0 +1,240 @@
+"""From the finished runs of a comparison to its verdict: predictions in the form of `labels.scoring`, and the page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, cast
+
+from maskwright.core import storage
+from maskwright.core.errors import InputError
+from maskwright.core.hub import is_hub
+from maskwright.labels.answers import exact_match, overlap_f1
+from maskwright.labels.metrics import KINDS, span_kinds, spans_of, truth
+from maskwright.labels.scoring import Outcomes
+from maskwright.processes.child import SideBySide, run_side_by_side
+from maskwright.report import words
+from maskwright.run.directory import RunDirectory
+from maskwright.tasks.compare.runs import (
+    MAKE_AGAIN,
+    RANDOM,
+    ArmTraining,
+    Budget,
+    Chosen,
+    ComparedRun,
+    ComparisonPlan,
+    LabelledTask,
+    Start,
+    make_all,
+    open_folder,
+    random_folders,
+    read_starts,
+    read_tasks,
+    searches,
+    validation_score,
+    with_last_finite_weights,
+)
+from maskwright.tasks.models.load import RESULTS, fetched
+from maskwright.verdict import wording
+from maskwright.verdict.judge import VerdictReport, judge
+from maskwright.verdict.markdown import write_markdown
+from maskwright.verdict.page import write_page
+from maskwright.verdict.results import (
+    Arm,
+    ComparedTask,
+    LearningRateSearch,
+    Protocol,
+    Results,
+    ScoredRun,
+    write_results,
+)
+
+PAGE = "verdict.html"
+
+
+def compare(
+    models: Sequence[str],
+    on: Sequence[str],
+    folder: str,
+    *,
+    base: str | None = None,
+    budget: Budget,
+    overrides: Sequence[str] = (),
+    side_by_side: SideBySide = run_side_by_side,
+) -> tuple[Results, VerdictReport]:
+    """Makes or continues the comparison in `folder`, and writes `results.json`, `verdict.html` and `verdict.md` there.
+
+    Raises kinds of `InputError` (2) before the first run, `JobError` for a run that failed, `StoppedEarly` (75).
+    """
+    starts = read_starts(models, base)
+    tasks = read_tasks(on, starts, overrides, budget)
+    comparison = ComparisonPlan(os.path.abspath(folder), starts, tasks, budget, tuple(overrides))
+    storage.make_folder(comparison.folder)
+    with storage.locked(os.path.join(comparison.folder, "lock"), remove=True):
+        open_folder(comparison)
+        comparison = random_folders(comparison)
+        found = results_of(comparison, *make_all(comparison, side_by_side))
+        write_results(os.path.join(comparison.folder, RESULTS), found)
+        report = judge(found)
+        write_page(os.path.join(comparison.folder, PAGE), found, report)
+        write_markdown(os.path.join(comparison.folder, "verdict.md"), found, report)
+    return found, report
+
+
+def in_words(found: Results, report: VerdictReport, folder: str) -> str:
+    lines = []
+    for one in report.comparisons:
+        lines += [wording.headline(one), f"  {wording.explanation(one, found, report)}"]
+    lines += [f"note: {text}" for text in wording.warnings(found)]
+    return "\n".join([*lines, wording.question(report), f"The whole verdict is in {os.path.join(folder, PAGE)}"])
+
+
+# ---- results ---------------------------------------------------------------------------------------------------------
+
+
+def results_of(comparison: ComparisonPlan, chosen: Chosen, runs: Sequence[ComparedRun]) -> Results:
+    names = {start.name: pretraining_names(start) for start in comparison.starts}
+    tried = searches(comparison)
+    found_searches = tuple(
+        LearningRateSearch(
+            start.name,
+            task.name,
+            tuple((run.rate, validation_score(run)) for run in tried if (run.task, run.start) == (task, start)),
+            chosen[task.name, start.name],
+        )
+        for task in comparison.tasks
+        for start in comparison.starts
+        if tried
+    )
+    return Results(
+        tuple(_arm(comparison, start, names[start.name]) for start in comparison.starts),
+        tuple(verdict_task(task) for task in comparison.tasks),
+        tuple(_run(run, names[run.start.name][run.number]) for run in runs),
+        found_searches,
+        _protocol(comparison),
+    )
+
+
+def pretraining_names(start: Start) -> tuple[str, ...]:
+    """As short as they are different."""
+    if len(start.locations) == 1:
+        return (start.name,)
+    short = tuple(os.path.basename(place) for place in start.locations)
+    return short if len(set(short)) == len(short) else start.locations
+
+
+def _arm(comparison: ComparisonPlan, start: Start, names: tuple[str, ...]) -> Arm:
+    base = comparison.tasks[0].starts[start.name][0]
+    step = f", step {base['step']:,}" if base["step"] else ""
+    place = f"{base['location']} ({base['class']}{step})"
+    if start.name == RANDOM:
+        draws = "others with each seed" if start.random else f"drawn {len(names)} times"
+        what = f"random weights in the shape of {place}, {draws}"
+        return Arm(start.name, what, names, seconds=0.0, tokens=0)
+    if start.name not in names:
+        place = f"{len(names)} pretraining runs, such as {place}"
+    costs = [cost(location) for location in start.locations]
+    seconds, tokens = (None if None in own else sum(own) for own in zip(*costs, strict=True))
+    return Arm(start.name, place, names, seconds, tokens)
+
+
+def cost(location: str) -> tuple[float | None, int | None]:
+    """(seconds of computing, tokens) of a pretraining run by its log; None for a folder, which has none."""
+    folder = fetched(location) if storage.is_url(location) else location
+    measured = [] if is_hub(location) else RunDirectory(folder).read_metrics()
+    lines = [line for line in measured if line.get("tokens_per_second")]
+    if not lines:
+        return None, None
+    ends = [0, *(line["tokens"] for line in lines)]
+    spent = [max(0, after - before) for before, after in zip(ends, ends[1:], strict=False)]
+    seconds = sum(count / line["tokens_per_second"] for count, line in zip(spent, lines, strict=True))
+    return seconds, sum(spent)
+
+
+def verdict_task(task: LabelledTask) -> ComparedTask:
+    own, labels, examples = task.config.task, task.dataset.labels, task.dataset.test
+    sizes = (len(examples), len(task.dataset.train), len(task.dataset.validation))
+    if own.kind == "question_answering":
+        return ComparedTask(task.name, "scores", "mean", (), (), *sizes)
+    gold = truth(own, labels, examples)
+    if own.kind != "token_classification":
+        return ComparedTask(task.name, KINDS[own.kind], cast(Any, task.metric), labels, gold, *sizes)
+    if task.metric != "f1":
+        return ComparedTask(task.name, "tokens", cast(Any, task.metric), labels, gold, *sizes)
+    kinds = span_kinds(labels)
+    return ComparedTask(task.name, "spans", "f1_micro", kinds, spans_of(labels, kinds, gold), *sizes)
+
+
+def outcomes(task: LabelledTask, run: ComparedRun) -> Outcomes:
+    """A run's predictions for the test examples, in the form of the verdict's kind of task."""
+    name = "predictions-test.json"
+    where, found = run.read(name, "where", "outcomes")
+    if where != [one.where for one in task.dataset.test]:
+        raise InputError("holds predictions for other examples", where=run.directory.path(name), fix=MAKE_AGAIN)
+    given = tuple(tuple(one) if isinstance(one, list) else one for one in found)
+    labels = task.dataset.labels
+    if task.config.task.kind == "question_answering":
+        score = exact_match if task.metric == "exact_match" else overlap_f1
+        return tuple(score(one, str(answer)) for one, answer in zip(task.dataset.test, given, strict=True))
+    if task.config.task.kind == "token_classification" and task.metric == "f1":
+        return spans_of(labels, span_kinds(labels), given)
+    return given
+
+
+def _run(run: ComparedRun, pretraining_run: str) -> ScoredRun:
+    lines = [line for line in run.directory.read_metrics() if "loss" in line]
+    losses = [line["loss"] for line in lines]
+    fault, ended = "", run
+    if not run.ended:
+        fault = f"its health check stopped it, and its last finite weights are scored: {run.fault}"
+        ended = with_last_finite_weights(run)
+    (score,) = ended.read(RESULTS, f"test.{run.task.metric}")
+    return ScoredRun(
+        run.start.name,
+        pretraining_run,
+        run.task.name,
+        run.seed,
+        float(score),
+        outcomes(run.task, ended),
+        final_loss=losses[-1] if losses else None,
+        lowest_loss=min(losses, default=None),
+        tokens=lines[-1]["tokens"] if lines else None,
+        fault=fault,
+    )
+
+
+def _protocol(comparison: ComparisonPlan) -> Protocol:
+    budget = comparison.budget
+    budgets, validation = [], []
+    for task in comparison.tasks:
+        config = task.config
+        budgets.append(f"{task.name}: {_steps(task)}")
+        own = "a file of its own" if config.data.validation else "a share of the training file, another with each seed"
+        validation.append(f"{task.name}: {own}")
+    equal = all(len(set(task.arms.values())) == 1 for task in comparison.tasks)
+    same = "The same for every arm. " if equal else ""
+    rates = ", ".join(map(words.rate, budget.rates))
+    one = len(budget.rates) == 1
+    tried = f"Every arm tried the learning rates {rates} with seed {budget.search_seed} and kept the best of each task"
+    search = f"Every arm had the learning rate {rates}" if one else tried
+    chose = "each run's best checkpoint" if one else "the learning rates and each run's best checkpoint"
+    read = "Each run read it once, at its end."
+    return Protocol(
+        budget=f"{same}{'; '.join(budgets)}. {search}.",
+        validation=f"{'; '.join(validation)}. It chose {chose}.",
+        test=read if one else f"{read} The search did not read it.",
+    )
+
+
+def _steps(task: LabelledTask) -> str:
+    """Of every arm, or where they are not equal of each. Windows of questions are examples of training here."""
+    examples = task.config.batch.examples
+    asks = task.config.task.kind == "question_answering"
+
+    def of(arm: ArmTraining) -> str:
+        epochs = f" ({arm.steps * examples / len(task.dataset.train):.3g} epochs)"
+        what = "windows" if asks else "examples"
+        return f"{arm.steps:,} steps of {examples} {what}{'' if asks else epochs}, rows up to {arm.max_seq_len} tokens"
+
+    found = set(task.arms.values())
+    return of(found.pop()) if len(found) == 1 else " and ".join(f"{name} {of(arm)}" for name, arm in task.arms.items())

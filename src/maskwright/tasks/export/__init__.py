@@ -1,0 +1,1 @@
+"""Models as Hugging Face folders and ONNX files, proven before they are there."""

@@ -1,0 +1,314 @@
+"""`maskwright export`: a Hugging Face folder whose numbers are checked before it gets its name."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from maskwright.config.pretraining import PLACES, ModelSection
+from maskwright.core import hub, storage
+from maskwright.core.console import human_count, say, several, warn
+from maskwright.core.errors import InputError, VerificationError
+from maskwright.core.secrets import redact_all
+from maskwright.engines.muon import INITIAL_RMS, LARGE_RMS
+from maskwright.labels.encode import open_tokenizer
+from maskwright.model.hf.config import PIPELINES, to_hf_config
+from maskwright.model.hf.families import FAMILIES
+from maskwright.model.hf.names import Parameters, count_parameters
+from maskwright.model.torch.compare import Reference, largest_difference, our_model, references
+from maskwright.report.background import in_short
+from maskwright.report.markdown import code, literal
+from maskwright.run.directory import RunDirectory
+from maskwright.run.lineage import ancestors
+from maskwright.tasks.models.load import RESULTS, TrainedModel
+from maskwright.text.tokenizer import ROBERTA, copy_tokenizer, load_tokenizer
+from maskwright.training.tensor_file import write_tensors
+
+SHAPE_KEYS = {f"model.{key}" for key in ModelSection.model_fields if key not in ("hidden_dropout", "attention_dropout")}
+"""What `model.init_from` decides, whatever the configuration says."""
+LARGEST_DIFFERENCE = 1e-4
+"""How far fp32 logits may differ between this model and `transformers` on the exported folder."""
+
+
+def export(
+    model: TrainedModel, folder: str, *, onnx: bool = False, more: Callable[[str], object] = lambda folder: None
+) -> float:
+    """Writes `folder` and returns the largest difference of a logit. Raises `VerificationError` above 1e-4.
+
+    `onnx`: also ONNX files, which are held to the same limit; the int8 one is measured, and the result is said. `more`
+    writes what else belongs into the folder, before it gets its name.
+
+    Everything is written and verified under a temporary name beside `folder`, so a failed export leaves nothing.
+    """
+    if os.path.exists(folder):
+        raise InputError("already exists", where=folder, fix="choose another folder")
+    if onnx:
+        from maskwright.tasks.export import onnx as onnx_files
+    if model.run and not _has_ended(model, steps := model.run["config"]["schedule.steps"]):
+        of = f" of {steps:,}" if steps else ""  # a fine-tuned run's record may have epochs instead
+        warn(f"{model.location}: the run has not ended; this exports its step {model.step:,}{of}")
+    storage.make_folder(os.path.dirname(os.path.abspath(folder)))
+    temporary = f"{folder.rstrip('/')}.tmp-{os.getpid()}"
+    storage.make_folder(temporary)
+    try:
+        write_tensors(os.path.join(temporary, "model.safetensors"), model.parameters, {"format": "pt"})
+        config = to_hf_config(model.config, model.labels) | _for_fine_tuning(model) | _use(model)
+        config |= {"transformers_version": importlib.metadata.version("transformers")}
+        storage.write_json(os.path.join(temporary, "config.json"), config)
+        _write_tokenizer(model, temporary)
+        expected = references(model.config, temporary)
+        difference = verify(model, temporary, expected)
+        measured: list[str] = []
+        if onnx:
+            onnx_difference = onnx_files.write(model, temporary, expected)
+            _require_equal(onnx_difference, model.parameters, " in onnxruntime")
+            measured = onnx_files.measure(model, temporary, expected, onnx_difference)
+        with open(os.path.join(temporary, "README.md"), "w", encoding="utf-8") as file:
+            file.write("\n".join([model_card(model, difference), *measured]))
+        more(temporary)
+        os.replace(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    for line in measured:
+        say(line)
+    return difference
+
+
+def _has_ended(model: TrainedModel, steps: int | None) -> bool:
+    """A fine-tuned run, or one with patience, may end early, and what is exported is its best step."""
+    if model.task is None and (model.run or {})["config"].get("evaluation.patience") is not None:
+        status = RunDirectory(model.folder).read_status()
+        return status is not None and status.phase == "done"
+    return model.step == steps if model.task is None else os.path.exists(os.path.join(model.folder, RESULTS))
+
+
+def _for_fine_tuning(model: TrainedModel) -> dict[str, Any]:
+    """What the base's config.json says of fine-tuning alone, as a pretraining run recorded it: the run's own dropouts
+    are for pretraining, and take their place only if somebody set them."""
+    return (model.run or {}).get("fine_tuning", {}) if model.task is None else {}
+
+
+def _use(model: TrainedModel) -> dict[str, Any]:
+    """What `read_use` reads. `transformers` keeps the key and does nothing with it."""
+    if model.task is None or model.max_seq_len is None:
+        return {}
+    use: dict[str, Any] = {"max_seq_len": model.max_seq_len}
+    if model.task.kind == "question_answering":
+        use |= {"doc_stride": model.task.doc_stride, "max_answer_len": model.task.max_answer_length}
+        use |= {} if model.may_be_none is None else {"handle_impossible_answer": model.may_be_none}
+    return {"task_specific_params": {PIPELINES[model.task.kind]: use}}
+
+
+def _write_tokenizer(model: TrainedModel, folder: str) -> None:
+    """One that has no template gets it, so that texts are framed as in training. That of a tagger puts a space before
+    each word, as in training too."""
+    copy_tokenizer(model.tokenizer_folder, folder)
+    path = os.path.join(folder, "tokenizer_config.json")
+    config = storage.read_json(path) if os.path.exists(path) else _tokenizer_config(model)
+    config |= {"model_max_length": model.config.max_seq_len}
+    words = model.task is not None and model.task.kind == "token_classification"
+    if model.task or load_tokenizer(folder, special_tokens_are_text=False).num_special_tokens_to_add(False) < 2:
+        open_tokenizer(folder, words=words).save(os.path.join(folder, "tokenizer.json"))
+        config |= {"add_prefix_space": True} if words else {}
+    storage.write_json(path, config)
+
+
+def _tokenizer_config(model: TrainedModel) -> dict[str, Any]:
+    """Of a tokenizer that came as `tokenizer.json` alone."""
+    words = model.vocabulary
+    if words.kind == "byte_level_bpe" and words.mask_token == ROBERTA["mask"]:
+        return {"tokenizer_class": "RobertaTokenizer"}
+    own = load_tokenizer(model.tokenizer_folder, special_tokens_are_text=False)
+    ids = {"cls": words.bos, "sep": words.eos, "pad": words.pad, "unk": words.unk, "mask": words.mask}
+    named = {f"{role}_token": own.id_to_token(id) for role, id in ids.items() if id is not None}
+    return {"tokenizer_class": "PreTrainedTokenizerFast", **named}
+
+
+def verify(model: TrainedModel, folder: str, expected: Sequence[Reference]) -> float:
+    """Compares logits and token ids with what `transformers` makes of `folder`. Returns the largest difference of a
+    logit. Raises `VerificationError`."""
+    largest = largest_difference(our_model(model.config, model.parameters), expected)
+    _require_equal(largest, model.parameters)
+    _verify_tokenizer(model, folder)
+    return largest
+
+
+def _require_equal(difference: float, parameters: Parameters, where: str = "") -> None:
+    if not difference <= LARGEST_DIFFERENCE:  # so that NaN is refused
+        raise VerificationError(
+            f"logits differ by {difference:.3g}{where} from transformers {importlib.metadata.version('transformers')}, "
+            f"more than {LARGEST_DIFFERENCE:g}",
+            fix=_smaller_weights(parameters) if math.isfinite(difference) else None,
+        )
+
+
+TEXTS = ("Hello, world!", " two  spaces\n\tand a tab", "a {mask} here", "Größe, 東京, 🙂 e\u0301")
+"""{mask}: the tokenizer's own."""
+
+
+def _smaller_weights(parameters: Parameters) -> str | None:
+    """What mends logits that differ, if the matrices are so large that fp32's rounding alone may be the cause."""
+    squares = [np.square(value, dtype=np.float64) for value in parameters.values() if value.ndim == 2]
+    rms = math.sqrt(sum(square.sum() for square in squares) / sum(square.size for square in squares))
+    if rms <= LARGE_RMS:
+        return None
+    return (
+        f"train with a higher optimizer.weight_decay, or a lower optimizer.learning_rate: the matrices' root mean "
+        f"square is {rms:.2g}, {rms / INITIAL_RMS:.0f} times that of the start, and fp32 rounds logits of such weights "
+        "so coarsely"
+    )
+
+
+def _verify_tokenizer(model: TrainedModel, folder: str) -> None:
+    import transformers
+
+    theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    for text, given, expected in _tokenized(model):
+        found = list(theirs(*given, is_split_into_words=isinstance(given[0], list))["input_ids"])
+        if found != expected:
+            raise VerificationError(f"transformers tokenizes {text!r} to {found}, not {expected}")
+
+
+def _tokenized(model: TrainedModel) -> Iterator[tuple[str, tuple[Any, ...], list[int]]]:
+    """(text, what `transformers` is given, ids that it should find): texts, for fine-tuned models pairs or words."""
+    texts = [text.replace("{mask}", model.vocabulary.mask_token) for text in TEXTS]
+    if model.task is None:
+        own = load_tokenizer(model.tokenizer_folder, special_tokens_are_text=False)
+        for text in texts:
+            ids = own.encode(text, add_special_tokens=False).ids
+            yield text, (text,), [model.vocabulary.bos, *ids, model.vocabulary.eos]
+        return
+    words = model.task.kind == "token_classification"
+    own = open_tokenizer(model.tokenizer_folder, words=words)
+    for text in texts:
+        given = (text.split(),) if words else (text, texts[0])
+        yield text, given, own.encode(*given, is_pretokenized=words).ids
+
+
+def model_card(model: TrainedModel, difference: float) -> str:
+    """README.md from the run's own record: what was trained on which text, and how it was checked."""
+    shape, base = model.config, _base_name(_base(model.run))
+    on_hub = base if base and "/" in base else hub.full_name(base)
+    how = "fine-tuned" if model.task else "continued"
+    lines = [
+        "---",
+        "# language: en",
+        "# license: apache-2.0",
+        *([f"base_model: {json.dumps(on_hub)}"] if on_hub else []),
+        "library_name: transformers",
+        f"pipeline_tag: {PIPELINES[shape.task]}",
+        f"tags: [{shape.architecture}, {shape.task.replace('_', '-')}, maskwright]",
+        "---",
+        "",
+        f"# {literal(_base_name(model.location) or '')}",
+        "",
+        "> **To fill in before others see this**: the two lines at the top of this file that begin with `#`, the "
+        "language of the text (`language: de`, or `language: [de, fr]`) and the licence (`license: mit`; see "
+        "https://huggingface.co/docs/hub/repositories-licenses). The base model and the text may limit the choice. "
+        "Then delete this line.",
+        "",
+        f"A {FAMILIES[shape.architecture].title} encoder ({shape.num_hidden_layers} layers x {shape.hidden_size}, "
+        f"{shape.num_attention_heads} heads, feed-forward {shape.intermediate_size:,}, "
+        f"{human_count(count_parameters(shape))} parameters, vocabulary {shape.vocab_size:,}, up to "
+        f"{shape.max_seq_len} tokens), {f'{how} from {literal(base)}' if base else 'trained'} with maskwright.",
+        "",
+        f"Exported from {'step ' + format(model.step, ',') if model.step is not None else 'a model folder'}. Loaded "
+        f"in transformers {importlib.metadata.version('transformers')}, its fp32 logits differ by at most "
+        f"{difference:.2g}.",
+    ]
+    if model.run:
+        lines += ["", "## Training", "", *_training(model, model.run)]
+    return "\n".join([*lines, ""])
+
+
+def _base(run: dict[str, Any] | None) -> str | None:
+    """The model folder that the run, or the oldest run that it comes from, began with."""
+    if run is None:
+        return None
+    known = ancestors(run.get("lineage"))
+    return known[-1].get("init_from") if known else run["config"].get("model.init_from")
+
+
+def _base_name(folder: str | None) -> str | None:
+    """OWNER/NAME of a model on the Hub or of a folder in its cache (models--OWNER--NAME/snapshots/…), else the folder's
+    own name: its path is nobody else's business."""
+    if folder is None:
+        return None
+    if hub.is_hub(folder):
+        return hub.read_address(folder).name
+    parts = os.path.abspath(folder).split(os.sep)
+    cached = next((part for part in reversed(parts) if part.startswith("models--")), None)
+    return cached.removeprefix("models--").replace("--", "/", 1) if cached else parts[-1]
+
+
+def _training(model: TrainedModel, run: dict[str, Any]) -> list[str]:
+    source = "labelled data" if model.task else "token store"
+    store, configuration = code(run["store_fingerprint"][:16]), code(run["digest"][:16])
+    lines = [f"- {source} fingerprint {store}, configuration {configuration}"]
+    if mixed := run["config"].get("data.mixture"):
+        named = [f"{name}, weight {one['weight']:g}" if one["weight"] else name for name, one in mixed.items()]
+        lines.append(f"- a mixture of {literal('; '.join(named))}")
+    lines += _base_weights(run)
+    for one in ancestors(run.get("lineage")):
+        how = "without" if one["optimizer"] == "fresh" else "with"
+        lines.append(
+            f"- began from step {one['step']:,} of {code(os.path.basename(one['run']))}, {how} its optimizer's state: "
+            f"{one['tokens']:,} tokens of text {code(one['store_fingerprint'][:16])}, weights sha256 "
+            f"{code(one['weights_sha256'])}"
+        )
+        lines += _base_weights(one)
+    if (card := RunDirectory(model.folder).read_data_card()) is not None:
+        lines += [f"- {literal(line)}" for line in in_short(card)]
+    lines += _scores(model) if model.task else _held_out(model)
+    left_out = PLACES | (SHAPE_KEYS if run["config"].get("model.init_from") else set())
+    values = {key: value for key, value in run["config"].items() if value is not None and key not in left_out}
+    return [*lines, "", "```json", json.dumps(redact_all(values), indent=1), "```"]
+
+
+def _base_weights(record: dict[str, Any]) -> list[str]:
+    base = record.get("base", {}).get("location", "")
+    named = [f"- base model {code(base)}"] if hub.is_hub(base) else []
+    weights = record.get("base_weights", {}).items()
+    return named + [f"- base weights {literal(name)}, sha256 {code(sha256)}" for name, sha256 in weights]
+
+
+def _held_out(model: TrainedModel) -> list[str]:
+    every = RunDirectory(model.folder).read_metrics()
+    records = [one for one in every if "valid_loss" in one and one["step"] <= (model.step or 0)]
+    if not records:
+        return []
+    first, last = records[0], records[-1]
+    names = [re.fullmatch(r"valid_(.+)_loss", key) for key in last if f"{key.removesuffix('loss')}accuracy" in first]
+    named = {found[1]: f"valid_{found[1]}" for found in names if found} or {"": "valid"}
+    lines = []
+    for name, key in named.items():
+        loss, accuracy = ((first[f"{key}_{one}"], last[f"{key}_{one}"]) for one in ("loss", "accuracy"))
+        lines.append(
+            f"- held-out loss{f' of {literal(name)}' if name else ''} {loss[0]:.4f} -> {loss[1]:.4f}, masked accuracy "
+            f"{accuracy[0]:.2%} -> {accuracy[1]:.2%} (15 % masks, step {last['step']:,})"
+        )
+    return lines
+
+
+def _scores(model: TrainedModel) -> list[str]:
+    """Of the exported step on each split, once the run has ended."""
+    path = os.path.join(model.folder, RESULTS)
+    results = storage.read_json(path) if os.path.exists(path) else {}
+    return [
+        f"- {split}, {several(results[split]['examples'], 'example')}: "
+        + ", ".join(f"{literal(name)} {value:.4f}" for name, value in results[split].items() if name != "examples")
+        for split in ("validation", "test")
+        if split in results
+    ]
+
+
+def announce(difference: float, folder: str) -> None:
+    say(f"{folder}: max |Δlogit| {difference:.2e} against transformers in fp32 (limit {LARGEST_DIFFERENCE:g})")

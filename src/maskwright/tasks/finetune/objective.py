@@ -1,0 +1,185 @@
+"""Fine-tuning as an objective: batches of labelled examples, metrics on the validation split, the best step so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.config.finetuning import FinetuneConfig, Task
+from maskwright.core.console import note, progress
+from maskwright.core.errors import ConfigError
+from maskwright.data.batch import Batch
+from maskwright.engines.base import Engine
+from maskwright.labels.encode import Encoded, SpanTargets, WordTargets
+from maskwright.labels.example import Example
+from maskwright.labels.metrics import (
+    LOWER_IS_BETTER,
+    Predictions,
+    decode,
+    default_metric,
+    measure,
+    metric_names,
+)
+from maskwright.labels.rows import Examples, Packed, Packer, in_order, prediction_batches
+from maskwright.training import hypertune
+from maskwright.training.best import Best
+from maskwright.training.objective import UpdateCounts
+
+PREDICTION_TOKENS = 4096
+"""Tokens in a batch that is only looked at, roughly."""
+
+
+@dataclass(frozen=True)
+class EvaluationSplit:
+    """Examples to be judged on, encoded and packed once."""
+
+    examples: Sequence[Example]
+    packer: Packer
+    packed: Sequence[Packed]
+
+    @classmethod
+    def of(cls, examples: Sequence[Example], packer: Packer) -> EvaluationSplit:
+        return cls(examples, packer, prediction_batches(packer, max(1, PREDICTION_TOKENS // packer.T)))
+
+    def logits(self, engine: Engine, look: Callable[[], bool]) -> NDArray[np.float32] | None:
+        """See `rows.in_order`; None when `look` says to give up."""
+        found = []
+        with progress("evaluate", len(self.packed), "batches") as bar:
+            for begin in range(0, len(self.packed), engine.dp_degree):
+                if look():
+                    return None
+                batches = [one.batch for one in self.packed[begin : begin + engine.dp_degree]]
+                found.append(engine.predict(batches))
+                bar.advance(len(batches))
+        return in_order(self.packer, self.packed, np.concatenate(found))
+
+
+class LabelledObjective:
+    """See `Objective`. `config` is a resolved one; `split` is what the run is judged by, None for nothing."""
+
+    evaluates_at_start = False
+    held_out: Sequence[Batch] = ()
+
+    def __init__(
+        self,
+        config: FinetuneConfig,
+        train: Examples,
+        split: EvaluationSplit | None,
+        labels: tuple[str, ...],
+        num_labels: int,
+    ) -> None:
+        self.config, self.train, self.split, self.labels = config, train, split, labels
+        self.chance = chance(config.task, num_labels)
+        self.metric = chosen_metric(config, labels)
+        self.best = Best(config.evaluation.patience, self.metric == "loss" or self.metric in LOWER_IS_BETTER)
+
+    def batches(self, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
+        return self.train.batches(data_step, virtual_workers)
+
+    def rope_theta(self, step: int) -> float | None:
+        return None
+
+    def trials(self, data_step: int, virtual_workers: Sequence[int]) -> list[tuple[int, list[Batch]]]:
+        """The longest examples together."""
+        train = self.train
+        longest = np.argsort(-np.diff(train.packer.encoded.offsets), kind="stable")
+        each = train.per_step // train.virtual_workers
+        rows = np.resize(longest[:each], each)
+        return [(data_step, [train.packer.pack(rows).batch for _ in virtual_workers])]
+
+    def work(self, data_step: int) -> UpdateCounts:
+        tokens, pairs = self.train.work(data_step)
+        targets = self.train.packer.encoded.targets
+        words = isinstance(targets, WordTargets | SpanTargets)
+        return UpdateCounts(tokens, pairs, float(tokens if words else self.train.per_step))
+
+    def epoch(self, data_step: int) -> float:
+        return data_step * self.train.per_step / len(self.train.packer.encoded)
+
+    def logged(self, data_step: int) -> dict[str, float]:
+        return {}
+
+    def evaluate(self, engine: Engine, step: int, look: Callable[[], bool]) -> dict[str, float] | None:
+        if self.split is None:
+            return {}
+        logits = self.split.logits(engine, look)
+        if logits is None:
+            return None
+        _, scores = judged(self.config.task, self.labels, self.split, logits)
+        found = {f"valid_{name}": value for name, value in scores.items()}
+        self.best.seen.append((step, found[f"valid_{self.metric}"]))
+        if engine.processes.rank == 0:
+            hypertune.report(f"valid_{self.metric}", found[f"valid_{self.metric}"], step)
+        best = " (the best so far)" if self.best_step == step else ""
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+        note(f"step {step}: validation {shown}{best}")
+        return found
+
+    def remember(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        self.best.remember((line["step"], line[f"valid_{self.metric}"]) for line in lines)
+
+    @property
+    def best_step(self) -> int | None:
+        return self.best.step
+
+    @property
+    def settled(self) -> bool:
+        return self.best.settled
+
+
+def chance(task: Task, num_labels: int) -> float | None:
+    """Loss of a uniform guess in nats."""
+    if task.kind in ("single_label_classification", "token_classification"):
+        return math.log(num_labels)
+    return math.log(2.0) if task.kind == "multi_label_classification" else None
+
+
+def chosen_metric(config: FinetuneConfig, labels: Sequence[str]) -> str:
+    """Raises `ConfigError` for a metric that the task does not have."""
+    wanted = config.evaluation.metric or default_metric(config.task, labels)
+    known = ("loss", *metric_names(config.task, labels))
+    if wanted not in known:
+        fix = f"take one of {', '.join(known)}"
+        raise ConfigError(f"{config.task.kind} has no metric {wanted}", where="evaluation.metric", fix=fix)
+    return wanted
+
+
+def judged(
+    task: Task, labels: Sequence[str], split: EvaluationSplit, logits: NDArray[np.float32]
+) -> tuple[Predictions, dict[str, float]]:
+    """Predictions, and the loss and every metric of the task."""
+    encoded = split.packer.encoded
+    predictions = decode(task, encoded, split.examples, logits, labels)
+    return predictions, {"loss": mean_loss(task, encoded, logits), **measure(task, labels, split.examples, predictions)}
+
+
+def mean_loss(task: Task, encoded: Encoded, logits: NDArray[np.float32]) -> float:
+    """As in training, without class weights and smoothing; in float64."""
+    exact, targets = logits.astype(np.float64), encoded.targets
+    if isinstance(targets, SpanTargets):
+        losses = []
+        for row in range(len(encoded)):
+            here = exact[encoded.offsets[row] : encoded.offsets[row + 1]]
+            ends = np.array([targets.start[row], targets.end[row]])
+            losses.append((_log_sum(here.T) - here[ends, [0, 1]]).mean())
+        return float(np.mean(losses))
+    if isinstance(targets, WordTargets):
+        known = targets.tag >= 0
+        return float((_log_sum(exact[known]) - exact[known, targets.tag[known]]).mean())
+    assert targets is not None
+    if task.kind == "regression":
+        return float(np.square(exact[:, 0] - targets).mean())
+    if task.kind == "multi_label_classification":
+        return float((np.logaddexp(0.0, exact) - exact * targets).mean())
+    return float((_log_sum(exact) - exact[np.arange(len(exact)), targets]).mean())
+
+
+def _log_sum(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """logsumexp over the last axis."""
+    highest = logits.max(-1, keepdims=True)
+    return np.asarray(np.log(np.exp(logits - highest).sum(-1)) + highest[..., 0])

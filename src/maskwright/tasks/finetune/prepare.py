@@ -1,0 +1,335 @@
+"""`maskwright finetune`: a head on an encoder, trained on labelled examples, judged, and its best checkpoint kept."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.config.finetuning import FinetuneConfig, Task, default_row
+from maskwright.config.pretraining import ModelSection, Shape
+from maskwright.core import storage
+from maskwright.core.console import human_count, note, say
+from maskwright.core.errors import ConfigError
+from maskwright.engines.base import TrainState
+from maskwright.labels.dataset import Dataset, read_dataset
+from maskwright.labels.encode import Encoded, WordTargets, encode
+from maskwright.labels.example import Example
+from maskwright.labels.rows import Examples, Packer
+from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, model_config, recorded_config, training_flops
+from maskwright.model.hf.config import class_name
+from maskwright.model.hf.names import Parameters, count_parameters
+from maskwright.model.initial import initial_parameters
+from maskwright.run.directory import RunDirectory, step_folder
+from maskwright.tasks.finetune.objective import EvaluationSplit, LabelledObjective, chosen_metric, judged
+from maskwright.tasks.models.hub import local, pinned
+from maskwright.tasks.models.load import RESULTS, TrainedModel, load_model, special_ids
+from maskwright.tasks.start import lead
+from maskwright.tasks.start.capacity import takes
+from maskwright.tasks.start.data_card import labelled_card
+from maskwright.tasks.start.prepared import Prepared, TimeHere
+from maskwright.text.tokenizer import copy_tokenizer
+from maskwright.text.vocabulary import read_vocabulary
+from maskwright.training import checkpoint
+from maskwright.training.job import Job
+from maskwright.training.replay import write_examples
+from maskwright.training.stop import StopRequest
+
+LAST_MATRIX = ("classifier.", "qa_outputs.")
+"""How the names of the matrix begin whose rows are the labels."""
+
+
+def finetune(
+    config: FinetuneConfig,
+    run: str,
+    *,
+    config_file: str | None = None,
+    stop_request: StopRequest | None = None,
+    time_here: TimeHere | None = None,
+) -> None:
+    """See `train_run`."""
+    prepare = partial(prepare_finetuning, config, RunDirectory(run))
+    lead.train_run(config, run, prepare, config_file=config_file, stop_request=stop_request, time_here=time_here)
+
+
+def dry_run(config: FinetuneConfig, run: str) -> Prepared:
+    """See `lead.dry_run`."""
+    return lead.dry_run(config, run, partial(prepare_finetuning, config, RunDirectory(run)))
+
+
+@dataclass(frozen=True)
+class FinetuneRun:
+    """See `Prepared`."""
+
+    config: FinetuneConfig
+    """The resolved one."""
+    model: ModelConfig
+    dataset: Dataset
+    train: Examples
+    start: TrainedModel | None
+    """None for a random model, and for a run that is continued."""
+    base: str | None
+    """`model.init_from`, with the commit that a model of the Hub had when the run began."""
+    tokenizer_folder: str
+    max_seq_len: int
+    """Of the rows."""
+
+    @property
+    def label_smoothing(self) -> float:
+        return self.config.optimizer.label_smoothing
+
+    @property
+    def looked_up(self) -> NDArray[np.int64]:
+        return np.union1d(self.train.packer.encoded.ids, [self.model.pad_token_id]).astype(np.int64)
+
+    @property
+    def identity(self) -> dict[str, str]:
+        return {
+            "store": os.path.abspath(self.config.data.train),
+            "store_fingerprint": self.dataset.fingerprint,
+            "tokenizer_fingerprint": read_vocabulary(self.tokenizer_folder).fingerprint,
+        }
+
+    @property
+    def details(self) -> dict[str, Any]:
+        found = {
+            "task": self.config.task.model_dump(mode="json"),
+            "labels": list(self.dataset.labels),
+            "metric": chosen_metric(self.config, self.dataset.labels),
+        }
+        if self.config.task.kind != "question_answering":
+            return found
+        return found | {"may_be_none": not all(one.answers for one in self.dataset.train)}
+
+    @property
+    def flops(self) -> float:
+        tokens, pairs = self.train.work(0)
+        return (self.config.steps) * training_flops(self.model, tokens, pairs, 0.0)
+
+    @property
+    def micro_batch_losses(self) -> float:
+        return self.train.per_step / self.train.virtual_workers
+
+    @property
+    def begins_from(self) -> str | None:
+        return self.base
+
+    def verify(self) -> None:
+        """The examples are in memory."""
+
+    def starting_state(self) -> TrainState:
+        """The encoder's from where the run starts, and a new head, of which all that fits is taken along too."""
+        random = initial_parameters(self.model, self.config.seed)
+        if self.config.model.init_from is None or self.config.model.weights == "random":
+            return TrainState(0, random)
+        # A run that is continued may have been killed before its first save.
+        start = self.start or _start(self.config, self.base)
+        found, same = start.parameters, start.labels == self.dataset.labels
+        for name, value in random.items():
+            last = name.startswith(LAST_MATRIX) and not name.startswith("classifier.dense.")
+            if name in found and found[name].shape == value.shape and (same or not last):
+                random[name] = found[name]
+        say(f"starting from {start.location}")
+        return TrainState(0, random)
+
+    def base_weights(self) -> dict[str, Any]:
+        start = self.start
+        if start is None:
+            return {}
+        record = start.run or {}
+        base = {"location": start.location, "step": start.step, "class": class_name(start.config)}
+        base |= {key: record[key] for key in ("digest", "store_fingerprint") if key in record}
+        return {"base": base | {"weights": self.config.model.weights, "sha256": _digest(start.parameters)}}
+
+    @cached_property
+    def validation(self) -> EvaluationSplit | None:
+        found = self._encoded(self.dataset.validation)
+        return None if found is None else EvaluationSplit.of(self.dataset.validation, found)
+
+    def _encoded(self, examples: Sequence[Example]) -> Packer | None:
+        if not examples:
+            return None
+        config = self.config
+        encoded = _encoded(
+            examples, self.tokenizer_folder, config.task, self.dataset.labels, self.max_seq_len, self.model
+        )
+        return Packer.of(encoded, config.task.kind, self.model.pad_token_id)
+
+    def objective(self) -> LabelledObjective:
+        return LabelledObjective(self.config, self.train, self.validation, self.dataset.labels, self.model.num_labels)
+
+    def data_card(self) -> dict[str, Any]:
+        return labelled_card(self.dataset, np.diff(self.train.packer.encoded.offsets))
+
+    def write_tokenizer(self, folder: str) -> None:
+        copy_tokenizer(self.tokenizer_folder, folder)
+
+    def describe(self) -> str:
+        config, model, sizes = self.config, self.model, self.dataset.report.sizes
+        parameters = count_parameters(model)
+        tokens = len(self.train.packer.encoded.ids)
+        splits = ", ".join(f"{count:,} {split}" for split, count in sizes.items())
+        labels = f", {len(self.dataset.labels)} labels" if self.dataset.labels else ""
+        steps = config.steps
+        epochs = steps * config.batch.examples / len(self.train.packer.encoded)
+        cut = self.train.packer.encoded.cut
+        return "\n".join(
+            [
+                f"model: {class_name(model)}, {model.num_hidden_layers} layers x {model.hidden_size}, "
+                f"{human_count(parameters)} parameters",
+                f"data: {splits} examples{labels}; {human_count(tokens)} training tokens"
+                + (f", {cut:,} training examples cut at {self.max_seq_len} tokens" if cut else ""),
+                f"run: {steps:,} steps of {config.batch.examples} examples, {epochs:.2f} epochs; best by "
+                f"{chosen_metric(config, self.dataset.labels)}",
+                takes(self),
+            ]
+        )
+
+    def warnings(self) -> list[str]:
+        for line in self.dataset.report.notes:
+            note(line)
+        return self.dataset.report.warnings()
+
+    def keep_for_replay(self, job: Job, step: int, details: dict[str, Any]) -> str:
+        data_step = job.rollbacks.data_step(step)
+        every = range(self.config.batch.virtual_workers)
+        rows = self.train.packer.encoded.example[self.train.rows_at(data_step)]
+        places = [self.dataset.train[at].where for at in rows]
+        return write_examples(job.directory, self.train.batches(data_step, every), places, step=step, details=details)
+
+    def finish(self, job: Job) -> None:
+        """Judges the best checkpoint on validation and test, and writes `results.json`."""
+        engine, directory = job.engine, job.directory
+        done = job.is_rank_0 and os.path.exists(directory.path(RESULTS))
+        if engine.processes.broadcast(b"done" if done else b""):
+            return
+        step = job.objective.best_step
+        if step is not None and step != job.step:
+            job.consistent = False  # the engine no longer holds the last step
+            path = directory.path("checkpoints", step_folder(step))
+            engine.write(checkpoint.load(path)[0] if job.is_rank_0 else TrainState(0, {}))
+        result: dict[str, Any] = {"step": job.step if step is None else step, "labels": list(self.dataset.labels)}
+        given = {"validation": self.validation}
+        if packer := self._encoded(self.dataset.test):
+            given["test"] = EvaluationSplit.of(self.dataset.test, packer)
+        for name, split in given.items():
+            if split is None:
+                continue
+            logits = split.logits(engine, lambda: False)
+            assert logits is not None
+            predictions, scores = judged(self.config.task, self.dataset.labels, split, logits)
+            result[name] = {"examples": len(split.examples), **scores}
+            say(f"{name}, step {result['step']:,}: " + ", ".join(f"{key} {value:.4f}" for key, value in scores.items()))
+            if job.is_rank_0:
+                record = {"outcomes": predictions.outcomes, "where": [one.where for one in split.examples]}
+                storage.write_json(directory.path(f"predictions-{name}.json"), record)
+        if job.is_rank_0:
+            storage.write_json(directory.path(RESULTS), result)
+
+
+def prepare_finetuning(
+    config: FinetuneConfig, directory: RunDirectory, before: dict[str, Any] | None = None
+) -> FinetuneRun:
+    """Checks everything that can be checked without a device. Raises `InputError` kinds (exit 2).
+
+    `before`: the record of a run that is continued; what it once began from is then no longer needed.
+    """
+    init_from = config.model.init_from
+    base = None if init_from is None else pinned(init_from, (before or {}).get("base"))
+    own, start, longest = config.model, None, config.data.max_seq_len or default_row(config.task)
+    if before is not None:
+        model, tokenizer = recorded_config(before["model"], directory.config), directory.path("tokenizer")
+        if not os.path.exists(tokenizer):  # this machine has only fetched the checkpoints
+            tokenizer = _start(config, base).tokenizer_folder if base else local(own.tokenizer or "", weights=False)
+    elif own.init_from is not None:
+        start = _start(config, base)
+        encoder, tokenizer = start.config, start.tokenizer_folder
+    else:
+        tokenizer = local(own.tokenizer or "", weights=False)
+        shape = ModelSection(**{key: getattr(own, key) for key in Shape.model_fields})
+        vocabulary = read_vocabulary(tokenizer)
+        encoder = model_config(shape, vocabulary.size, longest, **special_ids(vocabulary))
+    dataset = read_dataset(config.data, config.task, config.seed)
+    if before is None:
+        model = _with_head(encoder, config, dataset)
+    if config.data.max_seq_len is None:
+        longest = min(longest, model.max_seq_len)
+    if longest > model.max_seq_len:
+        what = f"data.max_seq_len {longest} is above the {model.max_seq_len} tokens that the model can take"
+        raise ConfigError(what, where="data.max_seq_len", fix=f"set it to {model.max_seq_len} or less")
+    encoded = _encoded(dataset.train, tokenizer, config.task, dataset.labels, longest, model)
+    resolved = config.resolved(len(encoded))
+    chosen_metric(resolved, dataset.labels)
+    packer = Packer.of(
+        encoded,
+        config.task.kind,
+        model.pad_token_id,
+        few_shapes=config.engine.kind == "jax",
+        class_weights=class_weights(config, dataset, encoded),
+    )
+    train = Examples(packer, config.seed, config.batch.examples, config.batch.virtual_workers)
+    return FinetuneRun(resolved, model, dataset, train, start, base, tokenizer, longest)
+
+
+def _encoded(
+    examples: Sequence[Example], tokenizer: str, task: Task, labels: Sequence[str], max_seq_len: int, model: ModelConfig
+) -> Encoded:
+    stride, longest = model.token_type_stride, model.max_seq_len
+    return encode(examples, tokenizer, task, labels, max_seq_len, token_type_stride=stride, longest=longest)
+
+
+def _start(config: FinetuneConfig, base: str | None) -> TrainedModel:
+    start = load_model(base or "", bare=True)
+    kind, wanted = start.config.task, config.task.kind
+    alike = kind in ("masked_lm", wanted) or (kind in SEQUENCE_TASKS and wanted in SEQUENCE_TASKS)
+    if not alike:
+        what = f"is a {class_name(start.config)}, whose head is for {kind}, not for {wanted}"
+        raise ConfigError(what, where=start.location, fix="start from the model that it was fine-tuned from")
+    return start
+
+
+def _with_head(model: ModelConfig, config: FinetuneConfig, dataset: Dataset) -> ModelConfig:
+    """The encoder's shape with the task's head, and dropout as the model was published unless the run says."""
+    own, published = config.model, 0.0 if model.architecture == "modernbert" else 0.1
+    hidden = published if own.hidden_dropout is None else own.hidden_dropout
+    outputs = {"regression": 1, "question_answering": 2}.get(config.task.kind, len(dataset.labels))
+    return replace(
+        model,
+        task=config.task.kind,
+        num_labels=outputs,
+        hidden_dropout_prob=hidden,
+        attention_probs_dropout_prob=published if own.attention_dropout is None else own.attention_dropout,
+        classifier_dropout_prob=hidden if own.classifier_dropout is None else own.classifier_dropout,
+    )
+
+
+def class_weights(config: FinetuneConfig, dataset: Dataset, encoded: Encoded) -> NDArray[np.float32] | None:
+    """[C]. Raises `ConfigError` unless every label has its weight."""
+    given, labels = config.optimizer.class_weights, dataset.labels
+    if given is None:
+        return None
+    if given == "balanced":
+        targets = encoded.targets
+        ids = targets.tag if isinstance(targets, WordTargets) else np.asarray(targets)
+        counts = np.bincount(ids, minlength=len(labels))
+        return (len(ids) / (len(labels) * np.maximum(counts, 1))).astype(np.float32)
+    named = {str(name): weight for name, weight in given.items()}
+    if set(named) != set(labels):
+        odd = sorted(set(named) ^ set(labels))[0]
+        what = f"{odd} is {'no label' if odd in named else 'left out'}"
+        raise ConfigError(what, where="optimizer.class_weights", fix="give each label a weight, or say balanced")
+    return np.array([named[name] for name in labels], np.float32)
+
+
+def _digest(parameters: Parameters) -> str:
+    digest = hashlib.sha256()
+    for name, value in sorted(parameters.items()):
+        digest.update(name.encode())
+        digest.update(value.tobytes())
+    return digest.hexdigest()

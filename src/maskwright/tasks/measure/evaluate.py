@@ -1,0 +1,141 @@
+"""What a model is worth, for the command and for Python alike: which measurement is asked for, what it may be asked
+with, and what is measured when nothing is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+
+from maskwright.config.pretraining import EngineSection
+from maskwright.core.errors import InputError
+from maskwright.data.opening import open_judging_store, recorded_data, recorded_stores
+from maskwright.labels.example import Spelt
+from maskwright.labels.write import require_writable
+from maskwright.tasks.measure.blimp import Blimp, blimp
+from maskwright.tasks.measure.held_out import Evaluation, Evaluations, evaluate_sources, row_tokens
+from maskwright.tasks.measure.labelled import Scores, judge
+from maskwright.tasks.measure.labelled_page import write_page
+from maskwright.tasks.measure.pseudo_likelihood import PseudoPerplexity, pseudo_perplexity
+from maskwright.tasks.models.load import TrainedModel
+from maskwright.tasks.use.predict import TextOptions
+from maskwright.text.sources import Sources
+
+Measurement = Evaluation | Evaluations | Blimp | PseudoPerplexity | Scores
+SHORTEST = 8
+"""Tokens in a row, as `data.seq_len` has it."""
+
+
+@dataclass(frozen=True)
+class EvaluationRequest:
+    """At most one of the first four; when None is, what the model's run holds out."""
+
+    store: str | None = None
+    """A token store, or a folder of Arrow files, all of which is held out."""
+    blimp: str | None = None
+    """Minimal pairs."""
+    text: str | None = None
+    """Text whose pseudo-perplexity to measure."""
+    examples: str | None = None
+    """Labelled examples."""
+    share: float = 1.0
+    """Of the minimal pairs."""
+    max_rows: int = 512
+    seq_len: int | None = None
+    layout: str = "auto"
+    text_column: Sequence[str] = ()
+    """Of the text, or of labelled examples: several are joined by a space."""
+    text_pair: str | None = None
+    label: Sequence[str] = ()
+    page: str | None = None
+    """File that the scores of a fine-tuned model are written to as well."""
+
+
+USES = {
+    "store": ("max_rows", "seq_len"),
+    "blimp": ("share",),
+    "text": ("seq_len", "layout", "text_column"),
+    "examples": ("text_column", "text_pair", "label", "page"),
+}
+"""Which of the other options each measurement takes."""
+
+
+def require_one(request: EvaluationRequest, spelt: Callable[[str], str] = str) -> None:
+    """Raises `InputError` if more than one measurement is asked for. `spelt`: how the user writes an option."""
+    if sum(getattr(request, one) is not None for one in USES) > 1:
+        *names, last = map(spelt, USES)
+        raise InputError(f"{', '.join(names)} and {last} are measured one at a time", fix="give one of them")
+
+
+def measure(
+    model: TrainedModel,
+    request: EvaluationRequest,
+    *,
+    device: str = "auto",
+    spelt: Callable[[str], str] = str,
+    sources: Callable[[str, str], Sources] = lambda text, column: Sources([text], text_column=column),
+) -> Measurement:
+    """`sources` opens `request.text`, of which it is given the column too. Raises `InputError` if more than one
+    measurement is asked for, for an option that it does not take or a value that the model does not, and where the
+    model has nothing to be measured on."""
+    require_one(request, spelt)
+    chosen = next((one for one in USES if getattr(request, one) is not None), None)
+    if chosen is None:
+        chosen = "store" if model.task is None and request.page is None else "examples"
+    if chosen == "examples":
+        model.require_task()
+    else:
+        model.require_masked_lm()
+    _require_used(request, chosen, spelt)
+    _require_range(model, request, spelt)
+    if chosen == "examples":
+        if request.page is not None:
+            require_writable(request.page, [".html"])
+        given = TextOptions(request.text_column, request.text_pair, request.label, spelt=_columns(spelt))
+        scores = judge(model, request.examples, given, spelt, device)
+        if request.page is not None:
+            write_page(request.page, scores)
+        return scores
+    from maskwright.engines.torch.prepare import choose_device
+
+    engine = EngineSection(device=choose_device(device, spelt("device")))  # type: ignore[arg-type]
+    if request.blimp is not None:
+        return blimp(model, request.blimp, share=request.share, engine=engine)
+    if request.text is not None:
+        if len(request.text_column) > 1:
+            raise InputError(f"{spelt('text_column')} names several columns", fix=f"name one of {spelt('text')}")
+        text = sources(request.text, *(request.text_column or ["text"]))
+        return pseudo_perplexity(model, text, seq_len=row_tokens(model, request.seq_len), engine=engine)
+    if request.store is not None:
+        stores = {"": open_judging_store(request.store, model.run, model.tokenizer_folder)}
+    elif recorded_data(model.run) is None:
+        known = ", ".join(map(spelt, ("store", "blimp")))
+        raise InputError("a model folder names no text to evaluate on", fix=f"give {known} or {spelt('text')}")
+    else:
+        stores = recorded_stores(model.run or {})
+    found = evaluate_sources(model, stores, seq_len=request.seq_len, max_rows=request.max_rows, engine=engine)
+    return found.sources.get("", found)
+
+
+def _columns(spelt: Callable[[str], str]) -> Spelt:
+    text, pair, label = (f"with {spelt(name)}" for name in ("text_column", "text_pair", "label"))
+    return Spelt(text, pair, label, skip=None, max_seq_len=None, doc_stride=None)
+
+
+def _require_used(request: EvaluationRequest, chosen: str, spelt: Callable[[str], str]) -> None:
+    for field in fields(EvaluationRequest):
+        if field.name in USES or field.name in USES[chosen] or getattr(request, field.name) == field.default:
+            continue
+        takers = " or ".join(spelt(one) for one, options in USES.items() if field.name in options)
+        what = f"{spelt(field.name)} is not used by this measurement, which is that of {spelt(chosen)}"
+        raise InputError(what, fix=f"leave it out; it goes with {takers}")
+
+
+def _require_range(model: TrainedModel, request: EvaluationRequest, spelt: Callable[[str], str]) -> None:
+    most = model.config.max_seq_len
+    if request.seq_len is not None and not SHORTEST <= request.seq_len <= most:
+        what = f"{spelt('seq_len')} {request.seq_len} is not in {SHORTEST} … {most}, what the model takes"
+        raise InputError(what, fix="give one in that range")
+    if not 0.0 <= request.share <= 1.0:
+        raise InputError(f"{spelt('share')} {request.share:g} is not in 0 … 1", fix="give a share of the pairs")
+    if request.max_rows < 1:
+        raise InputError(f"{spelt('max_rows')} {request.max_rows} is not positive", fix="give at least 1")

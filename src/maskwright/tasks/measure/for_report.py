@@ -1,0 +1,88 @@
+"""What a report shows that has to be computed: the guesses of a few checkpoints, and the held-out loss in parts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+from maskwright.core.console import several
+from maskwright.core.errors import InputError
+from maskwright.data.opening import recorded_stores
+from maskwright.report.document import Block, Paragraph
+from maskwright.report.run import RecordedRun
+from maskwright.report.tables import ReportTable
+from maskwright.run.directory import step_folder, whole_steps
+from maskwright.tasks.measure.held_out import SHOWN_SOURCES, Evaluation, evaluate_sources
+from maskwright.tasks.models.load import TrainedModel, load_model
+from maskwright.tasks.use.fill import fill
+from maskwright.training import checkpoint
+
+GUESSES = 3
+
+
+def guesses(run: RecordedRun, texts: Sequence[str]) -> list[Block]:
+    """What the first, the middle and the last checkpoint that are kept would write for each mask. Raises `InputError`
+    for a run without checkpoints or without a masked-LM head."""
+    model = load_model(run.location)
+    model.require_masked_lm()
+    checkpoints = os.path.join(model.folder, "checkpoints")
+    steps = whole_steps(checkpoints)
+    if not steps:
+        raise InputError("has no checkpoint yet", where=run.location, fix="let the run save one, or leave --fill out")
+    chosen = sorted({steps[0], steps[len(steps) // 2], steps[-1]})
+    models = [_at(model, checkpoints, step) for step in chosen]
+    rows = []
+    for text in texts:
+        answers = [fill(one, text, top=GUESSES) for one in models]
+        for mask in range(len(answers[0])):
+            said = [
+                ", ".join(
+                    f"{guess.token.strip() or repr(guess.token)} {guess.probability:.0%}" for guess in found[mask]
+                )
+                for found in answers
+            ]
+            rows.append((text if not mask else f"{text} (mask {mask + 1})", *said))
+    header = ("text", *(f"step {step:,}" for step in chosen))
+    what = "first, the middle and the last checkpoint that are" if len(chosen) > 2 else "checkpoints that are"
+    table = ReportTable(f"The likeliest words for each mask, of the {what} kept", header, tuple(rows), len(header))
+    return [table] if len(chosen) > 2 else [table, Paragraph(_more(run, len(steps)), faint=True)]
+
+
+def _more(run: RecordedRun, kept: int) -> str:
+    """How a page comes to three columns: the run's keys decide which checkpoints there are."""
+    keys = {key: run.config.get(f"checkpoint.{key}") for key in ("keep", "keep_every_steps", "save_every_steps")}
+    have = ", ".join(f"checkpoint.{key} {'not set' if value is None else f'{value:,}'}" for key, value in keys.items())
+    more = "A larger checkpoint.keep, or checkpoint.keep_every_steps, keeps some of its beginning and its middle too."
+    return f"The run keeps {several(kept, 'checkpoint')} ({have}). {more}"
+
+
+def _at(model: TrainedModel, checkpoints: str, step: int) -> TrainedModel:
+    state, _ = checkpoint.load(os.path.join(checkpoints, step_folder(step)))
+    return replace(model, parameters=state.parameters, step=step)
+
+
+def in_parts(run: RecordedRun) -> list[Block]:
+    """Held-out loss of the newest checkpoint by frequency of the token and by source. Raises `InputError` where the
+    run holds nothing out, or its store is not here."""
+    model = load_model(run.location)
+    model.require_masked_lm()
+    found = evaluate_sources(model, recorded_stores(model.run or {})).sources
+    return [block for name, one in found.items() for block in _parts(name, one)]
+
+
+def _parts(name: str, found: Evaluation) -> list[Block]:
+    of = f" of {name}" if name else ""
+    text = "training text" if found.unigram_of == "train" else "held-out text"
+    said = (
+        f"{found.predicted:,} masked tokens{of}: loss {found.loss:.4f}, accuracy {found.accuracy:.2%}; the unigram "
+        f"baseline has {found.unigram_loss:.4f} and {found.unigram_accuracy:.2%}."
+    )
+    tables = [(f"By how often a token is in the {text}{of}", f"times in the {text}", found.by_frequency)]
+    if len(found.by_source) > 1:
+        tables.append((f"By source{of}, the largest first", "source", found.by_source[:SHOWN_SOURCES]))
+    blocks: list[Block] = [Paragraph(said)]
+    for caption, first, parts in tables:
+        rows = tuple((one.name, f"{one.predicted:,}", f"{one.loss:.4f}", f"{one.accuracy:.2%}") for one in parts)
+        blocks.append(ReportTable(caption, (first, "tokens", "loss", "accuracy"), rows))
+    return blocks

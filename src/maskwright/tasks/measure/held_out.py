@@ -1,0 +1,228 @@
+"""`maskwright evaluate`: held-out masked accuracy and loss, beside what unigram frequencies alone would give, and by
+how often a token was in the training text and by the file that it is from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.config.pretraining import EngineSection, Optimizer
+from maskwright.core.console import progress
+from maskwright.data.arrow_store import Judged
+from maskwright.data.batch import Batch
+from maskwright.data.loader import validation_batches, validation_rows
+from maskwright.data.packing import Packing
+from maskwright.data.rows import open_rows
+from maskwright.data.store import SplitName
+from maskwright.engines.base import Engine, TrainState
+from maskwright.engines.choose import make_engine
+from maskwright.tasks.models.load import TrainedModel
+from maskwright.tasks.start.data_card import unigram as frequency_guess
+
+MICRO_BATCH_ROWS, SHOWN_SOURCES = 8, 20
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TokenGroup:
+    """Some of the masked tokens."""
+
+    name: str
+    predicted: int
+    """Tokens."""
+    loss: float
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """On held-out text with fixed 15 % masks. Losses are nats a token."""
+
+    model: str
+    store: str
+    predicted: int
+    """Tokens."""
+    loss: float
+    accuracy: float
+    perplexity: float
+    unigram_loss: float
+    unigram_accuracy: float
+    unigram_of: SplitName
+    """The text whose frequencies the unigram baseline takes, and `by_frequency`."""
+    by_frequency: list[TokenGroup]
+    """By how often the token is in that text, in powers of ten."""
+    by_source: list[TokenGroup]
+    """By the file that the store was made from, the largest part first."""
+
+    def report(self) -> str:
+        lines = [
+            f"{self.model} on {self.store}: {self.predicted:,} masked tokens of held-out text",
+            f"{'':18}{'loss':>8}  {'accuracy':>8}",
+            f"{'model':18}{self.loss:8.4f}  {self.accuracy:8.2%}",
+            f"{'unigram baseline':18}{self.unigram_loss:8.4f}  {self.unigram_accuracy:8.2%}",
+            f"perplexity {self.perplexity:,.1f}",
+        ]
+        if self.unigram_of != "train":
+            lines.append("the baseline has its frequencies from the held-out text itself")
+        text = "training text" if self.unigram_of == "train" else "held-out text"
+        lines += ["", *_table(f"times in the {text}", self.by_frequency)]
+        if len(self.by_source) > 1:
+            lines += ["", *_table("source", self.by_source[:SHOWN_SOURCES])]
+        if (more := len(self.by_source) - SHOWN_SOURCES) > 0:
+            lines.append(f"{more:,} sources with fewer tokens are not shown; --json has them")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Evaluations:
+    """Of a model on several stores."""
+
+    model: str
+    sources: dict[str, Evaluation]
+    """By the name of the source."""
+
+    def report(self) -> str:
+        width = max(map(len, ("source", *self.sources))) + 2
+        return "\n".join(
+            [
+                f"{self.model} on the held-out text of {len(self.sources)} sources, beside the unigram baseline",
+                f"{'source':{width}}{'tokens':>8}{'loss':>10}{'accuracy':>10}{'perplexity':>12}{'unigram':>10}{'':10}",
+                *(
+                    f"{name:{width}}{one.predicted:8,}{one.loss:10.4f}{one.accuracy:10.2%}{one.perplexity:12,.1f}"
+                    f"{one.unigram_loss:10.4f}{one.unigram_accuracy:10.2%}"
+                    for name, one in self.sources.items()
+                ),
+                "",
+                "by frequency and by file: --json has both, --store FOLDER shows one source's",
+            ]
+        )
+
+
+def _table(title: str, parts: list[TokenGroup]) -> list[str]:
+    width = max(len(title), *(len(part.name) for part in parts)) + 2
+    return [
+        f"{title:{width}}{'tokens':>8}{'loss':>10}{'accuracy':>10}",
+        *(f"{part.name:{width}}{part.predicted:8,}{part.loss:10.4f}{part.accuracy:10.2%}" for part in parts),
+    ]
+
+
+def row_tokens(model: TrainedModel, wanted: int | None = None) -> int:
+    """`wanted`, else what the run had, else the longest row up to 512."""
+    values = model.run["config"] if model.run else {}
+    return wanted or values.get("data.seq_len") or min(512, model.config.max_seq_len)
+
+
+def evaluate(
+    model: TrainedModel,
+    store: Judged,
+    *,
+    seq_len: int | None = None,
+    max_rows: int = 512,
+    engine: EngineSection | None = None,
+) -> Evaluation:
+    """`evaluate_sources` of one store."""
+    return evaluate_sources(model, {"": store}, seq_len=seq_len, max_rows=max_rows, engine=engine).sources[""]
+
+
+def evaluate_sources(
+    model: TrainedModel,
+    stores: Mapping[str, Judged],
+    *,
+    seq_len: int | None = None,
+    max_rows: int = 512,
+    engine: EngineSection | None = None,
+) -> Evaluations:
+    """`max_rows`: of each store. Raises `StoreError` if a store was made with another tokenizer or holds nothing
+    out."""
+    model.require_masked_lm()
+    for store in stores.values():
+        store.require_tokenizer(model.vocabulary, model.location)
+    scorer = make_engine(model.config, Optimizer(), engine or EngineSection(), seed=0)
+    scorer.write(TrainState(0, model.parameters))
+    seq_len = row_tokens(model, seq_len)
+    found = {name: _judge(model, store, scorer, seq_len, max_rows) for name, store in stores.items()}
+    return Evaluations(model.location, found)
+
+
+def _judge(model: TrainedModel, store: Judged, scorer: Engine, seq_len: int, max_rows: int) -> Evaluation:
+    packing = (model.run["config"] if model.run else {}).get("data.packing", "documents")
+    batches = validation_batches(
+        store, seq_len=seq_len, packing=packing, max_rows=max_rows, micro_batch_rows=MICRO_BATCH_ROWS
+    )
+    found, waiting = [], iter(batches)
+    with progress("evaluate", len(batches), "batches") as bar:
+        while some := list(islice(waiting, scorer.dp_degree)):
+            found.append(scorer.log_probs(some))
+            bar.advance(len(some))
+    losses, correct = -np.concatenate([one[0] for one in found]), np.concatenate([one[1] for one in found])
+    unigram_of: SplitName = "train" if store.split("train").documents else "valid"
+    unigram_loss, unigram_accuracy = unigram(store, batches, unigram_of)
+    labels = np.concatenate([batch.labels[batch.weights > 0] for batch in batches])
+    decades, sources = _decades(store, unigram_of)[labels], _sources(store, batches, seq_len, packing, max_rows)
+    locations = [source["location"] for source in store.manifest["sources"]]
+    by_source = _parts(sources, locations, losses, correct)
+    loss = float(losses.mean(dtype=np.float64))
+    return Evaluation(
+        model=model.location,
+        store=store.location,
+        predicted=len(labels),
+        loss=loss,
+        accuracy=float(correct.mean()),
+        perplexity=math.exp(min(loss, 700.0)),
+        unigram_loss=unigram_loss,
+        unigram_accuracy=unigram_accuracy,
+        unigram_of=unigram_of,
+        by_frequency=_parts(decades, BANDS, losses, correct),
+        by_source=sorted(by_source, key=lambda part: -part.predicted),
+    )
+
+
+BANDS = ["0", *(f"{10**power:,} to {10 ** (power + 1) - 1:,}" for power in range(19))]
+
+
+def _decades(store: Judged, side: SplitName) -> Int64:
+    """[vocab_size]: the number of digits of each id's count in one side of the store, 0 for a count of 0."""
+    counts = store.split(side).sampled().counts(store.vocabulary.size)
+    return np.searchsorted(10 ** np.arange(18), counts, side="right")
+
+
+def _sources(store: Judged, batches: list[Batch], seq_len: int, packing: Packing, max_rows: int) -> Int64:
+    """[n]: for each label with a weight, which of the manifest's sources its document is from."""
+    rows = open_rows(store, "valid", seq_len, packing)
+    chosen = validation_rows(rows, max_rows)
+    index = [
+        batch.predict_index[batch.weights > 0] + number * MICRO_BATCH_ROWS * seq_len
+        for number, batch in enumerate(batches)
+    ]
+    row, position = np.divmod(np.concatenate(index).astype(np.int64), seq_len)
+    document = rows.documents_at(chosen[row], position)
+    found = np.empty(len(document), np.int64)
+    ends = np.cumsum([shard.documents for shard in rows.split.shards])
+    shard_idx = np.searchsorted(ends, document, side="right")
+    for one in np.unique(shard_idx).tolist():
+        here = shard_idx == one
+        before = int(ends[one]) - rows.split.shards[one].documents
+        found[here] = store.source_numbers("valid", one)[document[here] - before]
+    return found
+
+
+def _parts(
+    number: Int64, names: list[str], losses: NDArray[np.float32], correct: NDArray[np.bool_]
+) -> list[TokenGroup]:
+    """A part for each number that occurs, in rising order."""
+    return [
+        TokenGroup(names[one], int(here.sum()), float(losses[here].mean(dtype=np.float64)), float(correct[here].mean()))
+        for one in np.unique(number).tolist()
+        for here in [number == one]
+    ]
+
+
+def unigram(store: Judged, batches: list[Batch], side: SplitName = "train") -> tuple[float, float]:
+    """(loss, accuracy) of guessing by frequency in one side of the store alone (add-one smoothed): the training text,
+    or where the store is a test set only, the held-out text itself, which no unigram model can beat."""
+    return frequency_guess(store.split(side).sampled().counts(store.vocabulary.size), batches)

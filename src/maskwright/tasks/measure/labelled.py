@@ -1,0 +1,120 @@
+"""`maskwright evaluate` for fine-tuned models: every metric, and how each label does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from maskwright.core.console import warn
+from maskwright.core.errors import InputError
+from maskwright.labels.by_label import Calibration, Row, calibration, classification_report, confusion_matrix
+from maskwright.labels.example import Reading
+from maskwright.labels.metrics import measure
+from maskwright.labels.names import check_labels
+from maskwright.labels.read import read_examples
+from maskwright.tasks.models.load import RESULTS, TrainedModel
+from maskwright.tasks.use.predict import TextOptions, ask, data_of, engine_for, row_length
+
+WIDEST = 12
+"""Labels up to which a confusion matrix fits a terminal; --json always has it."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    model: str
+    examples: str
+    """The file."""
+    count: int
+    cut: int
+    """Texts (for words: words) whose end the model did not read."""
+    metrics: dict[str, float]
+    labels: tuple[str, ...]
+    report_rows: tuple[Row, ...]
+    confusion: list[list[int]] | None
+    """[gold][predicted], in the order of `labels`."""
+    calibration: Calibration | None
+
+    def report(self) -> str:
+        lines = [f"{self.model} on {self.examples}: {self.count:,} examples"]
+        lines += [f"  {name:20}{value:9.4f}" for name, value in self.metrics.items()]
+        if self.report_rows:
+            width = max(len(row.label) for row in self.report_rows)
+            lines += ["", f"{'':{width}}  precision  recall      f1  support"]
+            lines += [
+                f"{row.label:{width}}  {row.precision:9.4f} {row.recall:7.4f} {row.f1:7.4f}  {row.support:7,}"
+                for row in self.report_rows
+            ]
+        if self.confusion and len(self.labels) <= WIDEST:
+            lines += ["", *self._confusion(self.confusion)]
+        if self.calibration:
+            lines += ["", *self._calibration(self.calibration)]
+        return "\n".join(lines)
+
+    def _confusion(self, table: list[list[int]]) -> list[str]:
+        width = max(len(name) for name in (*self.labels, "gold"))
+        cells = max(len(str(cell)) for row in table for cell in row)
+        columns = [max(cells, len(name)) for name in self.labels]
+        head = "  ".join(f"{name:>{column}}" for name, column in zip(self.labels, columns, strict=True))
+        lines = [f"{'gold':{width}}  {head}   (predicted)"]
+        for name, row in zip(self.labels, table, strict=True):
+            counts = "  ".join(f"{cell:>{column}}" for cell, column in zip(row, columns, strict=True))
+            lines.append(f"{name:{width}}  {counts}")
+        return lines
+
+    @staticmethod
+    def _calibration(found: Calibration) -> list[str]:
+        lines = [
+            f"expected calibration error {found.expected_calibration_error:.4f}",
+            "confidence    share right  count",
+        ]
+        return lines + [
+            f"{part.low:.2f} … {part.high:.2f}  {part.accuracy:11.4f}  {part.count:5,}"
+            for part in found.bins
+            if part.count
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def judge(
+    model: TrainedModel, source: str | None, given: TextOptions, spelt: Callable[[str], str], device: str = "auto"
+) -> Scores:
+    """`source`: a labelled file; when None, the run's own test split, or else its validation file. `spelt`: how the
+    user writes an option.
+
+    Columns that are not given, and precision, are those of the run, so that its results are found again. Raises
+    `InputError` with file and line."""
+    task = model.require_task()
+    values = model.run["config"] if model.run else {}
+    source = source or values.get("data.test") or values.get("data.validation")
+    if source is None:
+        what = "is a folder, which names no labelled file"
+        if model.run:
+            what = f"has neither data.test nor data.validation; its {RESULTS} has the scores on what it held out"
+        raise InputError(what, where=model.location, fix=f"name a labelled file with {spelt('examples')}")
+    given = replace(given, skip_bad_input=values.get("data.on_bad_input") == "skip")
+    data = data_of(model, source, given, labelled=True)
+    reading = Reading(data, task, spelt=given.spelt)
+    examples = read_examples(source, reading)
+    if reading.skipped:
+        warn(f"{len(reading.skipped):,} records are left out, the first at {reading.skipped[0].where}")
+    check_labels("given", examples, model.labels, task)
+    # fp32 stands in for fp16, which a CPU multiplies at a few per cent of the speed.
+    as_trained = "bf16" if model.run and model.run["dtype"] == "bfloat16" else "fp32"
+    length = row_length(model, task, data, given.spelt)
+    engine = engine_for(model, device, spelt("device"), as_trained)
+    said, cut = ask(engine, model, examples, length, spelt=given.spelt)
+    table = confusion_matrix(task, model.labels, examples, said)
+    return Scores(
+        model.location,
+        source,
+        len(examples),
+        cut,
+        measure(task, model.labels, examples, said),
+        model.labels,
+        tuple(classification_report(task, model.labels, examples, said)),
+        None if table is None else table.tolist(),
+        calibration(task, model.labels, examples, said),
+    )

@@ -1,0 +1,184 @@
+"""A trained model from a run directory (its newest good checkpoint) or from a Hugging Face folder."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from maskwright.config.finetuning import Task, default_row
+from maskwright.core import storage
+from maskwright.core.errors import CheckpointError, InputError
+from maskwright.core.hub import how_to_get, is_hub
+from maskwright.engines.base import TrainState
+from maskwright.model.config import ROBERTAS, ModelConfig, config_at
+from maskwright.model.hf.config import LABELLED, class_name, read_labels, read_use
+from maskwright.model.hf.folder import read_model_folder
+from maskwright.model.hf.names import Parameters
+from maskwright.run.directory import RunDirectory, step_folder
+from maskwright.tasks.models.hub import local, pinned
+from maskwright.text.vocabulary import Vocabulary, read_vocabulary
+from maskwright.training import checkpoint
+from maskwright.training.best import Best
+from maskwright.training.copies import TOKENIZER, Copies
+from maskwright.training.masked_lm import losses
+
+RESULTS = "results.json"
+"""What a fine-tuned run ends with: the step of its best checkpoint, and scores."""
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """`run` is the run's record (see `RunDirectory.read_config`) and `step` its updates; both None for a folder."""
+
+    location: str
+    config: ModelConfig
+    parameters: Parameters
+    tokenizer_folder: str
+    vocabulary: Vocabulary
+    run: dict[str, Any] | None = None
+    step: int | None = None
+    labels: tuple[str, ...] = ()
+    """Names of a classifier's outputs."""
+    task: Task | None = None
+    """What a fine-tuned model says; None for masked-LM models."""
+    max_seq_len: int | None = None
+    """Tokens of a row in fine-tuning; None where that is not known: masked-LM models, folders that others made."""
+    may_be_none: bool | None = None
+    """Only for questions: whether one of those that it was trained on has no answer; None where that is not known."""
+    fetched_to: str | None = None
+    """The folder on this machine, of a run that lies in a bucket."""
+
+    @property
+    def folder(self) -> str:
+        return self.fetched_to or self.location
+
+    def require_masked_lm(self) -> None:
+        if self.task is not None:
+            fix = "take the model that it was fine-tuned from; `maskwright predict` asks a fine-tuned one"
+            raise InputError(f"is a {class_name(self.config)}, without a masked-LM head", where=self.location, fix=fix)
+
+    def require_task(self) -> Task:
+        if self.task is None:
+            fix = "fine-tune it first: maskwright finetune"
+            raise InputError(f"is a {class_name(self.config)}, which has learned no task", where=self.location, fix=fix)
+        return self.task
+
+
+def load_model(location: str, *, bare: bool = False) -> TrainedModel:
+    """`location`: of a run or of its copies in a bucket, a model folder, or a model on the Hub
+    (`hf://OWNER/NAME@REVISION`). `bare`: an encoder without a head will do; its `parameters` then have none.
+
+    Raises `InputError`, `ModelError` or `CheckpointError` if there is no usable model."""
+    if is_hub(location):
+        location = pinned(location)
+        return replace(load_model(local(location), bare=bare), location=location)
+    if storage.is_url(location):
+        folder = fetched(location)
+        return replace(load_model(folder, bare=bare), location=location, fetched_to=folder)
+    directory = RunDirectory(location)
+    if directory.exists():
+        record = directory.read_config()
+        loaded = load_best(directory, record) or checkpoint.load_newest(directory.checkpoints, set_aside=False)
+        if loaded is None:
+            raise InputError("has no checkpoint yet", where=location, fix="let `maskwright pretrain` save one first")
+        parameters, step = loaded[0].parameters, loaded[0].step
+        config = config_at(record, step, directory.config)
+        tokenizer = directory.path("tokenizer")
+        labels, task = _recorded_task(record, config, directory.config)
+        found = TrainedModel(location, config, parameters, tokenizer, read_vocabulary(tokenizer), record, step, labels)
+        if task is None:
+            return found
+        longest = record["config"].get("data.max_seq_len") or min(default_row(task), config.max_seq_len)
+        return replace(found, task=task, max_seq_len=longest, may_be_none=record.get("may_be_none"))
+    if not os.path.isdir(location):
+        raise InputError("is not a folder", where=location, fix=how_to_get(location))
+    config, parameters = read_model_folder(location, bare=bare)
+    vocabulary = read_vocabulary(location)
+    if vocabulary.size > config.vocab_size:
+        what = f"its tokenizer has {vocabulary.size:,} tokens, the model only {config.vocab_size:,}"
+        raise InputError(what, where=location, fix="put the tokenizer that belongs to the model into its folder")
+    config = with_ids(config, vocabulary, location)
+    found = TrainedModel(location, config, parameters, location, vocabulary, labels=read_labels(location, config))
+    if config.task == "masked_lm":
+        return found
+    use = read_use(location, config)
+    own = {"doc_stride": use.get("doc_stride"), "max_answer_length": use.get("max_answer_len")}
+    task = Task(kind=config.task).model_copy(update={key: value for key, value in own.items() if value is not None})
+    none = use.get("handle_impossible_answer")
+    return replace(found, task=task, max_seq_len=use.get("max_seq_len"), may_be_none=None if none is None else none > 0)
+
+
+def special_ids(vocabulary: Vocabulary) -> dict[str, int]:
+    return {"bos": vocabulary.bos, "pad": vocabulary.pad, "eos": vocabulary.eos}
+
+
+def with_ids(model: ModelConfig, vocabulary: Vocabulary, where: str) -> ModelConfig:
+    """The model with its tokenizer's ids for padding and for a row's ends: `config.json` often has none, or others.
+
+    Raises `InputError` if padding is another id for a RoBERTa, which numbers its positions from it."""
+    if model.architecture in ROBERTAS and vocabulary.pad != model.pad_token_id:
+        what = f"its tokenizer pads with id {vocabulary.pad}, the model with {model.pad_token_id}"
+        raise InputError(what, where=where, fix="take the tokenizer that belongs to the model")
+    return replace(model, bos_token_id=vocabulary.bos, pad_token_id=vocabulary.pad, eos_token_id=vocabulary.eos)
+
+
+def fetched(location: str) -> str:
+    """The folder of a run whose copies (`checkpoint.copy_to`) lie at `location`: its newest checkpoint and its records,
+    in the cache of this machine. Raises `InputError` where there are none."""
+    copies = Copies(location)
+    newest = copies.newest()
+    if newest is None:
+        fix = "give the folder that checkpoint.copy_to of the run names; an exported model is used from a local folder"
+        raise InputError("holds no copy of a run's checkpoint", where=location, fix=fix)
+    folder = storage.cache_folder("runs", storage.sha256_of([copies.location, *newest])[:32])
+    storage.make_folder(folder)
+    with storage.locked(os.path.join(folder, "fetch.lock"), remove=True):
+        copies.fetch(RunDirectory(folder), lambda record: None)
+    if not os.path.exists(os.path.join(folder, TOKENIZER, "tokenizer.json")):
+        fix = "the run's own command with an empty --run folder brings it here whole"
+        raise InputError("was copied without its tokenizer, by an earlier version", where=location, fix=fix)
+    return folder
+
+
+def load_best(directory: RunDirectory, record: dict[str, Any]) -> tuple[TrainState, dict[str, Any]] | None:
+    """The best checkpoint of a fine-tuned run: that of its results, or of its newest checkpoint while it has none. Of a
+    pretraining run with patience: that of the lowest held-out loss. None if only the newest counts."""
+    steps = checkpoint.whole_steps(directory.checkpoints)
+    results = directory.path(RESULTS)
+    pretrained = record["model"].get("task", "masked_lm") == "masked_lm"
+    if pretrained and record["config"].get("evaluation.patience") is None:
+        return None
+    if pretrained:
+        saved = [line for line in directory.read_metrics() if line["step"] <= max(steps, default=0)]
+        best = Best(None, lower=True, seen=losses(saved)).step  # a later evaluation comes again, with its save
+    elif os.path.exists(results):
+        best = storage.read_json(results).get("step")
+    elif steps:
+        best = storage.read_json(directory.path("checkpoints", step_folder(steps[-1]), "state.json")).get("best_step")
+    else:
+        best = None
+    if best is None:
+        return None
+    if best not in steps:
+        what, fix = f"its best checkpoint, that of step {best:,}, is gone", "put it back, or fine-tune again"
+        raise CheckpointError(what, where=directory.checkpoints, fix=fix)
+    return checkpoint.load(directory.path("checkpoints", step_folder(best)))
+
+
+def _recorded_task(record: dict[str, Any], config: ModelConfig, where: str) -> tuple[tuple[str, ...], Task | None]:
+    """(labels, task) of a run. Raises `InputError` if they do not belong to its head."""
+    if config.task == "masked_lm":
+        return (), None
+    labels, fix = record.get("labels"), "restore the file, or start a new run"
+    try:
+        task = Task.model_validate(record.get("task"))
+    except ValidationError:
+        raise InputError("its `task` is no task", where=where, fix=fix) from None
+    wanted = config.num_labels if config.task in LABELLED else 0
+    named = isinstance(labels, list) and all(isinstance(name, str) for name in labels)
+    if not named or len(labels or []) != wanted or task.kind != config.task:
+        raise InputError(f"its `labels` are not those of {wanted} outputs for {config.task}", where=where, fix=fix)
+    return tuple(labels or []), task

@@ -1,0 +1,1 @@
+"""Pretraining: which model, which data, what is said before the first step."""

@@ -1,0 +1,107 @@
+"""What a run reads and computes, phase by phase: for `--dry-run` and the beginning of each run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from maskwright.config.phases import reads_causally
+from maskwright.config.pretraining import RunConfig
+from maskwright.core.console import human_count, plain_number, progress
+from maskwright.core.errors import ConfigError
+from maskwright.data.loader import Loader
+from maskwright.engines.base import TrainState
+from maskwright.engines.choose import make_engine
+from maskwright.model.config import ModelConfig
+from maskwright.model.initial import initial_parameters
+
+HEADER = ("phase", "steps", "rows a step", "tokens a row", "masked", "causal", "epochs", "tokens", "expected seconds")
+TIMED = 3
+"""Updates of one micro-batch that are timed in each phase, after one that is not. The fastest counts."""
+
+
+def reading(config: RunConfig, loader: Loader) -> list[str]:
+    """What the run reads, in lines."""
+    epochs, packing = loader.epoch(config.steps), config.data.packing
+    if config.phases:
+        tokens = human_count(sum(stage.tokens for stage in config.stages))
+        run = f"run: {config.steps:,} steps, {tokens} tokens, {epochs:.2f} epochs ({packing}), in these phases:"
+        return [*loader.describe(), run, *table(config, loader)]
+    rows, per_step = loader.rows.plan, config.rows_per_step
+    return [
+        f"data: {human_count(rows.text_tokens)} tokens in {rows.rows:,} rows of {rows.seq_len} "
+        f"({packing}, {rows.waste:.1%} unused)",
+        *loader.describe(),
+        f"run: {config.steps:,} steps of {per_step:,} rows ({config.batch.virtual_workers} x "
+        f"{config.batch.micro_batch_rows}), {human_count(config.steps * per_step * rows.seq_len)} tokens, "
+        f"{epochs:.2f} epochs",
+    ]
+
+
+def table(config: RunConfig, loader: Loader, seconds: Sequence[float] = ()) -> list[str]:
+    """A line for each stage, below a header; `seconds` of each, where they are known."""
+    causal = any(stage.config.masking.causal_share for stage in config.stages)
+    left_out = {"" if causal else "causal", "" if seconds else "expected seconds"}
+    cells: list[tuple[str, ...]] = [tuple(name for name in HEADER if name not in left_out)]
+    for number, stage in enumerate(config.stages):
+        here, masking = stage.config, stage.config.masking
+        name = str(number) if number < len(config.phases) else "rest"
+        cells.append(
+            (
+                name,
+                f"{stage.end - stage.begin:,}",
+                f"{here.rows_per_step:,}",
+                f"{here.data.seq_len:,}",
+                f"{masking.rate:.0%} {masking.kind}",
+                *([f"{masking.causal_share:.4g}"] if causal else []),
+                f"{_epochs(loader, stage.begin, stage.end):.2f}",
+                human_count(stage.tokens),
+                *([plain_number(seconds[number])] if seconds else []),
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
+
+
+def _epochs(loader: Loader, begin: int, end: int) -> float:
+    """Of the text, from update `begin` up to `end`."""
+    return loader.epoch(end) - loader.epoch(begin)
+
+
+def timed(config: RunConfig, model: ModelConfig, loader: Loader, run_flops: float) -> str:
+    """The table with the seconds that each phase takes on this machine, for `--dry-run`."""
+    try:
+        seconds = expected_seconds(config, model, loader, run_flops)
+    except ConfigError as error:
+        return f"expected seconds are not known on this machine: {error}"
+    about = "expected seconds: timed here in one process, without evaluations and saves"
+    return "\n".join([about, *table(config, loader, seconds)])
+
+
+def expected_seconds(config: RunConfig, model: ModelConfig, loader: Loader, run_flops: float) -> list[float]:
+    """Seconds of each stage on this machine, in one process, by a few updates of one micro-batch for each device with
+    random weights. Evaluations and saves are not in it. Raises `ConfigError` where the device is absent."""
+    engine = make_engine(
+        model,
+        config.optimizer,
+        config.engine,
+        config.seed,
+        run_flops=run_flops,
+        micro_batch_losses=loader.micro_batch_losses,
+        causal=reads_causally(config),
+    )
+    engine.write(TrainState(0, initial_parameters(model, config.seed)))
+    found: list[float] = []
+    with progress("time phases", len(config.stages), "phases") as bar:
+        for stage in config.stages:
+            batches, times = [loader.batch(stage.begin, 0)] * engine.dp_degree, []
+            engine.use_rope_theta(stage.rope_theta or model.rope_theta)
+            for _ in range(1 + TIMED):
+                began = time.perf_counter()
+                engine.step(batches, 1e-9, lambda: False)
+                engine.check()
+                times.append(time.perf_counter() - began)
+            rounds = -(-config.batch.virtual_workers // engine.dp_degree)
+            found.append(min(times[1:]) * rounds * (stage.end - stage.begin))
+            bar.advance()
+    return found

@@ -1,0 +1,148 @@
+"""What a run takes of its machine: memory, disk, and what of the engine is decided once for the whole run."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+from maskwright.config.finetuning import FinetuneConfig
+from maskwright.config.pretraining import EngineSection, RunConfig
+from maskwright.core.console import human_bytes, human_count, note, several
+from maskwright.core.errors import MaskwrightError
+from maskwright.core.library_errors import is_out_of_memory
+from maskwright.engines.base import Engine
+from maskwright.engines.choose import choose_device
+from maskwright.engines.muon import HIDDEN_ROLES
+from maskwright.engines.processes import launch_variables
+from maskwright.engines.tree import most_kept
+from maskwright.machine import hardware
+from maskwright.model.config import ModelConfig
+from maskwright.model.hf.names import count_parameters, pieces
+from maskwright.run.directory import RunDirectory
+from maskwright.tasks.start.prepared import Prepared
+from maskwright.training import checkpoint
+
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+"""By the value of engine.dtype, what a run's record calls it."""
+
+
+def state(
+    config: RunConfig | FinetuneConfig, model: ModelConfig, devices: int = 1, *, low_precision: bool = False
+) -> dict[str, float]:
+    """Bytes on each of `devices` of what stays from update to update, by part: fp32 weights and moments, and the
+    gradients that exact sums keep. `low_precision`: a copy of the weights in 16 bits comes on top."""
+    P, V, engine = count_parameters(model), config.batch.virtual_workers, config.engine
+    own = max(1, V // devices)
+    exact = engine.kind == "torch" and engine.reproducibility == "exact" and own * devices == V
+    share = devices if engine.sharding == "fsdp" else 1
+    return {
+        "weights": (4 + (2 if low_precision else 0)) * P / share,
+        "gradients": 4.0 * (most_kept(own, V) if exact else 1) * P / share,
+        "moments": 4.0 * _moments(config, model) / share,
+    }
+
+
+def _moments(config: RunConfig | FinetuneConfig, model: ModelConfig) -> int:
+    """Numbers that the optimizer keeps: two for each parameter, and one for those that Muon moves."""
+    muon = config.optimizer.kind == "muon"
+    single = (math.prod(one.shape) for one in pieces(model) if muon and one.name.endswith(HIDDEN_ROLES))
+    return 2 * count_parameters(model) - sum(single)
+
+
+def checkpoint_bytes(config: RunConfig | FinetuneConfig, model: ModelConfig) -> int:
+    """Of its tensors on disk."""
+    return 4 * (count_parameters(model) + _moments(config, model))
+
+
+def state_bytes(ready: Prepared) -> int:
+    """Bytes in each of the processes that this start is one of. Computing, and a device's low precision, take more."""
+    launch = launch_variables()
+    return round(sum(state(ready.config, ready.model, launch.world_size if launch else 1).values()))
+
+
+def takes(ready: Prepared) -> str:
+    """For `--dry-run` and the beginning of each run."""
+    saved = human_bytes(checkpoint_bytes(ready.config, ready.model))
+    return f"memory for weights and optimizer: {human_bytes(state_bytes(ready))}; each checkpoint: {saved}"
+
+
+def engine_config(
+    config: RunConfig | FinetuneConfig, before: dict[str, Any] | None, threads: int | None
+) -> EngineSection:
+    """`dtype: auto` is decided once: a continued run keeps the precision that it started with, on any machine. So is
+    `compile: auto` on CUDA devices, even if the run gets more steps. `threads`: see `exact_threads`."""
+    decided: dict[str, Any] = {} if threads is None else {"threads": threads}
+    if before is not None and config.engine.dtype == "auto":
+        decided["dtype"] = next(short for short, name in DTYPES.items() if name == before["dtype"])
+    compiled = (before or {}).get("compiled")
+    if compiled is not None and config.engine.compile == "auto" and _compiles_by_length(config.engine):
+        decided["compile"] = "on" if compiled else "off"
+    return config.engine.model_copy(update=decided)
+
+
+def _compiles_by_length(engine: EngineSection) -> bool:
+    """Whether `compile: auto` depends on the run."""
+    return engine.kind == "torch" and choose_device(engine) == "cuda"
+
+
+def compiled_layers(engine: Engine, asked: EngineSection, before: dict[str, Any] | None) -> bool | None:
+    """For the run's record: whether its layers are compiled on CUDA devices; None before it has been on one."""
+    return engine.compiled if _compiles_by_length(asked) else (before or {}).get("compiled")
+
+
+def exact_threads(config: RunConfig | FinetuneConfig, before: dict[str, Any] | None) -> int | None:
+    """CPU threads of each rank of a run whose sums are exact; None if their number does not matter.
+
+    torch sums a tensor in as many parts as there are threads: 1, 2 and 4 threads give three results (measured). A run
+    keeps the number that it began with, unless engine.threads gives one.
+    """
+    if config.engine.kind != "torch" or config.engine.reproducibility != "exact":
+        return None
+    from maskwright.engines.torch.prepare import cpu_threads
+
+    if choose_device(config.engine) != "cpu":
+        return None
+    here = cpu_threads()
+    kept = config.engine.threads or (before or {}).get("threads") or here
+    if kept != here and not config.engine.threads:
+        note(
+            f"computing with {several(kept, 'thread')} in each process, as this run began, instead of {here}: another "
+            f"number changes the last bits. Set engine.threads: {here} to take {here} all the same"
+        )
+    return int(kept)
+
+
+def require_room(ready: Prepared, directory: RunDirectory) -> None:
+    """Checks memory and disk before anything is computed: room for weights and optimizer, and for one checkpoint more
+    than are kept. Raises `MaskwrightError` or `CheckpointError`."""
+    on_cpu = choose_device(ready.config.engine) == "cpu"
+    if on_cpu and _beside() * state_bytes(ready) > hardware.usable_memory_bytes():
+        raise too_large(ready, MemoryError())
+    kept = len(checkpoint.whole_steps(directory.checkpoints))
+    most = min(ready.config.checkpoint.keep, ready.config.steps)
+    more = max(most + 1 - kept, 1)
+    place = directory.location
+    while not os.path.exists(place):
+        place = os.path.dirname(place)
+    each = checkpoint_bytes(ready.config, ready.model) + checkpoint.SMALL_FILES_BYTES
+    checkpoint.require_space(place, more * each)
+
+
+def _beside() -> int:
+    """Processes of this start that share the machine."""
+    launch = launch_variables()
+    return launch.local_world_size if launch else 1
+
+
+def too_large(ready: Prepared, error: Exception) -> Exception:
+    """The error to raise when the engine cannot be made: `error` itself unless memory ran out."""
+    if not is_out_of_memory(error):
+        return error
+    needed, parameters = human_bytes(state_bytes(ready)), human_count(count_parameters(ready.model))
+    each = f" in each of {_beside()} processes" if _beside() > 1 else ""
+    return MaskwrightError(
+        f"weights, gradient and optimizer state of {parameters} parameters take {needed}{each}, more than there is",
+        where="model.size",
+        fix="take a smaller model, or a device with more memory",
+    )

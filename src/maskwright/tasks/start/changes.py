@@ -1,0 +1,99 @@
+"""What has changed in a run from one of its starts to the next, and whether a run that got more steps goes on as if it
+had had them from its beginning."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+from pydantic import BaseModel
+
+from maskwright.config.changes import grows, refuse_changes
+from maskwright.config.pretraining import RunConfig
+from maskwright.config.schedule import Schedule, decay_begins
+from maskwright.config.settings import keys_of
+from maskwright.core.errors import CheckpointError, ConfigError
+from maskwright.model.config import recorded_config
+from maskwright.run.directory import RunDirectory, whole_steps
+
+
+def require_before_decay(old: dict[str, Any], new: dict[str, Any], directory: RunDirectory, step: int) -> None:
+    """Raises `ConfigError` if the run gets more steps (`old` and `new` are flat configurations), and `step`, its newest
+    checkpoint, lies behind the beginning of the decay that the fewer steps had."""
+    if not grows(old, new):
+        return
+    values = {name: old[f"schedule.{name}"] for name in keys_of(Schedule) if f"schedule.{name}" in old}
+    begins = decay_begins(Schedule(**values), values["steps"], values["warmup_steps"])
+    if step <= begins:
+        return
+    kept = [found for found in whole_steps(directory.checkpoints) if found <= begins]
+    back = f"schedule.steps back to {values['steps']}"
+    if new.get("schedule.epochs"):
+        back = f"schedule.epochs back to what it was, {values['steps']} steps"
+    fix = f"put {back}; checkpoint.keep_every_steps would keep one in another run"
+    if kept:
+        left = new["schedule.steps"] - kept[-1]
+        fix = (
+            f"branch off before it: maskwright pretrain CONFIG --run NEW --from {directory.location}@{kept[-1]} "
+            f"--set schedule.steps={left} --set schedule.warmup_steps=0"
+        )
+    raise ConfigError(
+        f"schedule.steps cannot grow to {new['schedule.steps']:,}: the run has gone to step {step:,}, and its decay "
+        f"began after step {begins:,}" + ("" if kept else "; no checkpoint from before that is kept"),
+        where=directory.location,
+        fix=fix,
+    )
+
+
+def require_same_run(
+    before: dict[str, Any], now: dict[str, Any], directory: RunDirectory, kind: type[BaseModel]
+) -> list[str]:
+    """The differences that a run may have between two of its starts, in words. `before`, `now`: its record, and that
+    of a start that continues it. Raises `ConfigError` for those that make another run, and `CheckpointError` where its
+    checkpoints are gone."""
+    changes = refuse_changes(before["config"], now["config"], directory.location, kind)
+    for key, name in (
+        ("store_fingerprint", "token store" if kind is RunConfig else "set of examples"),
+        ("tokenizer_fingerprint", "tokenizer"),
+        ("dtype", "precision"),
+        ("model", "model shape"),
+    ):
+        then = asdict(recorded_config(before[key], directory.config)) if key == "model" else before[key]
+        if then != now[key]:
+            what = f"the run was started with another {name} ({_short(before[key])}, now {_short(now[key])})"
+            raise ConfigError(what, where=directory.location, fix="put it back, or give --run a new folder")
+    if before.get("row_planning") != now.get("row_planning"):
+        what = (
+            "the run began when rows were planned over all shards of a store together, and now each shard has its own"
+        )
+        fix = "continue it with maskwright 0.2.0, or give --run a new folder"
+        raise ConfigError(what, where=directory.location, fix=fix)
+    if kind is RunConfig:
+        require_before_decay(before["config"], now["config"], directory, directory.newest_step())
+    _require_checkpoints(directory)
+    if before.get("validation") != now.get("validation"):
+        changes.append(f"held-out text: {_short(before.get('validation'))} -> {_short(now.get('validation'))}")
+    if before.get("none_is_text") != now.get("none_is_text"):
+        changes.append("the token None: was taken for a special one -> is masked and predicted as others are")
+    return changes
+
+
+def _require_checkpoints(directory: RunDirectory) -> None:
+    status = directory.read_status()
+    if status and status.saved and not whole_steps(directory.checkpoints):
+        what = "its checkpoints are gone (its status.json says that some were saved)"
+        fix = "put them back with their manifests, or give --run a new folder"
+        raise CheckpointError(what, where=directory.checkpoints, fix=fix)
+
+
+def _short(value: Any) -> str:
+    return str(value)[:12] if isinstance(value, str) else str(value)
+
+
+def history(before: dict[str, Any], changes: list[str], step: int) -> dict[str, Any]:
+    """For the run's record: what was changed, at which step and when (Unix seconds), at all starts so far."""
+    found = [*before.get("changes", [])]
+    if changes:
+        found.append({"step": step, "time": round(time.time(), 3), "keys": changes})
+    return {"changes": found} if found else {}

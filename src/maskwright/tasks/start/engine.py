@@ -1,0 +1,131 @@
+"""How every rank of a run starts: its engine, its job, what rank 0 broadcasts, what is recorded of the machine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import subprocess
+import uuid
+from dataclasses import asdict
+from typing import Any
+
+import maskwright
+from maskwright.config.finetuning import FinetuneConfig
+from maskwright.config.phases import reads_causally
+from maskwright.config.pretraining import RunConfig
+from maskwright.config.settings import flat
+from maskwright.core.extras import installed
+from maskwright.engines.base import Engine
+from maskwright.engines.ceiling import Ceiling
+from maskwright.engines.choose import make_engine
+from maskwright.machine import hardware
+from maskwright.machine.usage import Usage
+from maskwright.run.directory import RunDirectory, Status
+from maskwright.tasks.start.capacity import engine_config, too_large
+from maskwright.tasks.start.prepared import Prepared
+from maskwright.training.beats import Beats
+from maskwright.training.health import LossWatch, Rollbacks
+from maskwright.training.job import Job
+from maskwright.training.saver import Saver
+from maskwright.training.stop import StopRequest
+
+BEGIN, RESTORE = b"begin", b"restore"
+"""What rank 0 broadcasts for all to do first."""
+
+
+def for_all_ranks(
+    ready: Prepared, given: RunConfig | FinetuneConfig, request: StopRequest, before: dict[str, Any] | None
+) -> dict[str, Any]:
+    """What rank 0 broadcasts about the run."""
+    return {
+        "before": before,
+        "config": flat(given),
+        "model": asdict(ready.model),
+        "store_fingerprint": ready.identity["store_fingerprint"],
+        "validation": ready.details.get("validation"),
+        "stop_after_steps": request.stop_after_steps,
+        "start": uuid.uuid4().hex,
+    }
+
+
+def start_engine(ready: Prepared, before: dict[str, Any] | None, threads: int | None) -> Engine:
+    """Raises `ConfigError` if the engine cannot compute this run, `MaskwrightError` if the model does not fit into
+    memory. `threads`: see `exact_threads`."""
+    config = ready.config
+    decided = engine_config(config, before, threads)
+    try:
+        engine = make_engine(
+            ready.model,
+            config.optimizer,
+            decided,
+            config.seed,
+            run_flops=ready.flops,
+            micro_batch_losses=ready.micro_batch_losses,
+            label_smoothing=ready.label_smoothing,
+            looked_up=ready.looked_up,
+            causal=isinstance(config, RunConfig) and reads_causally(config),
+        )
+    except (RuntimeError, MemoryError) as error:
+        raise too_large(ready, error) from None
+    engine.local_virtual_workers(config.batch.virtual_workers)
+    return engine
+
+
+def make_job(
+    ready: Prepared, directory: RunDirectory, engine: Engine, record: dict[str, Any], saver: Saver | None
+) -> Job:
+    objective = ready.objective()
+    return Job(
+        config=ready.config,
+        model=ready.model,
+        directory=directory,
+        engine=engine,
+        objective=objective,
+        ceiling=Ceiling(engine.ceiling),
+        record=record,
+        saver=saver,
+        watch=LossWatch(objective.chance, ready.config.schedule.warmup_steps or 0),
+        rollbacks=Rollbacks(directory),
+        beats=Beats(directory),
+        usage=Usage(gpus=engine.device == "cuda"),
+        status=Status(of=ready.config.steps),
+    )
+
+
+def start_record(job: Job) -> dict[str, Any]:
+    """For the run's history: where and on what it starts."""
+    return {
+        "attempt": job.status.attempt,
+        "host": job.status.host,
+        "engine": job.engine.description,
+        "processes": job.engine.processes.world_size,
+        "maskwright": maskwright.__version__,
+    }
+
+
+def environment() -> dict[str, Any]:
+    """Versions, hardware and code revision, for the record."""
+    names = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "jax", "jaxlib", "libtpu")
+    packages = [name for name in names if installed(name)]
+    return {
+        "maskwright": maskwright.__version__,
+        "revision": _revision(),
+        "packages": {name: importlib.metadata.version(name) for name in packages},
+        "hardware": hardware.describe(),
+    }
+
+
+def _revision() -> str | None:
+    """Commit of the source checkout that this runs from; None if it is no checkout."""
+    folder = os.path.dirname(os.path.abspath(maskwright.__file__))
+    try:
+        result = subprocess.run(
+            ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip() or None

@@ -1,0 +1,100 @@
+"""A run whose data and model have been checked and fit together: what a start asks of either kind of training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.config.finetuning import FinetuneConfig
+from maskwright.config.pretraining import RunConfig
+from maskwright.engines.base import TrainState
+from maskwright.model.config import ModelConfig
+from maskwright.training.job import Job
+from maskwright.training.objective import Objective
+
+
+class Prepared(Protocol):
+    """Nothing is written yet. Whatever is wrong raises kinds of `InputError`."""
+
+    @property
+    def config(self) -> RunConfig | FinetuneConfig: ...
+
+    @property
+    def model(self) -> ModelConfig: ...
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """`store`, `store_fingerprint` and `tokenizer_fingerprint` of the run's record: what it trains on."""
+        ...
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What else belongs into the record."""
+        ...
+
+    @property
+    def flops(self) -> float:
+        """Model FLOPs of the whole run, roughly."""
+        ...
+
+    @property
+    def micro_batch_losses(self) -> float:
+        """See `TorchEngine`."""
+        ...
+
+    @property
+    def label_smoothing(self) -> float: ...
+
+    @property
+    def looked_up(self) -> NDArray[np.int64] | None:
+        """See `TorchEngine`."""
+        ...
+
+    @property
+    def begins_from(self) -> str | None:
+        """What the state of step 0 is read from; None for random weights."""
+        ...
+
+    def verify(self) -> None:
+        """Checks the data's checksums."""
+        ...
+
+    def starting_state(self) -> TrainState:
+        """The state of step 0."""
+        ...
+
+    def base_weights(self) -> dict[str, Any]:
+        """For the record of a run that begins from a model: the checksums of its weights."""
+        ...
+
+    def objective(self) -> Objective: ...
+
+    def data_card(self) -> dict[str, Any]:
+        """`data.json` of the run directory: what the run trains on."""
+        ...
+
+    def write_tokenizer(self, folder: str) -> None: ...
+
+    def describe(self) -> str:
+        """What the run will do, for `--dry-run` and the beginning of each run."""
+        ...
+
+    def warnings(self) -> list[str]: ...
+
+    def keep_for_replay(self, job: Job, step: int, details: dict[str, Any]) -> str:
+        """Keeps the batch of a failed step in the run directory. Returns its folder."""
+        ...
+
+    def finish(self, job: Job) -> None:
+        """After the last step, in all ranks."""
+        ...
+
+
+Prepare = Callable[[dict[str, Any] | None], Prepared]
+"""Takes the record of a run that is continued, or None for a new one."""
+TimeHere = Callable[[Prepared, float, str, int], str | None]
+"""Takes the run, the ceiling of matrix multiplication in FLOP/s, the device and the steps that are done. Returns how
+long the others will take, in words; None where none are left."""

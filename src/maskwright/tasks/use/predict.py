@@ -1,0 +1,289 @@
+"""`maskwright predict`: what a fine-tuned model says of texts, in their order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from maskwright.config.finetuning import LabelledData, Task, default_row, labelled_data
+from maskwright.config.pretraining import EngineSection, Optimizer
+from maskwright.core import storage
+from maskwright.core.console import progress, say, several, warn
+from maskwright.core.errors import InputError
+from maskwright.engines.base import Engine, TrainState
+from maskwright.engines.choose import make_engine
+from maskwright.labels.encode import Encoded, encode
+from maskwright.labels.example import IN_CONFIGURATION, Example, Reading, Spelt
+from maskwright.labels.metrics import NO_LABEL, Predictions, decode
+from maskwright.labels.read import read_examples
+from maskwright.labels.rows import Packer, in_order, prediction_batches
+from maskwright.labels.write import COLUMNS, WRITTEN, require_writable, write_conll, write_records
+from maskwright.tasks.finetune.objective import PREDICTION_TOKENS
+from maskwright.tasks.models.load import TrainedModel
+
+ANSWERS = ".json"
+"""A file of this kind is what SQuAD's evaluation script reads: {id: answer}."""
+EXAMPLES_AT_ONCE = 2048
+"""They are sorted by length and packed together; more would only take more memory."""
+
+
+OPTIONS = Spelt("with --text", "with --text-pair", "", "--on-bad-input skip", "--max-seq-len", None)
+"""Those of the commands that predict."""
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """What a user says of the texts. What is left out is as in the run's own configuration."""
+
+    text: Sequence[str] = ()
+    text_pair: str | None = None
+    label: Sequence[str] = ()
+    max_seq_len: int | None = None
+    skip_bad_input: bool = False
+    spelt: Spelt = OPTIONS
+
+
+def read_texts(
+    model: TrainedModel, task: Task, location: str, given: TextOptions
+) -> tuple[list[Example], LabelledData]:
+    """Raises `InputError` with file and line. What was decided for the user, and what was skipped, is said."""
+    data = data_of(model, location, given)
+    reading = Reading(data, task, labelled=False, spelt=given.spelt)
+    examples = read_examples(location, reading)
+    for sentence in reading.notes:
+        say(sentence)
+    for skipped in reading.skipped[:10]:
+        warn(f"{skipped.where} is left out: {skipped.what}")
+    if len(reading.skipped) > 10:
+        warn(f"{len(reading.skipped):,} records are left out")
+    return examples, data
+
+
+def data_of(model: TrainedModel, location: str, given: TextOptions, *, labelled: bool = False) -> LabelledData:
+    """How a file is read: as the user says, else as the run was. Raises `InputError` kinds for columns that do not go
+    together."""
+    values = model.run["config"] if model.run else {}
+    text = [_column(name) for name in given.text] or values.get("data.text")
+    pair = given.text_pair if given.text else given.text_pair or values.get("data.text_pair")
+    if text is None and pair is not None:
+        both = [spelt.rpartition(" ")[2] for spelt in (given.spelt.text_pair, given.spelt.text)]
+        raise InputError(f"{both[0]} is given without {both[1]}", fix="name both columns, or neither")
+    return labelled_data(
+        location,
+        train=location,
+        text=text,
+        text_pair=_column(pair) if isinstance(pair, str) else pair,
+        label=([_column(name) for name in given.label] or values.get("data.label")) if labelled else None,
+        max_seq_len=given.max_seq_len or model.max_seq_len,
+        on_bad_input="skip" if given.skip_bad_input else "error",
+    )
+
+
+def _column(name: str) -> str | int:
+    return int(name) if name.isascii() and name.isdigit() else name
+
+
+def row_length(model: TrainedModel, task: Task, data: LabelledData, spelt: Spelt = IN_CONFIGURATION) -> int:
+    """Tokens that a text may have: as in training, or where that is not known, as many as the model takes."""
+    most = model.config.max_seq_len
+    if data.max_seq_len is not None and data.max_seq_len > most:
+        what = f"rows of {data.max_seq_len:,} tokens were asked for, and the model takes {most:,}"
+        fix = f"set {spelt.max_seq_len} to {most} or less" if spelt.max_seq_len else None
+        raise InputError(what, where=model.location, fix=fix)
+    return data.max_seq_len or (min(most, default_row(task)) if task.kind == "question_answering" else most)
+
+
+def engine_for(model: TrainedModel, device: str, option: str, dtype: Any = "fp32") -> Engine:
+    """In fp32, its numbers are those of the exported folder in `transformers`. `option`: where users name a device."""
+    from maskwright.engines.torch.prepare import choose_device
+
+    chosen: Any = choose_device(device, option)
+    engine = make_engine(model.config, Optimizer(), EngineSection(device=chosen, dtype=dtype), seed=0)
+    engine.write(TrainState(0, model.parameters))
+    return engine
+
+
+def ask(
+    engine: Engine,
+    model: TrainedModel,
+    examples: Sequence[Example],
+    max_seq_len: int,
+    *,
+    spelt: Spelt = IN_CONFIGURATION,
+    may_be_none: bool | None = None,
+) -> tuple[Predictions, int]:
+    """Predictions in the order of `examples`, and how many of them were cut (words, for words), which is said too.
+    `spelt`: see `encode`. `may_be_none`: see `decode`."""
+    task = model.require_task()
+    if may_be_none is None:
+        may_be_none = not all(one.answers for one in examples)
+    if max_seq_len != model.max_seq_len:  # or windows may share more than they have
+        task = task.model_copy(update={"doc_stride": min(task.doc_stride, max_seq_len // 3)})
+    parts, cut = [], 0
+    with progress("predict", len(examples), "examples") as bar:
+        for first in range(0, len(examples), EXAMPLES_AT_ONCE):
+            some = examples[first : first + EXAMPLES_AT_ONCE]
+            encoded = encode(
+                some,
+                model.tokenizer_folder,
+                task,
+                model.labels,
+                max_seq_len,
+                labelled=False,
+                token_type_stride=model.config.token_type_stride,
+                longest=model.config.max_seq_len,
+                spelt=spelt,
+            )
+            logits = _logits(engine, model, encoded)
+            parts.append(decode(task, encoded, some, logits, model.labels, may_be_none=may_be_none))
+            cut += encoded.cut
+            bar.advance(len(some))
+    say_what_was_cut(cut, max_seq_len, words=task.kind == "token_classification")
+    return _joined(parts), cut
+
+
+def say_what_was_cut(count: int, max_seq_len: int, *, words: bool = False) -> None:
+    if count:
+        lost = several(count, "word") if words else f"the rest of {several(count, 'text')}"
+        warn(f"the model has not read {lost}, beyond {max_seq_len} tokens")
+
+
+def _logits(engine: Engine, model: TrainedModel, encoded: Encoded) -> Any:
+    kind = model.require_task().kind
+    packer = Packer.of(encoded, kind, model.config.pad_token_id)
+    batches = prediction_batches(packer, max(1, PREDICTION_TOKENS // packer.T))
+    return in_order(packer, batches, engine.predict([one.batch for one in batches]))
+
+
+def _joined(parts: Sequence[Predictions]) -> Predictions:
+    outcomes = tuple(outcome for part in parts for outcome in part.outcomes)
+    shares = [part.probabilities for part in parts if part.probabilities is not None]
+    words, first = [], 0
+    for part in parts:
+        if part.words is not None:
+            words.append(part.words + np.array([first, 0], np.int32))
+        first += len(part.outcomes)
+    return Predictions(
+        outcomes,
+        np.concatenate(shares) if shares else None,
+        np.concatenate(words) if words else None,
+    )
+
+
+# ---- to a file ---------------------------------------------------------------------------------------------------
+
+
+def predict(
+    model: TrainedModel,
+    source: str,
+    output: str,
+    *,
+    given: TextOptions,
+    device: str = "auto",
+    probabilities: bool = False,
+    may_be_none: bool | None = None,
+) -> int:
+    """Writes `output`, a record for each text in its order, and returns how many. `may_be_none`: whether a
+    question may have no answer; when None, as in training, and if that is not known, each has one."""
+    task = model.require_task()
+    words, asks = task.kind == "token_classification", task.kind == "question_answering"
+    kinds = [kind for kind in (*WRITTEN, *COLUMNS[:2]) if kind != ".csv"] if words else [*WRITTEN, *[ANSWERS] * asks]
+    require_writable(output, kinds)
+    if may_be_none is not None and not asks:
+        option = "--no-answer" if may_be_none else "--always-answer"
+        raise InputError(f"{option} is for questions, not for {task.kind}", where=model.location, fix="leave it out")
+    if probabilities:
+        require_probabilities(model)
+    if os.path.exists(output) and os.path.exists(source) and os.path.samefile(source, output):
+        raise InputError("is the input too", where=output, fix="give --output another name")
+    examples, data = read_texts(model, task, source, given)
+    length = row_length(model, task, data, given.spelt)
+    if os.path.splitext(output)[1].lower() == ANSWERS:
+        _require_ids(examples)
+    engine = engine_for(model, device, "--device")
+    none = model.may_be_none or False if may_be_none is None else may_be_none
+    said, _ = ask(engine, model, examples, length, spelt=given.spelt, may_be_none=none)
+    if words and os.path.splitext(output)[1].lower() in COLUMNS:
+        tags = [[_name(model, tag) for tag in outcome] for outcome in said.outcomes]
+        write_conll(output, [[*zip(one.words, of, strict=True)] for one, of in zip(examples, tags, strict=True)])
+    elif os.path.splitext(output)[1].lower() == ANSWERS:
+        storage.write_json(output, {one.key: answer for one, answer in zip(examples, said.outcomes, strict=True)})
+    else:
+        write_records(output, records(model, examples, said, probabilities=probabilities), task.separator)
+    say(f"{output}: {several(len(examples), 'prediction')} of {model.location} ({engine.description})")
+    return len(examples)
+
+
+def require_probabilities(model: TrainedModel) -> None:
+    """Raises `InputError` for a model that says numbers or answers."""
+    kind = model.require_task().kind
+    if kind in ("regression", "question_answering"):
+        raise InputError(f"{kind} has no probabilities", where=model.location, fix="do not ask for them")
+
+
+def _require_ids(examples: Sequence[Example]) -> None:
+    """Of questions, each its own. Raises `InputError`."""
+    first: dict[str, Example] = {}
+    for one in examples:
+        if not one.key or first.setdefault(one.key, one) is not one:
+            same = first.get(one.key, one)
+            what = f"has the id of {same.counted} {same.line}, {one.key!r}" if one.key else "has no id"
+            fix = "give each question its own `id`, or let --output end in .jsonl"
+            raise InputError(f"{what}, under which its answer would be written", where=one.where, fix=fix)
+
+
+def _name(model: TrainedModel, label: int) -> str:
+    return "" if label == NO_LABEL else model.labels[label]
+
+
+def records(
+    model: TrainedModel, examples: Sequence[Example], said: Predictions, *, probabilities: bool
+) -> list[dict[str, Any]]:
+    """What is written of each example: its line, its text, and what the model says."""
+    kind, shares = model.require_task().kind, said.probabilities
+    rows_of = np.arange(len(examples) + 1)
+    if said.words is not None:
+        rows_of = np.searchsorted(said.words[:, 0], rows_of)
+    found = []
+    for number, (one, outcome) in enumerate(zip(examples, said.outcomes, strict=True)):
+        rows = None if shares is None else shares[rows_of[number] : rows_of[number + 1]]
+        record: dict[str, Any] = {"line": one.line, **_shown(one, kind)}
+        if kind == "question_answering":
+            record["answer"] = outcome
+        elif kind == "regression":
+            record["score"] = outcome
+        elif kind == "token_classification":
+            record["tags"] = [_name(model, tag) for tag in outcome]
+            assert rows is not None
+            record["scores"] = [*map(_rounded, rows.max(-1)), *[None] * (len(one.words) - len(rows))]
+            if probabilities:
+                record["probabilities"] = [_by_label(model, row) for row in rows]
+        else:
+            assert rows is not None
+            several = kind == "multi_label_classification"
+            record["label"] = [model.labels[label] for label in outcome] if several else model.labels[outcome]
+            record["score"] = [_rounded(rows[0, label]) for label in outcome] if several else _rounded(rows[0, outcome])
+            if probabilities:
+                record["probability"] = _by_label(model, rows[0])
+        found.append(record)
+    return found
+
+
+def _shown(one: Example, kind: str) -> dict[str, Any]:
+    if kind == "token_classification":
+        return {"words": [*one.words]}
+    if kind == "question_answering":
+        return {"id": one.key, "question": one.text}
+    return {"text": one.text} | ({} if one.text_pair is None else {"text_pair": one.text_pair})
+
+
+def _by_label(model: TrainedModel, shares: Any) -> dict[str, float]:
+    return {label: _rounded(share) for label, share in zip(model.labels, shares, strict=True)}
+
+
+def _rounded(share: Any) -> float:
+    return round(float(share), 6)
