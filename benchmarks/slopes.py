@@ -29,7 +29,7 @@ from parts import pages
 FILE_BYTES, WORKERS = 256_000_000, 2
 START = """
 import json, sys, time
-from maskwright.core.config import build_config
+from maskwright.config.pretraining import build_config
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 seconds, clock = {}, time.process_time

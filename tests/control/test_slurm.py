@@ -147,7 +147,7 @@ def test_two_nodes_train_one_run_through_a_kill_to_the_same_bits(cluster: Cluste
 
 MANY = """
 import json, os, sys
-from maskwright.core.child import FinetuneCommand
+from maskwright.processes.child import FinetuneCommand
 from maskwright.launch import side_by_side
 from maskwright.launch.schedulers.slurm import Slurm
 side_by_side.POLL_SECONDS = 0.5

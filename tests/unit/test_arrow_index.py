@@ -152,7 +152,7 @@ def test_what_a_killed_process_left_goes_when_the_index_is_made(folder: Path, to
 
 OPEN = """
 import sys
-from maskwright.core.data_config import Arrow
+from maskwright.config.data import Arrow
 from maskwright.data import arrow_index
 from maskwright.data.arrow_store import ArrowStore
 

@@ -14,6 +14,7 @@ from finetuned import finished_run, shape
 
 from maskwright.cli.main import run as command
 from maskwright.core import storage
+from maskwright.tasks.export.sentence_transformers import export_for_sentence_transformers
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.use import embed as module
 
@@ -80,7 +81,7 @@ def test_a_folder_for_sentence_transformers_appears_whole(
 
     monkeypatch.setattr(storage, "write_json", fail)
     with pytest.raises(KeyboardInterrupt):
-        module.export_for_sentence_transformers(load_model(run), str(tmp_path / "folder"))
+        export_for_sentence_transformers(load_model(run), str(tmp_path / "folder"))
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 

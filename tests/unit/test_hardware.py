@@ -36,7 +36,7 @@ def test_threads_are_kept_off_shared_cores(tmp_path: Path) -> None:
         pytest.skip("one CPU only")
     root = topology(tmp_path, dict.fromkeys(allowed[:2], f"{allowed[0]}-{allowed[1]}"))
     code = (
-        "import os; from maskwright.core import hardware; "
+        "import os; from maskwright.machine import hardware; "
         f"print(hardware.spread_over_cores({root!r}), sorted(os.sched_getaffinity(0)))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -48,7 +48,7 @@ def test_threads_are_kept_off_shared_cores(tmp_path: Path) -> None:
 def test_freed_memory_is_kept() -> None:
     """A second tensor of the same size touches no fresh page; by default each one does."""
     code = (
-        "import resource, sys; from maskwright.core import hardware\n"
+        "import resource, sys; from maskwright.machine import hardware\n"
         "import numpy\n"
         "kept = hardware.keep_freed_memory() if sys.argv[1] == 'keep' else None\n"
         "numpy.ones(20_000_000)\n"
