@@ -11,6 +11,7 @@ import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -22,7 +23,7 @@ from maskwright.config.pretraining import RunConfig
 from maskwright.core import folder as folders
 from maskwright.core.errors import InputError, MaskwrightError, StoreError
 from maskwright.data import remote
-from maskwright.data.loader import Loader
+from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.opening import recorded_stores
 from maskwright.data.order import WindowOrder
 from maskwright.data.prepare.report import report
@@ -192,6 +193,24 @@ def test_a_store_larger_than_the_cache_trains_in_windows(
             Loader(in_windows("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
 
 
+def test_one_file_at_a_time_must_fit_beside_what_is_mapped(
+    shards: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Validation leaves nothing mapped. The error is true where the tokenizer alone fills the cache."""
+    remote.push(shards.location, "memory://bucket/shards")
+    there = TokenStore("memory://bucket/shards")
+    largest = max(record["bytes"] for shard in there.shards for record in shard["files"].values())
+    small = sum(size_of(path) for path in cache.rglob("*"))
+    monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str((small + largest) / 1e9))
+    given: Any = {"seq_len": 32, "packing": "documents", "max_rows": 64, "micro_batch_rows": 8}
+    for mine, theirs in zip(validation_batches(shards, **given), validation_batches(there, **given), strict=True):
+        assert (mine.labels == theirs.labels).all()
+    there.verify()
+    monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str((small + 100) / 1e9))
+    with pytest.raises(remote.NoRoom, match="has room for 100 bytes, and the next file has [^;]*. Fix: raise"):
+        there.verify()
+
+
 def test_the_next_window_is_there_before_its_rows_are_taken(
     shards: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,7 +285,9 @@ def test_what_is_mapped_is_never_removed(shards: TokenStore, cache: Path, monkey
     monkeypatch.setattr(remote, "_room", lambda base: -1)  # never enough
     first, second = [shard["files"]["tokens"]["name"] for shard in opened.shards if shard["split"] == "train"][:2]
     (cache / opened.fingerprint[:32] / second).unlink()
-    with pytest.raises(remote.NoRoom, match="all that the cache holds is being read"):
+    with pytest.raises(
+        remote.NoRoom, match=r"has room for 0 bytes, and the next file has .*; another .* being read. Fix: wait"
+    ):
         other.ids(1)
     left = [path.name for path in cache.rglob("*.tokens.*")]
     assert left == [first]

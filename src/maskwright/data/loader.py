@@ -201,7 +201,8 @@ def validation_rows(rows: Rows, max_rows: int) -> Int64:
 def validation_batches(
     store: OpenedStore, *, seq_len: int, packing: Packing, max_rows: int, micro_batch_rows: int
 ) -> list[Batch]:
-    """Held-out batches: a fixed sample of rows, fixed masks on 15 % of tokens, the last batch filled with padding."""
+    """Held-out batches: a fixed sample of rows, fixed masks on 15 % of tokens, the last batch filled with padding.
+    They are all that a run reads of the store, so nothing of it stays mapped."""
     rows = open_rows(store, "valid", seq_len, packing)
     chosen = validation_rows(rows, max_rows)
     count = len(chosen)

@@ -39,6 +39,7 @@ AT_ONCE = 4
 """Files on their way at the same time."""
 SHARE_OF_DISK = 0.9
 """Of the disk, what the cache may fill without MASKWRIGHT_CACHE_GB."""
+LARGER = "raise MASKWRIGHT_CACHE_GB, or name a larger disk as MASKWRIGHT_CACHE"
 T = TypeVar("T")
 Files = dict[str, dict[str, Any]]
 """The manifest's records by file name; empty for the tokenizer's files."""
@@ -161,8 +162,8 @@ def require_room(needed: int, in_windows: bool) -> None:
     room = _room(base) + sum(os.path.getsize(path) for path in _shard_files(base))
     if needed > room:
         what = f"a run needs {human_bytes(needed)} of it at once, and it has room for {human_bytes(max(room, 0))}"
-        fix = f"{'lower' if in_windows else 'set'} data.window_shards, raise MASKWRIGHT_CACHE_GB, or name a larger disk"
-        raise StoreError(what, where=base, fix=f"{fix} as MASKWRIGHT_CACHE")
+        fix = f"{'lower' if in_windows else 'set'} data.window_shards, {LARGER}"
+        raise StoreError(what, where=base, fix=fix)
 
 
 # ---- bringing a store ------------------------------------------------------------------------------------------------
@@ -268,16 +269,19 @@ def _make_room(base: str, needed: int) -> None:
     """Removes files that nobody maps, the one that was opened longest ago first. Raises `NoRoom` if that is not
     enough."""
     _remove_temporary(base)
-    room, oldest = _room(base), iter(sorted(_shard_files(base), key=os.path.getmtime))
+    room, oldest, read_bytes = _room(base), iter(sorted(_shard_files(base), key=os.path.getmtime)), 0
     while room < needed:
         if (path := next(oldest, None)) is None:
-            what = f"needs {human_bytes(needed)} more, and all that the cache holds is being read"
-            fix = "raise MASKWRIGHT_CACHE_GB, name a larger disk as MASKWRIGHT_CACHE, or lower data.window_shards"
+            what, fix = f"has room for {human_bytes(max(room, 0))}, and the next file has {human_bytes(needed)}", LARGER
+            if read_bytes:
+                what += f"; another {human_bytes(read_bytes)} are being read"
+                fix = f"wait for the other commands that read them, {LARGER}"
             raise NoRoom(what, where=base, fix=fix)
         with open(path, "r+b") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                read_bytes += os.path.getsize(path)
                 continue
             os.unlink(path)
         room = _room(base)

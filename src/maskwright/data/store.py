@@ -278,12 +278,16 @@ class TokenStore:
         """Bytes of this machine's cache that a run reads at once; 0 for a store that lies on this machine."""
         if self._cache is None:
             return 0
-        train, valid = ([one for one in self.shards if one["split"] == side] for side in ("train", "valid"))
-        sizes = sorted((one["files"]["tokens"]["bytes"] for one in train), reverse=True)
+        sizes: list[int] = []
+        others = [0]
+        for shard in self.shards:
+            for role, record in shard["files"].items():
+                stays = role == "tokens" and shard["split"] == "train"
+                (sizes if stays else others).append(record["bytes"])
+        sizes.sort(reverse=True)
         several = window_shards is not None and window_shards < len(sizes)
-        others = [record["bytes"] for one in self.shards for role, record in one["files"].items() if role != "tokens"]
-        needed = sum(sizes[: 2 * window_shards] if several and window_shards else sizes)
-        return needed + sum(one["files"]["tokens"]["bytes"] for one in valid) + max(others, default=0)
+        # Of the others, validation's among them, one is read at a time (see `validation_batches`).
+        return sum(sizes[: 2 * window_shards] if several and window_shards else sizes) + max(others)
 
     def verify_at_start(self) -> None:
         """`verify`, but not of a remote store, whose files are checked as they come: a run need not read them all."""
