@@ -182,15 +182,50 @@ def test_a_store_larger_than_the_cache_trains_in_windows(
         for mine, remote_one in zip(here.batches(step), there.batches(step), strict=True):
             assert all((getattr(mine, name) == getattr(remote_one, name)).all() for name in ("input_ids", "labels"))
         assert sum(size_of(path) for path in cache.rglob("*")) <= limit
-    with pytest.raises(StoreError, match=r"needs .* at once, and it has room for .*set data\.window_shards"):
+    with pytest.raises(StoreError, match=r"needs .* at once, and .*Fix: set data\.window_shards, raise"):
         Loader(small_config("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
-    monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str((small + 5_000) / 1e9))
-    with pytest.raises(StoreError, match=r"needs .* at once, and it has room for .*lower data\.window_shards"):
+    one_window, one_more = shards.mapped_at_once(1), shards.largest_other
+    monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str((small + one_window + one_more) / 1e9))
+    with pytest.raises(StoreError, match=r"needs .* at once, and .*Fix: lower data\.window_shards, raise"):
+        Loader(in_windows("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
+    monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str((small + one_window + one_more - 1) / 1e9))
+    with pytest.raises(StoreError, match=r"needs .* at once, and it has room for .*Fix: raise MASKWRIGHT_CACHE_GB"):
         Loader(in_windows("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
     for given in ("many", "inf", "-1", "nan"):
         monkeypatch.setenv("MASKWRIGHT_CACHE_GB", given)
         with pytest.raises(InputError, match=f"'{given}' is no size"):
             Loader(in_windows("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
+
+
+def test_held_out_stores_in_buckets_are_counted(
+    shards: TokenStore, store: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the windows, one file at a time: the largest of any of them."""
+    remote.push(shards.location, "memory://bucket/shards")
+    remote.push(store.location, "memory://bucket/held-out")
+    held_out = max(
+        record["bytes"] for shard in store.shards if shard["split"] == "valid" for record in shard["files"].values()
+    )
+    assert held_out > shards.largest_other
+    opened = TokenStore("memory://bucket/shards")
+    TokenStore("memory://bucket/held-out")
+    small = sum(size_of(path) for path in cache.rglob("*"))
+    for location, training, its_own in (
+        ("memory://bucket/shards", shards.mapped_at_once(2), shards.largest_other),
+        (shards.location, 0, 0),
+    ):
+        config = in_windows(location)
+        keys = {"validation": {"near": store.location, "far": "memory://bucket/held-out"}}
+        judged = config.model_copy(update={"data": config.data.model_copy(update=keys)})
+        given = opened if training else shards
+        monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str((small + training + held_out) / 1e9))
+        Loader(judged, given)
+        monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str((small + training + held_out - 1) / 1e9))
+        with pytest.raises(StoreError, match=r"a run needs .* of it at once") as raised:
+            Loader(judged, given)
+        assert ("lower data.window_shards" in str(raised.value)) is bool(training)
+        monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str((small + training + its_own) / 1e9))
+        Loader(config, given)
 
 
 def test_one_file_at_a_time_must_fit_beside_what_is_mapped(
