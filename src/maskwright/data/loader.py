@@ -16,11 +16,11 @@ from maskwright.core import storage
 from maskwright.core.errors import ConfigError, StoreError
 from maskwright.data.batch import Batch
 from maskwright.data.causal import is_causal, read_causally
-from maskwright.data.legs import Leg, make_legs
+from maskwright.data.legs import Leg, make_legs, windows_at
 from maskwright.data.masking import Masker, mask_rows, slots_per_row
 from maskwright.data.mixing import MixedOrder
 from maskwright.data.mixture import MixedRows, Mixture
-from maskwright.data.order import WindowOrder, order
+from maskwright.data.order import order
 from maskwright.data.packing import Packing
 from maskwright.data.prefetch import ShardPrefetcher
 from maskwright.data.remote import remote_manifest, require_room
@@ -152,8 +152,9 @@ class Loader:
         """(epochs, rows) of `count` rows of update `step` from its row `first` on."""
         leg, stage = self._leg(step), stage_at(self.stages, step)
         begin = stage.rows_before(step) - leg.first_row
-        if self._prefetcher and isinstance(leg.order, WindowOrder) and isinstance(leg.rows, Rows):
-            self._prefetcher.look(leg.rows.split, leg.order, begin)
+        if self._prefetcher:
+            after = next((other for other in self.legs if other.first_row > leg.first_row), None)
+            self._prefetcher.look(windows_at(leg, begin, after))
         return leg.order.at(begin + first + np.arange(count, dtype=np.int64))
 
     def row_numbers(self, step: int, virtual_worker: int) -> tuple[Int64, Int64]:
