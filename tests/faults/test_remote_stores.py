@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
 import pytest
 from conftest import small_config
 from fake_gcs import FakeGcs, fake_gcs
@@ -23,12 +24,14 @@ from maskwright.config.pretraining import RunConfig
 from maskwright.core import folder as folders
 from maskwright.core.errors import InputError, MaskwrightError, StoreError
 from maskwright.data import remote
+from maskwright.data.legs import windows_at
 from maskwright.data.loader import Loader, validation_batches
-from maskwright.data.opening import recorded_stores
-from maskwright.data.order import WindowOrder
+from maskwright.data.mixture import MixedRows
+from maskwright.data.opening import open_store, recorded_stores
+from maskwright.data.prefetch import ShardPrefetcher
 from maskwright.data.prepare.report import report
 from maskwright.data.prepare.request import Request
-from maskwright.data.store import Split, TokenStore
+from maskwright.data.store import TokenStore
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.pretrain import run as task
 from maskwright.training import checkpoint
@@ -148,18 +151,21 @@ def test_a_damaged_shard_never_gets_its_name(store: TokenStore, cache: Path) -> 
     TokenStore("memory://bucket/store").verify()
 
 
-@pytest.fixture
-def shards(store: TokenStore, tmp_path: Path) -> TokenStore:
+def of_shards(tokenizer: str, place: Path, ends: str = "stones") -> TokenStore:
     """A store of many shards."""
     from maskwright.data.prepare.driver import prepare
     from maskwright.data.prepare.request import PrepareOptions
     from maskwright.text.sources import Sources
 
-    lines = [f"A dog saw {number} stones.\n\nNobody crossed bridge {number * 7}?\n\n" for number in range(900)]
-    (tmp_path / "a.txt").write_text("".join(lines), encoding="utf-8")
+    lines = [f"A dog saw {number} {ends}.\n\nNobody crossed bridge {number * 7}?\n\n" for number in range(900)]
+    place.with_suffix(".txt").write_text("".join(lines), encoding="utf-8")
     options = PrepareOptions(valid_fraction=0.02, keep_duplicates=True, shard_tokens=1_000)
-    sources = Sources([str(tmp_path / "a.txt")])
-    return prepare(Request(sources, store.tokenizer_folder, str(tmp_path / "shards"), options))
+    return prepare(Request(Sources([str(place.with_suffix(".txt"))]), tokenizer, str(place), options))
+
+
+@pytest.fixture
+def shards(store: TokenStore, tmp_path: Path) -> TokenStore:
+    return of_shards(store.tokenizer_folder, tmp_path / "shards")
 
 
 def in_windows(location: str) -> RunConfig:
@@ -182,15 +188,50 @@ def test_a_store_larger_than_the_cache_trains_in_windows(
         for mine, remote_one in zip(here.batches(step), there.batches(step), strict=True):
             assert all((getattr(mine, name) == getattr(remote_one, name)).all() for name in ("input_ids", "labels"))
         assert sum(size_of(path) for path in cache.rglob("*")) <= limit
-    with pytest.raises(StoreError, match=r"needs .* at once, and it has room for .*set data\.window_shards"):
+    with pytest.raises(StoreError, match=r"needs .* at once, and .*Fix: set data\.window_shards, raise"):
         Loader(small_config("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
-    monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str((small + 5_000) / 1e9))
-    with pytest.raises(StoreError, match=r"needs .* at once, and it has room for .*lower data\.window_shards"):
+    one_window, one_more = shards.mapped_at_once(1), shards.largest_other
+    monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str((small + one_window + one_more) / 1e9))
+    with pytest.raises(StoreError, match=r"needs .* at once, and .*Fix: lower data\.window_shards, raise"):
+        Loader(in_windows("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
+    monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str((small + one_window + one_more - 1) / 1e9))
+    with pytest.raises(StoreError, match=r"needs .* at once, and it has room for .*Fix: raise MASKWRIGHT_CACHE_GB"):
         Loader(in_windows("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
     for given in ("many", "inf", "-1", "nan"):
         monkeypatch.setenv("MASKWRIGHT_CACHE_GB", given)
         with pytest.raises(InputError, match=f"'{given}' is no size"):
             Loader(in_windows("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
+
+
+def test_held_out_stores_in_buckets_are_counted(
+    shards: TokenStore, store: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the windows, one file at a time: the largest of any of them."""
+    remote.push(shards.location, "memory://bucket/shards")
+    remote.push(store.location, "memory://bucket/held-out")
+    held_out = max(
+        record["bytes"] for shard in store.shards if shard["split"] == "valid" for record in shard["files"].values()
+    )
+    assert held_out > shards.largest_other
+    opened = TokenStore("memory://bucket/shards")
+    TokenStore("memory://bucket/held-out")
+    small = sum(size_of(path) for path in cache.rglob("*"))
+    for location, training, its_own in (
+        ("memory://bucket/shards", shards.mapped_at_once(2), shards.largest_other),
+        (shards.location, 0, 0),
+    ):
+        config = in_windows(location)
+        keys = {"validation": {"near": store.location, "far": "memory://bucket/held-out"}}
+        judged = config.model_copy(update={"data": config.data.model_copy(update=keys)})
+        given = opened if training else shards
+        monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str((small + training + held_out) / 1e9))
+        Loader(judged, given)
+        monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str((small + training + held_out - 1) / 1e9))
+        with pytest.raises(StoreError, match=r"a run needs .* of it at once") as raised:
+            Loader(judged, given)
+        assert ("lower data.window_shards" in str(raised.value)) is bool(training)
+        monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str((small + training + its_own) / 1e9))
+        Loader(config, given)
 
 
 def test_one_file_at_a_time_must_fit_beside_what_is_mapped(
@@ -211,22 +252,100 @@ def test_one_file_at_a_time_must_fit_beside_what_is_mapped(
         there.verify()
 
 
+PHASES = [{"until_step": 20}, {"until_step": 45, "seq_len": 16}, {"until_share": 1.0}]
+
+
+@pytest.fixture(params=["store", "mixture", "phases", "both"])
+def reading(request: pytest.FixtureRequest, shards: TokenStore, tmp_path: Path) -> tuple[RunConfig, list[TokenStore]]:
+    """A run in windows of two shards on stores in a bucket, and those stores as they lie here."""
+    stores = [shards]
+    keys: dict[str, Any] = {"schedule.steps": 160, "data.window_shards": 2}
+    if request.param in ("phases", "both"):
+        keys["phases"] = PHASES
+    if request.param in ("mixture", "both"):
+        stores.append(of_shards(shards.tokenizer_folder, tmp_path / "others", "trees"))
+        sources = {
+            "a": {"store": "memory://bucket/0", "weight": 3.0},
+            "b": {"store": "memory://bucket/1", "weight": 1.0},
+        }
+        keys |= {"data.store": None, "data.mixture": sources}
+    for number, one in enumerate(stores):
+        remote.push(one.location, f"memory://bucket/{number}")
+    return small_config("memory://bucket/0", **keys), stores
+
+
+def read_at(loader: Loader, step: int) -> list[set[int]]:
+    """[sources]: the shards that an update's rows come from."""
+    rows = loader.rows_at(step)
+    chosen = np.concatenate([loader.row_numbers(step, worker)[1] for worker in range(2)])
+    sources = rows.sources if isinstance(rows, MixedRows) else [rows]
+    own = {source: some for source, _, some in rows._by_source(chosen)} if isinstance(rows, MixedRows) else {0: chosen}
+    none = np.zeros(0, np.int64)
+    return [{*one._pieces(own.get(source, none))[0].tolist()} for source, one in enumerate(sources)]
+
+
+def test_the_next_window_of_every_store_is_known(reading: tuple[RunConfig, list[TokenStore]]) -> None:
+    """All rows come from the window of the update's first row or the one after; no window comes unannounced."""
+    config, stores = reading
+    loader = Loader(config, open_store(config.data))
+    seen: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ShardPrefetcher, "look", lambda self, windows: seen.append(windows))
+        read = [read_at(loader, step) for step in range(160)]
+    windows = seen[::2]
+    changes = [0] * len(stores)
+    for step, of_step in enumerate(read):
+        for source, (window, shard_idxs) in enumerate(zip(windows[step], of_step, strict=True)):
+            assert shard_idxs <= {*window.now, *window.following} and 1 <= len(window.now) <= 2
+            before = windows[max(step - 1, 0)][source]
+            assert {*window.now} <= {*before.now, *before.following}
+            changes[source] += window.now != before.now
+    assert min(changes) > 2
+
+
 def test_the_next_window_is_there_before_its_rows_are_taken(
-    shards: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch
+    reading: tuple[RunConfig, list[TokenStore]], cache: Path
 ) -> None:
-    remote.push(shards.location, "memory://bucket/shards")
-    loader = Loader(in_windows("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
-    order, split = loader.legs[0].order, loader.legs[0].rows.split
-    assert isinstance(order, WindowOrder) and isinstance(split, Split)
-    assert order.windows_at(order.size - 1)[1].tolist() == order.windows_at(order.size)[0].tolist()
-    loader.batches(0)
-    names = [shard["files"]["tokens"]["name"] for shard in shards.shards if shard["split"] == "train"]
-    wanted = {names[one] for one in order.windows_at(0)[1].tolist()}
-    ends = time.monotonic() + 20
-    while not wanted <= {path.name for path in cache.rglob("*.tokens.*")}:
-        assert time.monotonic() < ends, "the thread brings them"
-        time.sleep(0.01)
-    assert len([*cache.rglob("*.tokens.*")]) <= 4, "and no others"
+    config, stores = reading
+    loader = Loader(config, open_store(config.data))
+    for step in (0, 19):  # at 19, the next window may be of the next phase
+        for path in cache.rglob("*.tokens.*"):
+            path.unlink()
+        loader.batches(step)
+        leg = loader._leg(step)
+        windows = windows_at(leg, step * config.rows_per_step, loader.legs[1] if len(loader.legs) > 1 else None)
+        wanted = set[Path]()
+        for one, window in zip(stores, windows, strict=True):
+            names = [shard["files"]["tokens"]["name"] for shard in one.shards if shard["split"] == "train"]
+            wanted |= {cache / one.fingerprint[:32] / names[shard] for shard in window.following}
+        assert len(wanted) >= len(stores)
+        ends = time.monotonic() + 20
+        while not wanted <= {*cache.rglob("*.tokens.*")}:
+            assert time.monotonic() < ends, "the thread brings them"
+            time.sleep(0.01)
+        assert len([*cache.rglob("*.tokens.*")]) <= 4 * len(stores), "and no others"
+
+
+def test_a_cache_as_large_as_the_run_needs_is_enough(
+    reading: tuple[RunConfig, list[TokenStore]], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is asked for before a run on a mixture and with phases is all that its rows need, with the same batches."""
+    config, stores = reading
+    opened = open_store(config.data)
+    small = sum(size_of(path) for path in cache.rglob("*"))
+    limit = small + sum(one.mapped_at_once(2) for one in stores) + max(one.largest_other for one in stores)
+    monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str(limit / 1e9))
+    there = Loader(config, opened)
+    with monkeypatch.context() as patch:
+        patch.delenv("MASKWRIGHT_CACHE_GB")
+        patch.setenv("MASKWRIGHT_CACHE", str(cache.parents[1] / "roomy"))
+        here = Loader(config, open_store(config.data))
+        wanted = [here.batches(step) for step in range(160)]
+    for step in range(160):
+        for mine, theirs in zip(wanted[step], there.batches(step), strict=True):
+            assert (mine.input_ids == theirs.input_ids).all()
+        with remote._alone(str(cache)):  # the thread may be bringing a file into one folder for one of another
+            assert sum(size_of(path) for path in cache.rglob("*")) <= limit
 
 
 def test_damage_in_one_shard_is_named_when_it_is_read(shards: TokenStore) -> None:

@@ -11,8 +11,8 @@ from maskwright.core.errors import ConfigError
 from maskwright.data.mixing import MixedOrder, Shares
 from maskwright.data.mixture import MixedRows, Mixture
 from maskwright.data.order import Order, row_order
-from maskwright.data.rows import Rows, open_rows
-from maskwright.data.store import OpenedStore
+from maskwright.data.rows import Int64, Rows, open_rows
+from maskwright.data.store import OpenedStore, Split
 from maskwright.data.stream import Place, Stream
 
 
@@ -52,6 +52,42 @@ def make_legs(config: RunConfig, store: OpenedStore | Mixture) -> list[Leg]:
             places = [span.next]
         first_row, earlier = first_row + rows, earlier + legs[-1].rows.plan.rows
     return legs
+
+
+class Window(NamedTuple):
+    """Shards of one source from which a run reads at the same time."""
+
+    split: Split
+    now: tuple[int, ...]
+    following: tuple[int, ...]
+    """Those of its next window that are not among them."""
+
+
+def windows_at(leg: Leg, row: int, after: Leg | None) -> list[Window]:
+    """[sources]: where row `row` of a leg is read. `after`: the next leg."""
+    found = []
+    for source, (rows, order, seen) in enumerate(_sources_at(leg, row)):
+        own, end = order.window_at(seen)
+        now, following = _shards(rows, own), tuple[int, ...]()
+        if end is not None:
+            following = _shards(rows, order.window_at(end)[0])
+        elif after is not None:
+            rows, order, seen = _sources_at(after, 0)[source]
+            following = _shards(rows, order.window_at(seen)[0])
+        found.append(Window(rows.split, now, tuple(one for one in following if one not in now)))
+    return found
+
+
+def _sources_at(leg: Leg, row: int) -> list[tuple[Rows, Order, int]]:
+    """[sources]: (its rows, their order, the number of the first that is read from row `row` of the leg on)"""
+    if isinstance(leg.rows, MixedRows) and isinstance(leg.order, MixedOrder):
+        return list(zip(leg.rows.sources, leg.order.orders, leg.order.shares.given(row).tolist(), strict=True))
+    assert isinstance(leg.rows, Rows) and not isinstance(leg.order, MixedOrder)
+    return [(leg.rows, leg.order, row)]
+
+
+def _shards(rows: Rows, blocks: Int64) -> tuple[int, ...]:
+    return tuple(rows.blocks[one].shard_idx for one in blocks.tolist())
 
 
 def _kind(data: Data) -> tuple[int, tuple[float | None, ...]]:

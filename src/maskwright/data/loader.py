@@ -8,20 +8,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from maskwright.config.data import Data
 from maskwright.config.masking import Masking
 from maskwright.config.phases import stage_at
 from maskwright.config.pretraining import RunConfig
+from maskwright.core import storage
 from maskwright.core.errors import ConfigError, StoreError
 from maskwright.data.batch import Batch
 from maskwright.data.causal import is_causal, read_causally
-from maskwright.data.legs import Leg, make_legs
+from maskwright.data.legs import Leg, make_legs, windows_at
 from maskwright.data.masking import Masker, mask_rows, slots_per_row
 from maskwright.data.mixing import MixedOrder
 from maskwright.data.mixture import MixedRows, Mixture
-from maskwright.data.order import WindowOrder, order
+from maskwright.data.order import order
 from maskwright.data.packing import Packing
 from maskwright.data.prefetch import ShardPrefetcher
-from maskwright.data.remote import require_room
+from maskwright.data.remote import remote_manifest, require_room
 from maskwright.data.rows import Rows, open_rows
 from maskwright.data.store import OpenedStore, TokenStore
 
@@ -38,9 +40,11 @@ class Loader:
         `ConfigError` when the sources of a mixture give no more rows before the run ends."""
         stores = store.stores if isinstance(store, Mixture) else (store,)
         window = config.data.window_shards
-        needed = sum(one.at_once(window) for one in stores if isinstance(one, TokenStore))
-        require_room(needed, window is not None)
-        self._prefetcher = ShardPrefetcher() if needed and window is not None else None
+        remote = [one for one in stores if isinstance(one, TokenStore) and one.is_remote]
+        one_more = max([*(one.largest_other for one in remote), *_held_out_files(config.data)], default=0)
+        needed, least = (sum(one.mapped_at_once(shards) for one in remote) + one_more for shards in (window, 1))
+        require_room(needed, least, window)
+        self._prefetcher = ShardPrefetcher() if remote and window is not None else None
         self.legs = make_legs(config, store)
         if window is not None:
             for leg in self.legs:
@@ -148,8 +152,9 @@ class Loader:
         """(epochs, rows) of `count` rows of update `step` from its row `first` on."""
         leg, stage = self._leg(step), stage_at(self.stages, step)
         begin = stage.rows_before(step) - leg.first_row
-        if self._prefetcher and isinstance(leg.order, WindowOrder) and isinstance(leg.rows, Rows):
-            self._prefetcher.look(leg.rows.split, leg.order, begin)
+        if self._prefetcher:
+            after = next((other for other in self.legs if other.first_row > leg.first_row), None)
+            self._prefetcher.look(windows_at(leg, begin, after))
         return leg.order.at(begin + first + np.arange(count, dtype=np.int64))
 
     def row_numbers(self, step: int, virtual_worker: int) -> tuple[Int64, Int64]:
@@ -185,6 +190,13 @@ class Loader:
             (first, self.batches(first, virtual_workers, *([every] if both else [])))
             for (*_, every, both), first in found.items()
         ]
+
+
+def _held_out_files(data: Data) -> list[int]:
+    """Bytes of the files that validation reads of stores in buckets, one at a time."""
+    manifests = [remote_manifest(location) for location in data.held_out.values() if storage.is_url(location)]
+    shards = [shard for manifest in manifests for shard in manifest["shards"] if shard["split"] == "valid"]
+    return [record["bytes"] for shard in shards for record in shard["files"].values()]
 
 
 def slots_of(config: RunConfig) -> int:

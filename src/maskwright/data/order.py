@@ -62,11 +62,16 @@ class Order(Protocol):
         """Epochs in the first `rows` rows."""
         ...
 
+    def window_at(self, seen: int) -> tuple[Int64, int | None]:
+        """(numbers of the shards from which the run's row `seen` and those around it come, the row from which others
+        follow; None if no row does)"""
+        ...
+
 
 def row_order(seed: int, sizes: Sequence[int], window_shards: int | None) -> Order:
     """The order of rows that lie in shards of `sizes` rows each."""
     if window_shards is None or window_shards >= len(sizes):
-        return RowOrder(seed, sum(sizes))
+        return RowOrder(seed, sum(sizes), len(sizes))
     return WindowOrder(seed, sizes, window_shards)
 
 
@@ -76,8 +81,8 @@ class RowOrder:
     end: int | None = None
     """Of rows there is no end."""
 
-    def __init__(self, seed: int, size: int) -> None:
-        self.seed, self.size = seed, size
+    def __init__(self, seed: int, size: int, shards: int = 1) -> None:
+        self.seed, self.size, self.shards = seed, size, shards
         self._block: tuple[int, int, NDArray[np.int64]] | None = None
 
     def at(self, seen: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -93,6 +98,10 @@ class RowOrder:
     def epochs(self, rows: int) -> float:
         """Epochs in the first `rows` rows."""
         return rows / self.size
+
+    def window_at(self, seen: int) -> tuple[Int64, int | None]:
+        """All shards, always."""
+        return np.arange(self.shards, dtype=np.int64), None
 
     def _order_block(self, epoch: int, begin: int) -> NDArray[np.int64]:
         """The order from `begin` on. Only the last block is kept: a cache of a pure function, not a state."""
@@ -141,13 +150,12 @@ class WindowOrder:
                 rows[here] = self._rows(epoch, one, index[here])
         return epochs, rows
 
-    def windows_at(self, seen: int) -> tuple[Int64, Int64]:
-        """(shards of the window that holds the run's row `seen`, those of the next window)"""
+    def window_at(self, seen: int) -> tuple[Int64, int | None]:
         epoch, index = divmod(seen, self.size)
         shards, before = self._windows(epoch)
-        window, size = int(np.searchsorted(before, index, side="right")) - 1, self.window_shards
-        this, following = shards[window * size :][:size], shards[(window + 1) * size :][:size]
-        return this, following if window + 2 < len(before) else self._windows(epoch + 1)[0][:size]
+        window = int(np.searchsorted(before, index, side="right")) - 1
+        own = shards[window * self.window_shards :][: self.window_shards]
+        return own, epoch * self.size + int(before[window + 1])
 
     def _rows(self, epoch: int, window: int, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """The rows at these places of an epoch, all of which are in the window."""

@@ -1,12 +1,13 @@
-"""The next window of shards of a remote store, brought by a thread while rows are taken from this one."""
+"""The next windows of shards of remote stores, brought by a thread while rows are taken from these."""
 
 from __future__ import annotations
 
 import threading
+from itertools import chain, zip_longest
 from typing import Any
 
 from maskwright.core.errors import MaskwrightError
-from maskwright.data.order import WindowOrder
+from maskwright.data.legs import Window
 from maskwright.data.remote import NoRoom
 from maskwright.data.store import Split
 
@@ -19,32 +20,35 @@ class ShardPrefetcher:
     left."""
 
     def __init__(self) -> None:
-        self._now: tuple[int, ...] = ()
+        self._now: list[Window] = []
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __del__(self) -> None:
         self._stop.set()
 
-    def look(self, split: Split, order: WindowOrder, seen: int) -> None:
-        """Has the window after that of the run's row `seen` brought, and lets go of all earlier shards."""
-        this, following = (shards.tolist() for shards in order.windows_at(seen))
-        if self._now == (now := (*this, -1, *following)):
+    def look(self, windows: list[Window]) -> None:
+        """Has what follows these windows brought, of all sources, and lets go of all earlier shards."""
+        if self._now == windows:
             return
-        self._now = now
+        self._now = windows
         self._stop.set()
         if self._thread is not None:
             self._thread.join()  # then it maps nothing any more; the shard that it is bringing is read next
         self._stop = threading.Event()
-        split.keep_only({*this, *following})
+        for window in windows:
+            window.split.keep_only({*window.now, *window.following})
+        # By turns, since any source may be the first to come to its next window.
+        turns = zip_longest(*([(window.split, one) for one in window.following] for window in windows))
+        shards = [one for one in chain.from_iterable(turns) if one is not None]
         # A daemon, since a process that ends waits for no download.
-        self._thread = threading.Thread(target=_bring, args=(split, following, self._stop), daemon=True)
+        self._thread = threading.Thread(target=_bring, args=(shards, self._stop), daemon=True)
         self._thread.start()
 
 
-def _bring(split: Split, shards: list[int], stop: threading.Event) -> None:
+def _bring(shards: list[tuple[Split, int]], stop: threading.Event) -> None:
     kept: list[Any] = []
-    for shard_idx in shards:
+    for split, shard_idx in shards:
         while not stop.is_set():
             try:
                 kept.append(split.shards[shard_idx].ids())

@@ -154,15 +154,17 @@ class Cache:
                 _fetch(self._there, name, path, self._files[name]["sha256"])
 
 
-def require_room(needed: int, in_windows: bool) -> None:
-    """Raises `StoreError` if the cache can never hold so many bytes."""
+def require_room(needed: int, least: int, window_shards: int | None) -> None:
+    """Raises `StoreError` if the cache can never hold so many bytes. `least`: what a run with `data.window_shards: 1`
+    needs."""
     base = storage.cache_folder("stores")
     if not needed:
         return
     room = _room(base) + sum(os.path.getsize(path) for path in _shard_files(base))
     if needed > room:
         what = f"a run needs {human_bytes(needed)} of it at once, and it has room for {human_bytes(max(room, 0))}"
-        fix = f"{'lower' if in_windows else 'set'} data.window_shards, {LARGER}"
+        windows = f"{'lower' if window_shards else 'set'} data.window_shards, " if least <= room else ""
+        fix = f"{windows}{LARGER}"
         raise StoreError(what, where=base, fix=fix)
 
 

@@ -274,20 +274,27 @@ class TokenStore:
         with storage.open_binary(self._path(shard, role)) as file:
             return read(file)
 
-    def at_once(self, window_shards: int | None) -> int:
-        """Bytes of this machine's cache that a run reads at once; 0 for a store that lies on this machine."""
-        if self._cache is None:
-            return 0
-        sizes: list[int] = []
-        others = [0]
-        for shard in self.shards:
-            for role, record in shard["files"].items():
-                stays = role == "tokens" and shard["split"] == "train"
-                (sizes if stays else others).append(record["bytes"])
-        sizes.sort(reverse=True)
+    @property
+    def is_remote(self) -> bool:
+        """Whether its files are brought into this machine's cache as they are read."""
+        return self._cache is not None
+
+    def mapped_at_once(self, window_shards: int | None) -> int:
+        """Bytes of tokens that a run keeps mapped."""
+        sizes = sorted(shard["files"]["tokens"]["bytes"] for shard in self.shards if shard["split"] == "train")
         several = window_shards is not None and window_shards < len(sizes)
-        # Of the others, validation's among them, one is read at a time (see `validation_batches`).
-        return sum(sizes[: 2 * window_shards] if several and window_shards else sizes) + max(others)
+        return sum(sizes[-2 * window_shards :] if several and window_shards else sizes)
+
+    @property
+    def largest_other(self) -> int:
+        """Bytes of the largest file that a run reads beside those, one at a time (see `validation_batches`)."""
+        others = [
+            record["bytes"]
+            for shard in self.shards
+            for role, record in shard["files"].items()
+            if (shard["split"], role) != ("train", "tokens")
+        ]
+        return max(others, default=0)
 
     def verify_at_start(self) -> None:
         """`verify`, but not of a remote store, whose files are checked as they come: a run need not read them all."""

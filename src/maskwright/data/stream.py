@@ -52,6 +52,8 @@ class Part(NamedTuple):
     """Rows that the run reads, over all these epochs; None without an end."""
     share: float
     """Share of an epoch's tokens in them, for each epoch."""
+    first_block: int
+    """Index of its first block in the span's rows."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,19 @@ class PartOrder:
             epochs[is_here], own = self._orders[part_idx].at(index)
             rows[is_here] = part.first + own
         return epochs, rows
+
+    def window_at(self, seen: int) -> tuple[Int64, int | None]:
+        """See `Order.window_at`, with numbers of blocks of the span's rows in place of shards."""
+        if not self.parts:
+            return np.zeros(0, np.int64), None
+        part_idx = int(np.searchsorted(self.starts, seen, side="right")) - 1
+        part, start = self.parts[part_idx], int(self.starts[part_idx])
+        before = part.epoch * part.size
+        blocks, end = self._orders[part_idx].window_at(seen - start + before)
+        end = None if end is None else end - before + start
+        if part.used is not None and (end is None or end >= start + part.used):
+            end = start + part.used if part_idx + 1 < len(self.parts) else None
+        return part.first_block + blocks, end
 
     def epochs(self, rows: int) -> float:
         """Epochs of the source that are read before row `rows` of the span."""
@@ -126,14 +141,14 @@ class Stream:
                 own = whole_shards(self.plans(seq_len))
                 epochs = None if left is None else left // in_epoch
                 used = None if epochs is None else epochs * in_epoch
-                part = Part(place.epoch, epochs, first, in_epoch, used, 1.0)
+                part = Part(place.epoch, epochs, first, in_epoch, used, 1.0, len(blocks))
                 place = Place(place.epoch + (epochs or 0))
             else:
                 own, after = self._blocks(place, seq_len, left)
                 size = sum(block.rows for block in own)
                 used = size if left is None else min(left, size)
                 share = sum(block.text_tokens for block in own) / self.tokens
-                part, place = Part(place.epoch, 1, first, size, used, share), after
+                part, place = Part(place.epoch, 1, first, size, used, share, len(blocks)), after
             blocks += own
             parts.append(part)
             orders.append(row_order(self.seed, [block.rows for block in own], self.window_shards))
