@@ -5,6 +5,7 @@ import pytest
 from reference import oracles
 
 from maskwright.config.masking import Masking
+from maskwright.data import bits
 from maskwright.data.masking import LONGER_SPANS, LONGEST_SPAN_WORDS, Kind, Masker, mask_rows, slots_per_row
 
 VOCABULARY = 300
@@ -192,3 +193,13 @@ def test_span_lengths_are_geometric() -> None:
     predicted[flat // 256, flat % 256] = 1
     runs = (np.diff(predicted, axis=1) == -1).sum() + 0.0
     assert weights.sum() / runs == pytest.approx(4.46, rel=0.12)
+
+
+@pytest.mark.parametrize("share", [0.0, 2.0**-53, 0.1, 0.8, 0.7 + 0.2, 1.0 - 2.0**-53, 1.0, 0.9 + 0.1 + 2.0**-52])
+def test_draws_below_a_share_are_those_whose_number_is(share: float) -> None:
+    """Also next to the share itself, and at both ends of the 64 bits."""
+    border = min(int(share * 2**53), 2**53 - 1) << 11
+    near = [min(max(border + step, 0), 2**64 - 1) for step in (-2049, -2048, -1, 0, 1, 2047, 2048, 4096)]
+    draws = np.array([0, *near, 2**64 - 1], np.uint64)
+    draws = np.append(draws, np.random.default_rng(0).integers(0, 2**64, 10_000, dtype=np.uint64))
+    assert np.array_equal(bits.below(draws, share), bits.uniform(draws) < share)

@@ -21,7 +21,7 @@ CAUSAL_PURPOSE = 3
 def is_causal(share: float, *, seed: int, epochs: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     """[M]: whether each row, named by `epochs` and `rows`, is causal: an own draw with probability `share`."""
     keys = bits.extend(bits.key(seed, CAUSAL_PURPOSE), epochs.astype(np.uint64))
-    return bits.uniform(bits.extend(keys, rows.astype(np.uint64))) < share
+    return bits.below(bits.extend(keys, rows.astype(np.uint64)), share)
 
 
 def read_causally(batch: Batch, unmasked: Int32, causal: NDArray[np.bool_]) -> Batch:

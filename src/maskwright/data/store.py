@@ -157,13 +157,12 @@ class Split:
         if ends[-1] > LONG_SPAN_TOKENS * len(begin) and begin.min() >= 0:
             return self._copy(shard_idx, begin, size)
         within = np.arange(ends[-1]) + np.repeat(begin - (ends - size), size)
-        if (shard_idx == shard_idx[0]).all():
-            return self.ids(int(shard_idx[0])).take(within, mode="clip").astype(np.int32)
         out = np.empty(int(ends[-1]), np.int32)
-        shard_of_token = np.repeat(shard_idx, size)
-        for number in np.unique(shard_idx).tolist():
-            here = shard_of_token == number
-            out[here] = self.ids(number).take(within[here], mode="clip")
+        changes = np.flatnonzero(np.diff(shard_idx)) + 1  # a row is of one shard
+        borders = [0, *ends[changes - 1].tolist(), len(out)]
+        runs = zip(shard_idx[[0, *changes]].tolist(), borders, borders[1:], strict=False)
+        for number, low, high in sorted(runs):  # so that each shard is mapped once
+            out[low:high] = self.ids(number).take(within[low:high], mode="clip")
         return out
 
     def _copy(self, shard_idx: Int64, begin: Int64, size: Int64) -> NDArray[np.int32]:
