@@ -27,13 +27,14 @@ from maskwright.data import remote
 from maskwright.data.legs import windows_at
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.mixture import MixedRows
-from maskwright.data.opening import open_store, recorded_stores
+from maskwright.data.opening import open_held_out, open_store, recorded_stores
 from maskwright.data.prefetch import ShardPrefetcher
 from maskwright.data.prepare.report import report
 from maskwright.data.prepare.request import Request
 from maskwright.data.store import TokenStore
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.pretrain import run as task
+from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.training import checkpoint
 
 
@@ -225,10 +226,13 @@ def test_held_out_stores_in_buckets_are_counted(
         judged = config.model_copy(update={"data": config.data.model_copy(update=keys)})
         given = opened if training else shards
         monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str((small + training + held_out) / 1e9))
-        Loader(judged, given)
+        validation = open_held_out(judged.data).values()
+        Loader(judged, given, validation)
         monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str((small + training + held_out - 1) / 1e9))
         with pytest.raises(StoreError, match=r"a run needs .* of it at once") as raised:
-            Loader(judged, given)
+            Loader(judged, given, validation)
+        with pytest.raises(StoreError, match=r"a run needs .* of it at once"):
+            prepare_run(judged)
         assert ("lower data.window_shards" in str(raised.value)) is bool(training)
         monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str((small + training + its_own) / 1e9))
         Loader(config, given)

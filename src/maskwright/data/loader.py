@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.config.data import Data
 from maskwright.config.masking import Masking
 from maskwright.config.phases import stage_at
 from maskwright.config.pretraining import RunConfig
-from maskwright.core import storage
 from maskwright.core.errors import ConfigError, StoreError
 from maskwright.data.batch import Batch
 from maskwright.data.causal import is_causal, read_causally
@@ -23,7 +21,7 @@ from maskwright.data.mixture import MixedRows, Mixture
 from maskwright.data.order import order
 from maskwright.data.packing import Packing
 from maskwright.data.prefetch import ShardPrefetcher
-from maskwright.data.remote import remote_manifest, require_room
+from maskwright.data.remote import require_room
 from maskwright.data.rows import Rows, open_rows
 from maskwright.data.store import OpenedStore, TokenStore
 
@@ -35,13 +33,15 @@ VALIDATION_SEED, VALIDATION_MASKING = 20_190_726, Masking(kind="token", rate=0.1
 class Loader:
     """Training batches of a run. `batches(step)` is pure: any step at any time, in any process."""
 
-    def __init__(self, config: RunConfig, store: OpenedStore | Mixture) -> None:
-        """Raises `StoreError` when the store cannot fill one global batch, or a source of a mixture not one row;
+    def __init__(self, config: RunConfig, store: OpenedStore | Mixture, held_out: Iterable[OpenedStore] = ()) -> None:
+        """`held_out`: the stores of `data.validation`, whose files need room in the cache, too.
+
+        Raises `StoreError` when the store cannot fill one global batch, or a source of a mixture not one row;
         `ConfigError` when the sources of a mixture give no more rows before the run ends."""
         stores = store.stores if isinstance(store, Mixture) else (store,)
         window = config.data.window_shards
         remote = [one for one in stores if isinstance(one, TokenStore) and one.is_remote]
-        one_more = max([*(one.largest_other for one in remote), *_held_out_files(config.data)], default=0)
+        one_more = max([*(one.largest_other for one in remote), *_held_out_files(held_out)], default=0)
         needed, least = (sum(one.mapped_at_once(shards) for one in remote) + one_more for shards in (window, 1))
         require_room(needed, least, window)
         self._prefetcher = ShardPrefetcher() if remote and window is not None else None
@@ -192,10 +192,10 @@ class Loader:
         ]
 
 
-def _held_out_files(data: Data) -> list[int]:
+def _held_out_files(stores: Iterable[OpenedStore]) -> list[int]:
     """Bytes of the files that validation reads of stores in buckets, one at a time."""
-    manifests = [remote_manifest(location) for location in data.held_out.values() if storage.is_url(location)]
-    shards = [shard for manifest in manifests for shard in manifest["shards"] if shard["split"] == "valid"]
+    remote = [one for one in stores if isinstance(one, TokenStore) and one.is_remote]
+    shards = [shard for one in remote for shard in one.shards if shard["split"] == "valid"]
     return [record["bytes"] for shard in shards for record in shard["files"].values()]
 
 

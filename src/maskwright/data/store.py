@@ -281,8 +281,9 @@ class TokenStore:
     def mapped_at_once(self, window_shards: int | None) -> int:
         """Bytes of tokens that a run keeps mapped."""
         sizes = sorted(shard["files"]["tokens"]["bytes"] for shard in self.shards if shard["split"] == "train")
-        several = window_shards is not None and window_shards < len(sizes)
-        return sum(sizes[-2 * window_shards :] if several and window_shards else sizes)
+        if window_shards is not None and window_shards < len(sizes):
+            sizes = sizes[-2 * window_shards :]
+        return sum(sizes)
 
     @property
     def largest_other(self) -> int:

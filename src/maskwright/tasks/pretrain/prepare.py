@@ -215,10 +215,10 @@ def prepare_run(config: RunConfig, before: dict[str, Any] | None = None, parent:
     if model.architecture != "modernbert" and any(phase.rope_theta for phase in config.phases):
         what = f"{class_name(model)} has no rotary positions"
         raise ConfigError(what, where="rope_theta of a phase", fix="leave it out")
-    loader = Loader(config, store)
+    held_out = _validation_stores(config, store)
+    loader = Loader(config, store, held_out.values())
     config = loader.config
     loader.require_rows()
-    held_out = _validation_stores(config, store)
     if config.evaluation.patience is not None and not (held_out or _documents_held_out(store)):
         fix = "name a held-out store as data.validation, or leave it out"
         raise ConfigError(f"needs held-out text, and {store.location} has none", where="evaluation.patience", fix=fix)
