@@ -19,7 +19,8 @@ from maskwright.processes.parent import WISHES
 EARLY = StoppedEarly.exit_code
 MOMENTS_SECONDS = 2.0
 """Ends so close have no order: the others abort within milliseconds of one host's error, and each end is seen some
-0.1 s late (`tail` in `script.py`), or more over a slow network. Of two so close an error says more than a kill."""
+0.1 s late (`tail` in `hosts/script.py`), or more over a slow network. Of two so close, an error says more than a
+kill."""
 
 
 @dataclass(frozen=True)

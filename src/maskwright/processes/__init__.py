@@ -1,1 +1,1 @@
-"""Processes that others of this package start: children, their reasons to end, and parts of a work run side by side."""
+"""Child processes, why they end, and the runners that compute the parts of a work side by side."""

@@ -1,4 +1,4 @@
-"""The agent of a host: it waits for jobs that `submit` leaves in a bucket (`queue.py`), runs them and reports on
+"""The agent of a host: it waits for jobs that `submit` leaves in a bucket (`job_folder.py`), runs them and reports on
 them. Host 0's leads besides (`leader.py`).
 
 On several hosts the command gets --num-nodes, --node-rank and --rendezvous: host 0's address, with a port that is new

@@ -3,7 +3,7 @@
     job.json                              the spec; `submission` counts what was submitted here
     stop.json                             {"submission": 2}: that one is to end
     hosts/host-3.json                     a host's heartbeat: {"beat": 17, "submission": 2, "idle": true, "address": …}
-    hosts/host-3.claim-000001.json        where no machine says which index a host has (`slots.py`)
+    hosts/host-3.claim-000001.json        where no machine says which index a host has (`claims.py`)
     idle/INSTANCE.json                    a host that ended for want of a job
     0002/submitted.json                   the spec too: created, so that of two submitters at once one gets the number
     0002/attempt-001/start.json           {"hosts": 4, "addresses": […], …}, once all of them are idle

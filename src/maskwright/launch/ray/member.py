@@ -5,7 +5,7 @@ children when the actor or the job's driver ends (2.60, seen for `ray.kill` and 
 seconds after `ray job stop`: a run would still be saving. The shell sees the end of the actor, however it came, as the
 end of its input, and then gives the command its grace period: SIGTERM, wait, SIGKILL.
 
-The command holds a file lock, as in `script.py`: who starts the same run again on this machine waits for it.
+The command holds a file lock, as in `hosts/script.py`: who starts the same run again on this machine waits for it.
 """
 
 from __future__ import annotations
