@@ -43,7 +43,7 @@ STEPS_PER_MINUTE = 1000
 """At least so many are trained on a slow machine, however long they take."""
 EXPECTED, WITHIN, BY_DOUBLING = {2_000: 0.447, 3_000: 0.468, 6_000: 0.504, 10_000: 0.521}, 0.03, 0.04
 """Masked accuracy on held-out documentation strings by steps of the ModernBERT, how far off a seed or the strings of
-another install are at most, and no less than what twice as many steps add beyond (docs/experiments.md)."""
+another install are at most, and no less than what twice as many steps add beyond (docs/experiments-archive.md)."""
 
 
 @dataclass(frozen=True)
