@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from recipe_times import table
 from scipy import stats
 
 from maskwright.cli import plan as command
@@ -29,7 +30,6 @@ from maskwright.tasks.planning.expected import Load, seconds_here, time_here
 from maskwright.tasks.planning.interval import Interval, mean_of
 from maskwright.tasks.planning.labelled import LabelledWork
 from maskwright.tasks.planning.probe import probe
-from maskwright.tasks.planning.recipes import table
 from maskwright.tasks.planning.run import PlanReport, prepared
 from maskwright.tasks.planning.steps import extrapolated, seconds_of
 from maskwright.tasks.planning.trial import time_before

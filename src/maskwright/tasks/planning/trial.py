@@ -21,7 +21,6 @@ from maskwright.model.initial import initial_parameters
 from maskwright.tasks.planning import expected
 from maskwright.tasks.planning.expected import MEASURED_ON, Load, load_of, seconds_here
 from maskwright.tasks.planning.interval import Interval
-from maskwright.tasks.planning.labelled import labelled
 from maskwright.tasks.planning.steps import Stepper, compiling_seconds, seconds_of, take_steps
 from maskwright.tasks.planning.work import work_of
 from maskwright.tasks.pretrain.describe import table
@@ -65,7 +64,7 @@ def time_before(ready: Prepared) -> str | None:
 
 def _time_before(ready: Prepared) -> tuple[str | None, Interval | None]:
     """In words, and of the whole run in seconds where that is known."""
-    if labelled(ready) is None and ready.config.engine.kind == "torch":
+    if isinstance(ready, PretrainRun) and ready.config.engine.kind == "torch":
         return _projected(ready)
     if why := _not_tried(ready):
         return f"time here: not measured: {why}", None
