@@ -102,7 +102,10 @@ def test_errors_are_json_where_answers_are(cli: Any, tmp_path: Path) -> None:
         found = cli(*words)
         error = json.loads(found.err.splitlines()[-1])["error"]
         assert (error["kind"], error["exit_code"], found.code) == ("InputError", 2, 2), words
-    misplaced = json.loads(cli("env", "--json", "status", "lab.yaml").err.splitlines()[-1])
-    assert misplaced["error"]["fix"] == "put it behind the command, as in `maskwright doctor --json`"
+    for words, fix in (
+        (("env", "--json", "status", "lab.yaml"), "put it behind the command, as in `maskwright doctor --json`"),
+        (("schema", "--markdown", "--json"), "leave it out, or --json"),
+    ):
+        assert json.loads(cli(*words).err.splitlines()[-1])["error"]["fix"] == fix
     plain = cli("data", "verify", tmp_path / "nowhere")
     assert plain.err.startswith("error: ") and plain.code == 2

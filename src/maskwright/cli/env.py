@@ -12,11 +12,13 @@ import typer
 
 from maskwright.cli.options import (
     AsJson,
+    AsSchema,
     StopAfterHours,
     app,
     plain,
     print_line,
     print_result,
+    require_alone,
     stdout_for_document,
 )
 from maskwright.core.console import answer
@@ -73,11 +75,13 @@ def schema(
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the page of the documentation instead.")
     ] = False,
+    json: AsSchema = False,
 ) -> None:
     """Print the JSON schema of an environment's YAML, for editors."""
     from maskwright.cli.pages import environment_page
     from maskwright.cloud.environment import Environment
 
+    require_alone(json, {"--markdown": as_markdown})
     answer(environment_page().rstrip() if as_markdown else dumps(Environment.model_json_schema(), indent=2))
 
 

@@ -10,6 +10,7 @@ import typer
 
 from maskwright.cli.options import (
     AsJson,
+    AsSchema,
     BeginFrom,
     BSize,
     Config,
@@ -29,6 +30,7 @@ from maskwright.cli.options import (
     app,
     open_sources,
     print_result,
+    require_alone,
     stdout_for_document,
 )
 from maskwright.core.console import answer, warn
@@ -394,6 +396,7 @@ def schema(
         str | None, typer.Option(metavar="NAME", help="Print this recipe instead, to begin a YAML of your own with.")
     ] = None,
     finetune: Annotated[bool, typer.Option("--finetune", help="The YAML of `maskwright finetune`.")] = False,
+    as_json: AsSchema = False,
 ) -> None:
     """Print the JSON schema of a run's YAML, for editors."""
     from maskwright.cli.pages import finetuning_page, run_page
@@ -401,6 +404,7 @@ def schema(
     from maskwright.config.finetuning import FinetuneConfig
     from maskwright.config.pretraining import RunConfig
 
+    require_alone(as_json, {"--markdown": as_markdown, "--recipe": recipe})
     if recipe is not None:
         answer(recipes.read(recipe).rstrip())
     elif as_markdown:

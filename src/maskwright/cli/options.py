@@ -123,6 +123,7 @@ MaxBytes = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+AsSchema = Annotated[bool, typer.Option("--json", help="Changes nothing: the schema is JSON in any case.")]
 To = Annotated[str, typer.Option("--to", metavar="PATH", help="Folder to write.", callback=storage.require_local)]
 Store = Annotated[str, typer.Argument(metavar="STORE", help="Token store folder.")]
 Model = Annotated[
@@ -207,6 +208,12 @@ def stdout_for_document(as_json: bool) -> Iterator[TextIO]:
     finally:
         os.dup2(kept, 1)
         os.close(kept)
+
+
+def require_alone(as_json: bool, others: Mapping[str, object]) -> None:
+    """For `AsSchema`. Raises `InputError` where something else was asked for as well."""
+    for option in [name for name, given in others.items() if given and as_json]:
+        raise InputError("asks for something else than JSON", where=option, fix="leave it out, or --json")
 
 
 def as_document(value: Mapping[str, Any]) -> str:
