@@ -76,7 +76,7 @@ MODERNBERT = {
 def test_the_model_is_near_what_an_h200_did(
     size: str, rows: int, tokens: int, model: dict[str, Any], measured: float, off: float
 ) -> None:
-    """On one, compiled, with exact sums (docs/experiments.md)."""
+    """On one, compiled, with exact sums (docs/experiments-archive.md)."""
     found, _ = projection.rate(work(size, rows, tokens, model=model), place("h200"))
     assert found.mid == pytest.approx(measured, rel=off) and found.low < measured < found.high
 
@@ -96,7 +96,7 @@ def test_two_zen_5_cores_are_inside_their_band(size: str, rows: int, tokens: int
 def test_measured_peaks_are_inside_the_band_of_memory(
     size: str, rows: int, tokens: int, peak: tuple[float, float]
 ) -> None:
-    """GB on a CPU in bf16, where freed memory is kept (docs/experiments.md)."""
+    """GB on a CPU in bf16, where freed memory is kept (docs/experiments-archive.md)."""
     parts = memory(work(size, rows, tokens), 1, low_precision=True, plain_attention=True, processes=True)
     low, high = (sum(parts.values()) / 1e9 * factor for factor in estimate.MEMORY_BAND)
     assert low < peak[0] < peak[1] < high

@@ -18,7 +18,7 @@ from maskwright.tasks.planning.slices import SliceFit
 from maskwright.tasks.planning.work import Work, memory
 
 MEMORY_BAND = (0.75, 1.25)
-"""Of projected memory: the peaks in docs/experiments.md lie inside."""
+"""Of projected memory: the peaks in docs/experiments-archive.md lie inside."""
 USABLE = 0.92
 """Of a device's memory: the rest is the driver's and the allocator's."""
 COPY_BYTES_PER_SECOND = 10e9
