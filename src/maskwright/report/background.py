@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from maskwright.core.console import human_bytes, human_count, several
-from maskwright.report import plots, words
-from maskwright.report.document import Block, Drawing, Facts, Listing, Paragraph
+from maskwright.report import words
+from maskwright.report.document import Bars, Block, Facts, Listing, Paragraph
 from maskwright.report.run import RecordedRun
 from maskwright.report.tables import ReportTable
 from maskwright.run.lineage import describe
@@ -166,9 +166,7 @@ def _lengths(counts: Mapping[str, int], of: str) -> list[Block]:
     if not counts:
         return []
     named = {words.span(int(size) // 2, int(size) - 1, "token"): count for size, count in counts.items()}
-    rows = tuple((name, f"{count:,}") for name, count in named.items())
-    table = ReportTable(f"Lengths of {of}s", ("length", f"{of}s"), rows)
-    return [Drawing(f"<h3>Lengths of {of}s</h3>{plots.bars(named, of)}", numbers=table)]
+    return [Bars(named, of, f"Lengths of {of}s")]
 
 
 def _labelled(card: Mapping[str, Any]) -> list[Block]:

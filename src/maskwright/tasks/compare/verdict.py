@@ -29,10 +29,8 @@ from maskwright.tasks.compare.runs import (
     searches,
 )
 from maskwright.tasks.models.load import RESULTS, TrainedModel
-from maskwright.verdict import wording
+from maskwright.verdict import page, wording
 from maskwright.verdict.judge import VerdictReport, judge
-from maskwright.verdict.markdown import write_markdown
-from maskwright.verdict.page import write_page
 from maskwright.verdict.results import (
     Arm,
     ComparedTask,
@@ -68,8 +66,8 @@ def compare(
         found = collect(plan, tried, chosen, ended)
         write_results(os.path.join(plan.folder, RESULTS), found)
         report = judge(found)
-        write_page(os.path.join(plan.folder, PAGE), found, report)
-        write_markdown(os.path.join(plan.folder, "verdict.md"), found, report)
+        for name in (PAGE, "verdict.md"):
+            page.write(os.path.join(plan.folder, name), found, report)
     return found, report
 
 
