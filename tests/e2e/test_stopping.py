@@ -157,7 +157,7 @@ def test_a_lost_terminal_does_not_cost_the_work(store: TokenStore, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "call", ["maskwright.tasks.start.lead:make_job", "maskwright.engines.torch.engine:gemm_ceiling"]
+    "call", ["maskwright.tasks.start.train:make_job", "maskwright.engines.torch.engine:gemm_ceiling"]
 )
 def test_the_grace_period_ends_a_start_that_hangs(store: TokenStore, tmp_path: Path, call: str) -> None:
     write_config(tmp_path / "run.yaml", store.location)

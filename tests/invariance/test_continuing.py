@@ -32,7 +32,7 @@ from maskwright.run.directory import RunDirectory
 from maskwright.tasks.export.hugging_face import model_card
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.pretrain import run as task
-from maskwright.tasks.pretrain.prepare import prepare_child, prepare_run
+from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.tasks.pretrain.run import dry_run
 from maskwright.text.sources import Sources
 from maskwright.training import checkpoint
@@ -301,10 +301,10 @@ def test_a_run_is_a_model_to_begin_with(config: Config, parent: Path, tmp_path: 
 
 
 def test_the_same_rows_again_are_worth_a_warning(config: Config, parent: Path) -> None:
-    ready = prepare_child(config(**CHILD | {"seed": 0}), "new", None, f"{parent}@8", fresh_optimizer=False)
+    ready = prepare_run(config(**CHILD | {"seed": 0}), None, f"{parent}@8")
     (again,) = [line for line in ready.warnings() if "in the same order as" in line]
     assert "--set seed=1" in again
-    other = prepare_child(config(**CHILD), "new", None, f"{parent}@8", fresh_optimizer=False)
+    other = prepare_run(config(**CHILD), None, f"{parent}@8")
     assert not [line for line in other.warnings() if "in the same order as" in line]
 
 

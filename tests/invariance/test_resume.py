@@ -17,7 +17,6 @@ from maskwright.engines.torch import loss_scale
 from maskwright.prove.verify_resume import TIMES
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.pretrain import run as task
-from maskwright.tasks.start import lead as start
 from maskwright.training import checkpoint, loop
 from maskwright.training.stop import StopRequest
 
@@ -41,7 +40,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
         job.engine.step = counted  # type: ignore[method-assign]
         original(job, stop)
 
-    monkeypatch.setattr(start, "train", train)
+    monkeypatch.setattr(loop, "train", train)
 
 
 PHASES = [

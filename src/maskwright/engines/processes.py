@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -147,7 +147,8 @@ class Agree(Protocol):
 @contextmanager
 def starting(processes: Processes) -> Iterator[Agree]:
     """Gives `agree`, which waits until all ranks have come to the same call of it. When one rank fails before the last
-    call, the others end there with its message: without that they would wait for a process that is gone."""
+    call, the others end there with its message: without that they would wait for a process that is gone. Of several
+    that fail at once, which most often have one cause, all end with that of the lowest rank."""
     waited_for = True
 
     def meet(own: bytes, last: bool) -> None:
@@ -158,6 +159,8 @@ def starting(processes: Processes) -> Iterator[Agree]:
             return
         processes.close()
         rank, first = next((rank, failure) for rank, failure in enumerate(failures) if failure)
+        if rank == processes.rank:
+            return  # its own error goes on
         code, message = first[0], f"rank {rank}: {first[1:].decode(errors='replace')}"
         raise StoppedEarly(message, reason="agreed") if code == StoppedEarly.exit_code else JobError(message, code)
 
@@ -170,8 +173,12 @@ def starting(processes: Processes) -> Iterator[Agree]:
         if waited_for:
             code = error.exit_code if isinstance(error, MaskwrightError) else 1
             text = str(error) if isinstance(error, MaskwrightError) else f"{type(error).__name__}: {error}"
-            with suppress(Exception):  # whatever the others answer, this rank has its own error
+            try:
                 meet((bytes([code]) + text.encode())[:LONGEST_MESSAGE], True)
+            except MaskwrightError as of_lower_rank:
+                raise of_lower_rank from None
+            except Exception:
+                pass  # whatever the others answer, this rank has its own error
         raise
 
 

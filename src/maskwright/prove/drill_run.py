@@ -40,7 +40,7 @@ STEP = {"torch": f"{ENGINES['torch']}._accumulate", "jax": f"{ENGINES['jax']}.st
 def phases(kind: str) -> Iterator[tuple[str, str, int]]:
     """(phase, the call in which SIGTERM comes, which call it is)."""
     yield "reading the configuration's data", "maskwright.tasks.pretrain.prepare:prepare_run", 1
-    yield "start", "maskwright.tasks.start.lead:make_job", 1
+    yield "start", "maskwright.tasks.start.train:make_job", 1
     yield "a step", STEP[kind], 3
     yield "validation", f"{ENGINES[kind]}.evaluate", 1
     yield "a save", SAVE, 1

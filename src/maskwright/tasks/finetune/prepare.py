@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,10 +30,11 @@ from maskwright.run.directory import RunDirectory, step_folder
 from maskwright.tasks.finetune.objective import EvaluationSplit, LabelledObjective, chosen_metric, judged
 from maskwright.tasks.models.hub import local, pinned
 from maskwright.tasks.models.load import RESULTS, TrainedModel, load_model, special_ids
-from maskwright.tasks.start import lead
 from maskwright.tasks.start.capacity import takes
 from maskwright.tasks.start.data_card import labelled_card
-from maskwright.tasks.start.prepared import Prepared, TimeHere
+from maskwright.tasks.start.opened import looked_at, opened
+from maskwright.tasks.start.prepared import TimeHere
+from maskwright.tasks.start.train import check, train
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
 from maskwright.training import checkpoint
@@ -53,14 +54,19 @@ def finetune(
     stop_request: StopRequest | None = None,
     time_here: TimeHere | None = None,
 ) -> None:
-    """See `train_run`."""
-    prepare = partial(prepare_finetuning, config, RunDirectory(run))
-    lead.train_run(config, run, prepare, config_file=config_file, stop_request=stop_request, time_here=time_here)
+    """Trains, judges and keeps the best checkpoint, or continues the run in the folder `run`. See `opened` and
+    `train`."""
+    with opened(config, run, stop_request) as start:
+        ready = prepare_finetuning(config, start.directory, start.before)
+        train(start, ready, config_file=config_file, time_here=time_here)
 
 
-def dry_run(config: FinetuneConfig, run: str) -> Prepared:
-    """See `lead.dry_run`."""
-    return lead.dry_run(config, run, partial(prepare_finetuning, config, RunDirectory(run)))
+def dry_run(config: FinetuneConfig, run: str) -> FinetuneRun:
+    """What `finetune` would train. Raises what `check` does."""
+    start = looked_at(config, run)
+    ready = prepare_finetuning(config, start.directory, start.before)
+    check(start, ready)
+    return ready
 
 
 @dataclass(frozen=True)

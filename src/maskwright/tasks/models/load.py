@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from pydantic import ValidationError
 
 from maskwright.config.finetuning import Task, default_row
 from maskwright.core import storage
-from maskwright.core.errors import CheckpointError, InputError
+from maskwright.core.errors import CheckpointError, InputError, Locked
 from maskwright.core.hub import how_to_get, is_hub
 from maskwright.engines.base import TrainState
 from maskwright.model.config import ROBERTAS, ModelConfig, config_at
@@ -135,8 +136,15 @@ def fetched(location: str) -> str:
         raise InputError("holds no copy of a run's checkpoint", where=location, fix=fix)
     folder = storage.cache_folder("runs", storage.sha256_of([copies.location, *newest])[:32])
     storage.make_folder(folder)
-    with storage.locked(os.path.join(folder, "fetch.lock"), remove=True):
-        copies.fetch(RunDirectory(folder), lambda record: None)
+
+    def fetch() -> bool | None:
+        """None while another process, of this run most often, fetches it."""
+        with suppress(Locked), storage.locked(os.path.join(folder, "fetch.lock"), remove=True):
+            copies.fetch(RunDirectory(folder), lambda record: None)
+            return True
+        return None
+
+    storage.awaited(fetch)
     if not os.path.exists(os.path.join(folder, TOKENIZER, "tokenizer.json")):
         fix = "the run's own command with an empty --run folder brings it here whole"
         raise InputError("was copied without its tokenizer, by an earlier version", where=location, fix=fix)

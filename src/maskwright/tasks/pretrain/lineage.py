@@ -30,7 +30,11 @@ def is_run(location: str | None) -> bool:
     return location is not None and os.path.isdir(location) and RunDirectory(location).exists()
 
 
-def find_parent(given: str, *, fresh_optimizer: bool) -> tuple[Lineage, dict[str, Any]]:
+Parent = tuple[Lineage, dict[str, Any]]
+"""The lineage of a child, and its parent's record."""
+
+
+def find_parent(given: str, *, fresh_optimizer: bool) -> Parent:
     """The lineage of a child of `given`, RUN or RUN@STEP, and the parent's record. Raises `InputError` where there is
     no such checkpoint, `ModelError` if it is of a fine-tuned model."""
     location, wanted = parse(given)
@@ -83,7 +87,7 @@ def starting_state(lineage: Lineage) -> TrainState:
     return TrainState(0, state.parameters, state.moments, state.remembered_updates)
 
 
-def require_same_parent(given: str, before: dict[str, Any], where: str, *, fresh_optimizer: bool) -> None:
+def require_same_parent(given: str, before: dict[str, Any], *, fresh_optimizer: bool) -> None:
     """Raises `ConfigError` unless the run that is continued began as `given` says. The parent may be gone."""
     location, step = parse(given)
     own: Lineage = before.get("lineage") or {}
@@ -91,7 +95,7 @@ def require_same_parent(given: str, before: dict[str, Any], where: str, *, fresh
     if wanted != (own.get("run"), own.get("step"), own.get("optimizer") == "fresh"):
         began = f"began from {named(own)}" if own else "did not begin from another run"
         fix = "leave --from out to continue it, or give --run a new folder"
-        raise ConfigError(f"is a run that {began}", where=where, fix=fix)
+        raise ConfigError(f"the run {began}", where=f"--from {given}", fix=fix)
 
 
 def named(lineage: Lineage) -> str:

@@ -176,33 +176,26 @@ class PretrainRun:
         """The last checkpoint is the result."""
 
 
-def require_from(begin_from: str | None, *, fresh_optimizer: bool) -> None:
-    if fresh_optimizer and begin_from is None:
-        raise InputError("--fresh-optimizer goes with --from RUN[@STEP]", fix="give both, or neither")
-
-
-def prepare_child(
-    config: RunConfig, run: str, before: dict[str, Any] | None, begin_from: str | None, *, fresh_optimizer: bool
+def prepare_run(
+    config: RunConfig,
+    before: dict[str, Any] | None = None,
+    begin_from: str | None = None,
+    *,
+    fresh_optimizer: bool = False,
 ) -> PretrainRun:
-    """`prepare_run` for a run that begins, or once began, from another run's checkpoint; or from none."""
-    if begin_from is None:
-        return prepare_run(config, before)
-    if before is not None:
-        lineages.require_same_parent(begin_from, before, run, fresh_optimizer=fresh_optimizer)
-        return prepare_run(config, before)
-    return prepare_run(config, parent=lineages.find_parent(begin_from, fresh_optimizer=fresh_optimizer))
-
-
-Parent = tuple[Lineage, dict[str, Any]]
-"""See `lineage.find_parent`."""
-
-
-def prepare_run(config: RunConfig, before: dict[str, Any] | None = None, parent: Parent | None = None) -> PretrainRun:
     """Checks everything that can be checked without a device. Raises `InputError` kinds (exit 2).
 
-    `before`: the record of a run that is continued; what it once began from is then no longer needed. `parent`: of a
-    new run that begins from another's checkpoint.
+    `before`: the record of a run that is continued; what it once began from is then no longer needed. `begin_from`: RUN
+    or RUN@STEP, whose checkpoint the run begins or once began with, with its optimizer's state unless
+    `fresh_optimizer`.
     """
+    parent = None
+    if begin_from is None and fresh_optimizer:
+        raise InputError("--fresh-optimizer goes with --from RUN[@STEP]", fix="give both, or neither")
+    if begin_from is not None and before is not None:
+        lineages.require_same_parent(begin_from, before, fresh_optimizer=fresh_optimizer)
+    elif begin_from is not None:
+        parent = lineages.find_parent(begin_from, fresh_optimizer=fresh_optimizer)
     init_from, base = config.model.init_from, None
     if init_from is not None and parent is None and "lineage" not in (before or {}):
         base = pinned(init_from, (before or {}).get("base"))
@@ -249,7 +242,7 @@ def _validation_stores(config: RunConfig, store: Store) -> dict[str, Judged]:
 
 
 def _model(
-    config: RunConfig, store: Store, before: dict[str, Any] | None, parent: Parent | None, base: str
+    config: RunConfig, store: Store, before: dict[str, Any] | None, parent: lineages.Parent | None, base: str
 ) -> tuple[ModelConfig, Lineage | None]:
     init_from, words = config.model.init_from, store.vocabulary
     if before is not None and ("lineage" in before or init_from == before["config"].get("model.init_from") is not None):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from maskwright.config.pretraining import RunConfig
-from maskwright.tasks.pretrain import prepare
-from maskwright.tasks.pretrain.prepare import PretrainRun
-from maskwright.tasks.start import lead
-from maskwright.tasks.start.prepared import Prepare, TimeHere
+from maskwright.tasks.pretrain.prepare import PretrainRun, prepare_run
+from maskwright.tasks.start.opened import looked_at, opened
+from maskwright.tasks.start.prepared import TimeHere
+from maskwright.tasks.start.train import check, train
 from maskwright.training.stop import StopRequest
 
 
@@ -22,21 +20,20 @@ def pretrain(
     stop_request: StopRequest | None = None,
     time_here: TimeHere | None = None,
 ) -> None:
-    """See `train_run`. `begin_from`: RUN or RUN@STEP, whose checkpoint a new run begins with, its optimizer's state
-    included unless `fresh_optimizer`."""
-    prepare = _prepare(config, run, begin_from, fresh_optimizer)
-    lead.train_run(config, run, prepare, config_file=config_file, stop_request=stop_request, time_here=time_here)
+    """Trains, or continues the run in the folder `run`. See `opened` and `train`.
+
+    `begin_from`: RUN or RUN@STEP, whose checkpoint a new run begins with, its optimizer's state included unless
+    `fresh_optimizer`."""
+    with opened(config, run, stop_request) as start:
+        ready = prepare_run(config, start.before, begin_from, fresh_optimizer=fresh_optimizer)
+        train(start, ready, config_file=config_file, time_here=time_here)
 
 
 def dry_run(
     config: RunConfig, run: str, begin_from: str | None = None, *, fresh_optimizer: bool = False
 ) -> PretrainRun:
-    """See `lead.dry_run`."""
-    found = lead.dry_run(config, run, _prepare(config, run, begin_from, fresh_optimizer))
-    assert isinstance(found, PretrainRun)
-    return found
-
-
-def _prepare(config: RunConfig, run: str, begin_from: str | None, fresh_optimizer: bool) -> Prepare:
-    prepare.require_from(begin_from, fresh_optimizer=fresh_optimizer)
-    return partial(prepare.prepare_child, config, run, begin_from=begin_from, fresh_optimizer=fresh_optimizer)
+    """What `pretrain` would train. Raises what `check` does."""
+    start = looked_at(config, run)
+    ready = prepare_run(config, start.before, begin_from, fresh_optimizer=fresh_optimizer)
+    check(start, ready)
+    return ready

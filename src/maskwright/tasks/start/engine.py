@@ -5,15 +5,11 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import subprocess
-import uuid
-from dataclasses import asdict
 from typing import Any
 
 import maskwright
-from maskwright.config.finetuning import FinetuneConfig
 from maskwright.config.phases import reads_causally
 from maskwright.config.pretraining import RunConfig
-from maskwright.config.settings import flat
 from maskwright.core.extras import installed
 from maskwright.engines.base import Engine
 from maskwright.engines.ceiling import Ceiling
@@ -27,25 +23,9 @@ from maskwright.training.beats import Beats
 from maskwright.training.health import LossWatch, Rollbacks
 from maskwright.training.job import Job
 from maskwright.training.saver import Saver
-from maskwright.training.stop import StopRequest
 
 BEGIN, RESTORE = b"begin", b"restore"
 """What rank 0 broadcasts for all to do first."""
-
-
-def for_all_ranks(
-    ready: Prepared, given: RunConfig | FinetuneConfig, request: StopRequest, before: dict[str, Any] | None
-) -> dict[str, Any]:
-    """What rank 0 broadcasts about the run."""
-    return {
-        "before": before,
-        "config": flat(given),
-        "model": asdict(ready.model),
-        "store_fingerprint": ready.identity["store_fingerprint"],
-        "validation": ready.details.get("validation"),
-        "stop_after_steps": request.stop_after_steps,
-        "start": uuid.uuid4().hex,
-    }
 
 
 def start_engine(ready: Prepared, before: dict[str, Any] | None, threads: int | None) -> Engine:

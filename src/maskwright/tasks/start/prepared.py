@@ -93,8 +93,6 @@ class Prepared(Protocol):
         ...
 
 
-Prepare = Callable[[dict[str, Any] | None], Prepared]
-"""Takes the record of a run that is continued, or None for a new one."""
 TimeHere = Callable[[Prepared, float, str, int], str | None]
 """Takes the run, the ceiling of matrix multiplication in FLOP/s, the device and the steps that are done. Returns how
 long the others will take, in words; None where none are left."""

@@ -1,4 +1,4 @@
-"""A start of a training run, new or continued: what rank 0 does, from the first check to the last status."""
+"""A start of a training run, new or continued, in every rank: from what was prepared to the last status."""
 
 from __future__ import annotations
 
@@ -9,90 +9,43 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from maskwright.config.changes import grows, refuse_changes, require_kind
 from maskwright.config.finetuning import FinetuneConfig
 from maskwright.config.pretraining import RunConfig
 from maskwright.config.recipes import Kind, find_config
 from maskwright.config.settings import flat
 from maskwright.core import storage
 from maskwright.core.console import say, warn
-from maskwright.core.errors import (
-    ConfigError,
-    HealthError,
-    InputError,
-    MaskwrightError,
-    StoppedEarly,
-)
+from maskwright.core.errors import ConfigError, HealthError, InputError, MaskwrightError, StoppedEarly
 from maskwright.core.secrets import redact
 from maskwright.engines.base import TrainState
-from maskwright.engines.choose import choose_device, find_processes, require_engine
-from maskwright.engines.processes import Agree, Processes, starting, together
+from maskwright.engines.choose import choose_device, require_engine
+from maskwright.engines.processes import together
 from maskwright.run.directory import FORMAT, RunDirectory, step_folder
 from maskwright.run.lease import leased
 from maskwright.tasks.start.capacity import DTYPES, compiled_layers, engine_config, exact_threads, require_room
 from maskwright.tasks.start.changes import history, require_same_run
 from maskwright.tasks.start.data_card import write_card
-from maskwright.tasks.start.engine import (
-    BEGIN,
-    RESTORE,
-    environment,
-    for_all_ranks,
-    make_job,
-    start_engine,
-    start_record,
-)
+from maskwright.tasks.start.engine import BEGIN, RESTORE, environment, make_job, start_engine, start_record
 from maskwright.tasks.start.follow import follow
-from maskwright.tasks.start.prepared import Prepare, Prepared, TimeHere
-from maskwright.training import checkpoint
+from maskwright.tasks.start.opened import RunStart
+from maskwright.tasks.start.prepared import Prepared, TimeHere
+from maskwright.training import checkpoint, loop
 from maskwright.training.beats import Beats
-from maskwright.training.copies import Copies
-from maskwright.training.forwarders import Forwarders, forwarding
 from maskwright.training.job import Job
-from maskwright.training.loop import restore, save, train, update_status
+from maskwright.training.loop import restore, save, update_status
 from maskwright.training.saver import Saver
 from maskwright.training.stop import StopRequest, out_of_time, stop_on_signals
 
 
-def train_run(
-    config: RunConfig | FinetuneConfig,
-    run: str,
-    prepare: Prepare,
-    *,
-    config_file: str | None = None,
-    stop_request: StopRequest | None = None,
-    time_here: TimeHere | None = None,
+def train(
+    start: RunStart, ready: Prepared, *, config_file: str | None = None, time_here: TimeHere | None = None
 ) -> None:
-    """Trains, or continues the run in `run`. `stop_request` may carry limits of this start. `time_here` projects how
-    long the run will take, for its first lines.
+    """Trains, or continues the run. `time_here` projects how long that will take, for the run's first lines.
 
     Raises `StoppedEarly` (75), `HealthError` (3) or kinds of `InputError` (2)."""
-    processes = find_processes(config.engine)
-    request = stop_request or StopRequest()
-    request.grace_seconds = config.checkpoint.grace_seconds
-    with forwarding() as forwarders, starting(processes) as agree:
-        if processes.rank == 0:
-            config.logging.require_packages()
-            return _lead(config, run, prepare, config_file, request, processes, agree, forwarders, time_here)
-        return follow(config, run, prepare, request, processes, agree)
-
-
-def _lead(
-    given: RunConfig | FinetuneConfig,
-    run: str,
-    prepare: Prepare,
-    config_file: str | None,
-    request: StopRequest,
-    processes: Processes,
-    agree: Agree,
-    forwarders: Forwarders,
-    time_here: TimeHere | None,
-) -> None:
-    """What rank 0 does."""
-    directory = RunDirectory(run)
-    copies = _fetched(given, directory)
-    before = _record_before(given, directory)
-    ready = prepare(before)
-    config = ready.config
+    if start.processes.rank:
+        return follow(start, ready)
+    config, directory, before = ready.config, start.directory, start.before
     if before is None:
         directory.require_fresh()
         ready.verify()
@@ -101,117 +54,83 @@ def _lead(
     base = _base_weights(ready, before)
     require_room(ready, directory)
     threads = exact_threads(config, before)
-    shared = {**for_all_ranks(ready, given, request, before), "threads": threads}
-    agree()
-    processes.broadcast(json.dumps(shared).encode())
+    start.agree()
+    start.processes.broadcast(json.dumps(_for_all_ranks(ready, threads)).encode())
     engine = start_engine(ready, before, threads)
-    record = _record(ready, given, dtype=engine.dtype_name) | base
+    record = _record(ready, start.config, dtype=engine.dtype_name) | base
     record |= {"threads": threads, "compiled": compiled_layers(engine, config.engine, before)}
-    agree()  # before the folder is made
+    start.agree()  # before the folder is made
     with (
-        stop_on_signals(request) as stop,
+        stop_on_signals(start.request) as stop,
         leased(directory.location, stop=lambda: stop.requested) as lease,
-        Beats(directory, 0, processes.world_size, shared["start"]) as beats,
+        Beats(directory, 0, start.processes.world_size, start.name) as beats,
     ):
         if directory.exists() != (before is not None):
-            raise InputError("another start began here meanwhile", where=run, fix="start the same command again")
+            raise InputError(
+                "another start began here meanwhile", where=directory.location, fix="start the same command again"
+            )
         directory.take_request()  # it was meant for an earlier start
         planned = config.checkpoint.save_every_steps if config.health.on_spike == "rollback" else None
-        saver = Saver(directory, config.checkpoint, copies, lease, planned)
+        saver = Saver(directory, config.checkpoint, start.copies, lease, planned)
         job = make_job(ready, directory, engine, record, saver)
         stop.when_grace_ends = partial(_grace_ended, job)
         loaded = None if before is None else _load(job, ready, before)
         if before is not None and loaded is None:
             beginning, config_file = ready.starting_state(), None
         job.beats = beats.begin(engine, job.status.attempt)
-        agree(last=True)
+        start.agree(last=True)
         if loaded:
             _continue(job, *loaded)
         else:
             _begin(job, ready, beginning, config_file)
         update_status(job, "starting")
-        forwarders.begin(directory, config.logging.report_to)
+        start.forwarders.begin(directory, config.logging.report_to)
         write_card(directory, ready, job)
-        directory.append_history("started", job.step, **start_record(job))
-        say(ready.describe())
-        for warning in ready.warnings():
-            warn(warning)
-        told = time_here and time_here(ready, job.ceiling.flops_per_second, engine.device, job.step)
-        speed = f"{job.ceiling.flops_per_second / 1e9:,.0f} GFLOP/s measured in plain matrix multiplication"
-        say(f"engine: {engine.description}; {speed}{f'; {told}' if told else ''}")
-        directory.log(f"attempt {job.status.attempt}: {engine.description}")
+        _say_first_lines(job, ready, time_here)
         saver.copy_newest()
         _run(job, stop, ready)
 
 
-def dry_run(given: RunConfig | FinetuneConfig, run: str, prepare: Prepare) -> Prepared:
-    """Raises what a start would raise before it makes anything. Checksums, the network, and a device that this machine
-    lacks, with the room there, are left to it."""
-    given.logging.require_packages()
-    directory = RunDirectory(run)
-    _copies(given, directory, reach=False)
-    before = _record_before(given, directory)
-    ready = prepare(before)
+def check(start: RunStart, ready: Prepared) -> None:
+    """Raises what `train` would raise before it makes anything, for a dry run. Checksums, the network, and a device
+    that this machine lacks, with the room there, are left to it."""
+    before, directory = start.before, start.directory
     if before is None:
         directory.require_fresh()
         if ready.begins_from is not None:
             ready.starting_state()
     else:
-        now = _record(ready, given, dtype=DTYPES.get(ready.config.engine.dtype, before["dtype"]))
-        require_same_run(before, now, directory, type(given))
+        now = _record(ready, start.config, dtype=DTYPES.get(ready.config.engine.dtype, before["dtype"]))
+        require_same_run(before, now, directory, type(start.config))
     try:
         device = choose_device(ready.config.engine)
     except ConfigError:
-        return ready
+        return
     decided = engine_config(ready.config, before, None)
     require_engine(ready.config.model_copy(update={"engine": decided}), device, ready.flops)
     require_room(ready, directory)
-    return ready
 
 
-def _copies(config: RunConfig | FinetuneConfig, directory: RunDirectory, *, reach: bool = True) -> Copies | None:
-    """The run's copies, if it has any."""
-    if config.checkpoint.copy_to is None:
-        return None
-    copies = Copies(config.checkpoint.copy_to, reach)
-    if copies.lies_in(directory.location):
-        fix = "name a folder on another disk or store"
-        raise ConfigError("lies in the run directory itself", where="checkpoint.copy_to", fix=fix)
-    return copies
+def _for_all_ranks(ready: Prepared, threads: int | None) -> dict[str, Any]:
+    """What the others must have prepared too, and what rank 0 decides for them."""
+    return {
+        "model": asdict(ready.model),
+        "store_fingerprint": ready.identity["store_fingerprint"],
+        "validation": ready.details.get("validation"),
+        "threads": threads,
+    }
 
 
-def _record_before(given: RunConfig | FinetuneConfig, directory: RunDirectory) -> dict[str, Any] | None:
-    """The run's record; None before its first start. Raises `ConfigError` for a run of the other kind of training."""
-    if not directory.exists():
-        return None
-    before = directory.read_config()
-    require_kind(before["config"], type(given), directory.location)
-    return before
-
-
-def _fetched(config: RunConfig | FinetuneConfig, directory: RunDirectory) -> Copies | None:
-    """The same, of which the newest is brought into the run directory."""
-    copies = _copies(config, directory)
-    if copies and copies.steps():
-        with leased(directory.location):
-            copies.fetch(directory, partial(_require_same, config, directory))
-    return copies
-
-
-def _require_same(config: RunConfig | FinetuneConfig, directory: RunDirectory, copied: dict[str, Any]) -> None:
-    """Raises `ConfigError` unless a copy belongs to this run, by the run's record here or else its configuration."""
-    own = _record_before(config, directory)
-    where = f"checkpoint.copy_to {config.checkpoint.copy_to}"
-    require_kind(copied["config"], type(config), where)
-    old, new = copied["config"], own["config"] if own else flat(config)
-    if own and isinstance(config, RunConfig) and grows(new, old):
-        old, new = new, old  # the run got more steps on another machine
-    if config.schedule.epochs is not None and isinstance(config, RunConfig):  # its steps are known with the store
-        new = new | {key: old[key] for key in ("schedule.steps", "schedule.epochs")}
-    refuse_changes(old, new, where, type(config))
-    for key in ("store_fingerprint", "tokenizer_fingerprint", "dtype"):
-        if own and own[key] != copied.get(key):
-            raise ConfigError(f"holds another run's copies (its {key})", where=where, fix="give each run its own")
+def _say_first_lines(job: Job, ready: Prepared, time_here: TimeHere | None) -> None:
+    engine = job.engine
+    job.directory.append_history("started", job.step, **start_record(job))
+    say(ready.describe())
+    for warning in ready.warnings():
+        warn(warning)
+    told = time_here and time_here(ready, job.ceiling.flops_per_second, engine.device, job.step)
+    speed = f"{job.ceiling.flops_per_second / 1e9:,.0f} GFLOP/s measured in plain matrix multiplication"
+    say(f"engine: {engine.description}; {speed}{f'; {told}' if told else ''}")
+    job.directory.log(f"attempt {job.status.attempt}: {engine.description}")
 
 
 def _grace_ended(job: Job) -> None:
@@ -231,7 +150,7 @@ def _grace_ended(job: Job) -> None:
 def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:
     try:
         with together(job.engine.processes):
-            train(job, stop)
+            loop.train(job, stop)
             ready.finish(job)
     except StoppedEarly as error:
         if error.reason == "lost":

@@ -1,0 +1,130 @@
+"""How a start begins, in every rank: its processes meet, rank 0 fetches the newest copy of the run, and all have the
+record of the run's last start before anything is prepared."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from maskwright.config.changes import grows, refuse_changes, require_kind
+from maskwright.config.finetuning import FinetuneConfig
+from maskwright.config.pretraining import RunConfig
+from maskwright.config.settings import flat
+from maskwright.core.console import only_warnings
+from maskwright.core.errors import ConfigError
+from maskwright.engines.choose import find_processes
+from maskwright.engines.processes import Agree, Alone, Processes, starting
+from maskwright.run.directory import RunDirectory
+from maskwright.run.lease import leased
+from maskwright.training.copies import Copies
+from maskwright.training.forwarders import Forwarders, forwarding
+from maskwright.training.stop import StopRequest
+
+OWN_KEYS = {"data.store", "data.mixture", "model.init_from", "engine.threads"}
+OWN_KEYS |= {"data.train", "data.validation", "data.test", "model.tokenizer"}
+"""Keys that may differ from rank 0's; the contents of those places are compared."""
+
+
+@dataclass(frozen=True)
+class RunStart:
+    """One start of a run, in one of its processes."""
+
+    config: RunConfig | FinetuneConfig
+    """As the command has it; what was prepared has the resolved one."""
+    directory: RunDirectory
+    before: dict[str, Any] | None
+    """The record of the run's last start; None for a new run."""
+    name: str = ""
+    """The same in all ranks, and another for each start."""
+    request: StopRequest = field(default_factory=StopRequest)
+    processes: Processes = field(default_factory=Alone)
+    agree: Agree = lambda *, last=False: None
+    forwarders: Forwarders = field(default_factory=Forwarders)
+    copies: Copies | None = None
+    """Of rank 0."""
+
+
+@contextmanager
+def opened(config: RunConfig | FinetuneConfig, run: str, request: StopRequest | None = None) -> Iterator[RunStart]:
+    """Begins or continues the run in the folder `run`. Where a rank fails before all train, the others end with its
+    message. `request` may carry limits of this start.
+
+    Raises `ConfigError` for a run of the other kind of training, for copies of another run, and in a rank whose
+    configuration is not rank 0's."""
+    request = request or StopRequest()
+    request.grace_seconds = config.checkpoint.grace_seconds
+    processes, directory = find_processes(config.engine), RunDirectory(run)
+    with forwarding() as forwarders, starting(processes) as agree:
+        copies, own = None, b""
+        if processes.rank == 0:
+            config.logging.require_packages()
+            copies = _copies(config, directory)
+            if copies and copies.steps():
+                with leased(directory.location):
+                    copies.fetch(directory, partial(_require_same_run, config, directory))
+            record = {"before": _record(config, directory), "config": flat(config), "name": uuid.uuid4().hex}
+            own = json.dumps(record | {"stop_after_steps": request.stop_after_steps}).encode()
+        else:
+            only_warnings()
+        agree()
+        told = json.loads(processes.broadcast(own))
+        _require_same_keys(flat(config), told["config"])
+        request.stop_after_steps = told["stop_after_steps"]
+        yield RunStart(config, directory, told["before"], told["name"], request, processes, agree, forwarders, copies)
+
+
+def looked_at(config: RunConfig | FinetuneConfig, run: str) -> RunStart:
+    """What `opened` gives, for a dry run: one process, which writes nothing and leaves the network alone."""
+    config.logging.require_packages()
+    directory = RunDirectory(run)
+    _copies(config, directory, reach=False)
+    return RunStart(config, directory, _record(config, directory))
+
+
+def _copies(config: RunConfig | FinetuneConfig, directory: RunDirectory, *, reach: bool = True) -> Copies | None:
+    """The run's copies, if it has any."""
+    if config.checkpoint.copy_to is None:
+        return None
+    copies = Copies(config.checkpoint.copy_to, reach)
+    if copies.lies_in(directory.location):
+        fix = "name a folder on another disk or store"
+        raise ConfigError("lies in the run directory itself", where="checkpoint.copy_to", fix=fix)
+    return copies
+
+
+def _record(config: RunConfig | FinetuneConfig, directory: RunDirectory) -> dict[str, Any] | None:
+    """The run's record; None before its first start. Raises `ConfigError` for a run of the other kind of training."""
+    if not directory.exists():
+        return None
+    record = directory.read_config()
+    require_kind(record["config"], type(config), directory.location)
+    return record
+
+
+def _require_same_run(config: RunConfig | FinetuneConfig, directory: RunDirectory, copied: dict[str, Any]) -> None:
+    """Raises `ConfigError` unless a copy belongs to this run, by the run's record here or else its configuration."""
+    own = _record(config, directory)
+    where = f"checkpoint.copy_to {config.checkpoint.copy_to}"
+    require_kind(copied["config"], type(config), where)
+    old, new = copied["config"], own["config"] if own else flat(config)
+    if own and isinstance(config, RunConfig) and grows(new, old):
+        old, new = new, old  # the run got more steps on another machine
+    if config.schedule.epochs is not None and isinstance(config, RunConfig):  # its steps are known with the store
+        new = new | {key: old[key] for key in ("schedule.steps", "schedule.epochs")}
+    refuse_changes(old, new, where, type(config))
+    for key in ("store_fingerprint", "tokenizer_fingerprint", "dtype"):
+        if own and own[key] != copied.get(key):
+            raise ConfigError(f"holds another run's copies (its {key})", where=where, fix="give each run its own")
+
+
+def _require_same_keys(own: dict[str, Any], theirs: dict[str, Any]) -> None:
+    different = [key for key in own if own[key] != theirs.get(key) and key not in OWN_KEYS]
+    if different:
+        listed = ", ".join(f"{key}: {own[key]}, there {theirs.get(key)}" for key in different)
+        fix = "start the same command with the same file on every host"
+        raise ConfigError(f"is not the configuration of rank 0 ({listed})", where=different[0], fix=fix)
