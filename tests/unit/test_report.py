@@ -287,10 +287,8 @@ def test_scales_hold_their_values_between_few_marks(values: list[float]) -> None
 
 def test_values_are_written_as_in_a_yaml() -> None:
     phases = [{"until_step": 200, "seq_len": None, "masking_rate": 0.3}, {"until_share": 1.0, "lr_shape": "cosine"}]
-    assert (
-        configuration._value(phases) == "[{until_step: 200, masking_rate: 0.3}, {until_share: 1.0, lr_shape: cosine}]"
-    )
-    assert [configuration._value(one) for one in (None, True, 4e-5, ["wandb"])] == [
+    assert configuration.shown(phases) == "[{until_step: 200, masking_rate: 0.3}, {until_share: 1.0, lr_shape: cosine}]"
+    assert [configuration.shown(one) for one in (None, True, 4e-5, ["wandb"])] == [
         "not set",
         "true",
         "4e-05",

@@ -258,6 +258,7 @@ def tokenizer_inspect(
 
 @data_app.command("prepare")
 def data_prepare(
+    context: typer.Context,
     src: SourceFiles,
     tokenizer: Annotated[
         str, typer.Option(metavar="PATH", help="Tokenizer folder, or hf://OWNER/NAME@REVISION of a model on the Hub.")
@@ -325,7 +326,7 @@ def data_prepare(
         filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words, mask_pii
     )
     tokenizer = local(tokenizer, weights=False)
-    request = Request(sources, tokenizer, to, options, encoder, held_out, cleaning)
+    request = Request(sources, tokenizer, to, options, encoder, held_out, cleaning, context.obj or ())
     with runner_on(on, workers, worker_memory) as runner:
         ready = prepare(request, runner)
     print_result(report(ready.location, ready.manifest), ready.manifest, as_json)

@@ -141,9 +141,19 @@ def read(
         if name in named:
             raise InputError(f"two tasks are called {name}", where=location, fix="give the YAMLs different names")
         named[name] = location
+    given = [*overrides, *starts[0].keys(0), f"seed={budget.search_seed}"]
+    configs = {name: _read_config(location, given) for name, location in named.items()}
     known = _read_models(starts)
-    tasks = tuple(_read_task(name, place, starts, known, overrides, budget) for name, place in named.items())
+    tasks = tuple(_read_task(name, named[name], config, known) for name, config in configs.items())
     return ComparisonPlan(os.path.abspath(folder), starts, known, tasks, budget, tuple(overrides))
+
+
+def _read_config(location: str, given: list[str]) -> FinetuneConfig:
+    config = read_finetune_config(location, given)
+    if config.data.test is None:
+        fix = "name a file that no run has seen as data.test"
+        raise ConfigError("has no test set, which a verdict is about", where=location, fix=fix)
+    return config
 
 
 def _read_models(starts: Sequence[Start]) -> dict[str, tuple[ArmModel, ...]]:
@@ -157,32 +167,23 @@ def _read_models(starts: Sequence[Start]) -> dict[str, tuple[ArmModel, ...]]:
 
 
 def _read_task(
-    name: str,
-    location: str,
-    starts: Sequence[Start],
-    models: dict[str, tuple[ArmModel, ...]],
-    overrides: Sequence[str],
-    budget: Budget,
+    name: str, location: str, config: FinetuneConfig, models: dict[str, tuple[ArmModel, ...]]
 ) -> LabelledTask:
     """Its examples are read once, and encoded once for models of the same shape and tokenizer."""
     arms: dict[str, ArmTraining] = {}
     known: dict[Any, ArmTraining] = {}
     first: FinetuneRun | None = None
-    for start in starts:
-        for number, model in enumerate(one.model for one in models[start.name]):
-            tokenizer = storage.sha256_of_file(tokenizer_file(model.tokenizer_folder))
-            alike = (model.config, model.vocabulary.fingerprint, tokenizer)
-            if alike not in known:
-                own = [*start.keys(number), f"seed={budget.search_seed}"]
-                config = read_finetune_config(location, [*overrides, *own])
-                if config.data.test is None:
-                    fix = "name a file that no run has seen as data.test"
-                    raise ConfigError("has no test set, which a verdict is about", where=location, fix=fix)
-                dataset = first.dataset if first else None
-                ready = prepare_finetuning(config, RunDirectory(""), start=model, dataset=dataset)
-                known[alike] = ArmTraining(ready.config.steps, ready.max_seq_len)
-                first = first or ready
-            arms.setdefault(start.name, known[alike])
+    for arm, model in ((arm, one.model) for arm, own in models.items() for one in own):
+        tokenizer = storage.sha256_of_file(tokenizer_file(model.tokenizer_folder))
+        alike = (model.config, model.vocabulary.fingerprint, tokenizer)
+        if alike not in known:
+            start = config.model.model_copy(update={"init_from": model.location})
+            own_config = config.model_copy(update={"model": start})
+            dataset = first.dataset if first else None
+            ready = prepare_finetuning(own_config, RunDirectory(""), start=model, dataset=dataset)
+            known[alike] = ArmTraining(ready.config.steps, ready.max_seq_len)
+            first = first or ready
+        arms.setdefault(arm, known[alike])
     assert first is not None
     metric = chosen_metric(first.config, first.dataset.labels)
     multi = first.config.task.kind == "multi_label_classification"

@@ -88,7 +88,7 @@ def _described(store: Judged) -> dict[str, Any]:
         "fingerprint": store.fingerprint,
         "vocab_size": store.vocabulary.size,
         "splits": manifest["splits"],
-        **{key: manifest[key] for key in ("counts", "options", "versions") if key in manifest},
+        **{key: manifest[key] for key in ("counts", "command", "options", "versions") if key in manifest},
         "files": [one["location"] for one in named[:MOST_SOURCES]],
         "file_count": len(named),
     }
