@@ -72,7 +72,10 @@ def text_audit(
         ),
     ] = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="FILE.html", help="Write a page with plots and examples as well.")
+        str | None,
+        typer.Option(
+            "--to", metavar="FILE", help="Write a page with plots and examples as well: .html, or .md for Markdown."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -88,9 +91,8 @@ def text_audit(
     cleaning = cleaning_options(
         filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words, mask_pii
     )
-    if to and not to.endswith(".html"):
-        raise InputError(f"--to {to} does not end in .html", fix="give a name such as audit.html")
     if to:
+        output.require_ending(to, (".html", ".md"), f"--to {to}")
         output.require_place(to)
     tokenizer = tokenizer and local(tokenizer, weights=False)
     reading: Any = {

@@ -44,7 +44,7 @@ class Bars:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Conclusion:
     """What the page has found out."""
 
     headline: str
@@ -92,7 +92,7 @@ class Folded:
     blocks: tuple[Block, ...]
 
 
-Block = Paragraph | Drawing | Bars | Answer | Strip | Facts | Listing | Notes | Code | Folded | ReportTable
+Block = Paragraph | Drawing | Bars | Conclusion | Strip | Facts | Listing | Notes | Code | Folded | ReportTable
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class ReportSection:
 
 def write(path: str, title: str, sections: Sequence[ReportSection], head: Sequence[str] = ()) -> None:
     """Markdown where `path` ends so, else HTML. Raises `InputError` where that file cannot be written."""
-    content = to_markdown(title, sections) if path.endswith(".md") else html(title, sections, head)
+    content = to_markdown(title, sections) if path.lower().endswith(".md") else html(title, sections, head)
     with output.writer(path) as file:
         file.write(content.encode("utf-8", "replace"))
 
@@ -144,7 +144,7 @@ def _html(block: Block) -> str:
             return _heading(heading) + drawn + (f'<p class="legend">{legend}</p>' if legend else "")
         case Bars(values, unit, heading):
             return _heading(heading) + plots.bars({redact(name): value for name, value in values.items()}, unit)
-        case Answer(headline, text, kind, mark):
+        case Conclusion(headline, text, kind, mark):
             return (
                 f'<div class="answer {kind}"><p class="headline"><span aria-hidden="true">{mark}</span> '
                 f"{_escaped(headline)}</p><p>{_escaped(text)}</p></div>"
@@ -195,7 +195,7 @@ def _markdown(block: Block) -> str:
         case Bars(values, unit, heading):
             lines = [f"- **{_literal(name)}**: {_literal(plots.amount(value, unit))}" for name, value in values.items()]
             return "\n".join([*([f"{_literal(heading)}:", ""] if heading else []), *lines])
-        case Answer(headline, text):
+        case Conclusion(headline, text):
             return f"**{_literal(headline)}** {_literal(text)}"
         case Strip(cells):
             return "\n".join(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from maskwright.report import document, words
-from maskwright.report.document import Answer, Block, Drawing, Facts, Folded, Notes, Paragraph, ReportSection
+from maskwright.report.document import Block, Conclusion, Drawing, Facts, Folded, Notes, Paragraph, ReportSection
 from maskwright.verdict import plots, tables, wording
 from maskwright.verdict.judge import VerdictReport
 from maskwright.verdict.results import Results
@@ -42,7 +42,7 @@ def sections(results: Results, report: VerdictReport) -> list[ReportSection]:
 
 def _answers(results: Results, report: VerdictReport) -> list[Block]:
     return [
-        Answer(
+        Conclusion(
             wording.headline(found),
             wording.explanation(found, results, report),
             found.verdict.replace(" ", "-"),
