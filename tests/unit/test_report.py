@@ -35,7 +35,7 @@ from maskwright.report.words import span
 from maskwright.tasks.measure.for_report import guesses
 from maskwright.tasks.measure.held_out import unigram
 from maskwright.tasks.pretrain.run import pretrain
-from maskwright.tasks.start import data_card, languages
+from maskwright.tasks.start import data_card
 from maskwright.text.cleaning.language import language_of
 from maskwright.text.tokenizer import load_tokenizer
 from maskwright.training.stop import StopRequest
@@ -91,7 +91,7 @@ def test_a_run_writes_its_history_and_what_it_was_trained_on(folder: Path, store
     (source,) = card["sources"]
     assert source["splits"] == store.manifest["splits"] and source["fingerprint"] == store.fingerprint
     assert sum(source["documents_by_tokens"].values()) == store.split("train").documents
-    assert source["languages"] == languages.languages_of(store, store.split("train"))
+    assert source["languages"] == data_card.languages_of(store, store.split("train"))
 
 
 def test_the_page_says_what_the_run_recorded(folder: Path, tmp_path: Path) -> None:
@@ -328,20 +328,20 @@ def test_lengths_and_frequencies_are_those_of_a_slow_count(store: TokenStore, mo
 @pytest.mark.parametrize("most", [2_000, 50])
 def test_languages_are_those_of_a_slow_count(store: TokenStore, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     pytest.importorskip("py3langid", reason="the extra `clean` is not installed")
-    monkeypatch.setattr(languages, "SAMPLE_DOCUMENTS", most)
+    monkeypatch.setattr(data_card, "SAMPLE_DOCUMENTS", most)
     split = store.split("train")
     tokenizer = load_tokenizer(store.tokenizer_folder, special_tokens_are_text=False)
     slow: dict[str, int] = {}
     for document in range(0, split.documents, math.ceil(split.documents / most)):
         name = language_of(tokenizer.decode(documents_of(split)[document][:256].tolist()))[0]
         slow[name] = slow.get(name, 0) + 1
-    found = languages.languages_of(store, split)
+    found = data_card.languages_of(store, split)
     assert found == slow and list(found.values()) == sorted(slow.values(), reverse=True)
     assert found["en"] > sum(slow.values()) / 2 and sum(slow.values()) <= most
     monkeypatch.setitem(store.manifest, "sources", [{"location": "a/genome.fa.gz"}])
-    assert languages.languages_of(store, split) == {}
+    assert data_card.languages_of(store, split) == {}
     monkeypatch.setattr(extras, "installed", lambda package: package != "py3langid")
-    assert languages.languages_of(store, split) is None
+    assert data_card.languages_of(store, split) is None
 
 
 def test_two_runs_of_one_name_get_longer_names(folder: Path, tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ from maskwright.data.opening import open_store
 from maskwright.engines.jax.ahead import SETTINGS, CompileRequest, CompileResult
 from maskwright.model.config import ModelConfig, model_config
 from maskwright.processes.child import python_module
-from maskwright.tasks.pretrain.prepare import continued_model, step_flops
+from maskwright.tasks.pretrain.model import Base
+from maskwright.tasks.pretrain.prepare import step_flops
 
 KINDS = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x")
 GIB = 2**30
@@ -254,7 +255,7 @@ def _next(results: dict[int, CompileResult], low: int | None, high: int | None) 
 
 def model_of(config: RunConfig, vocab_size: int | None) -> ModelConfig:
     if config.model.init_from is not None:
-        return continued_model(config, config.model.init_from)
+        return Base(config.model.init_from).model(config)
     if vocab_size is None:
         stores = [config.data.store or "", *(source.store for source in (config.data.mixture or {}).values())]
         if not any(map(os.path.isdir, stores)):
