@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from maskwright.core.console import human_bytes, human_count, several
-from maskwright.core.shell import typed
 from maskwright.report import words
-from maskwright.report.configuration import shown
+from maskwright.report.configuration import as_typed, shown
 from maskwright.report.document import Bars, Block, Facts, Listing, Paragraph
 from maskwright.report.run import RecordedRun
 from maskwright.report.tables import ReportTable
@@ -77,8 +76,8 @@ def _source(source: Mapping[str, Any]) -> list[Block]:
     counts = source.get("counts") or {}
     rows += [(said.capitalize(), f"{counts[key]:,}") for key, said in COUNTED.items() if counts.get(key)]
     files, count = source.get("files") or [], source.get("file_count", 0)
-    if command := source.get("command"):
-        rows.append(("Prepared with", typed(command)))
+    if command := as_typed(source):
+        rows.append(("Prepared with", command))
     elif options := source.get("options"):
         known = [f"{key}: {shown(value)}" for key, value in options.items() if value is not None]
         rows.append(("Prepared with", "; ".join(known)))

@@ -13,6 +13,7 @@ from maskwright.config import recipes
 from maskwright.config.finetuning import FinetuneConfig
 from maskwright.config.pretraining import RunConfig
 from maskwright.config.settings import keys_of, parse_yaml
+from maskwright.core.console import one_line, several
 from maskwright.core.errors import ConfigError
 from maskwright.core.shell import typed
 from maskwright.report.document import Block, Code, Folded, Paragraph
@@ -209,7 +210,15 @@ def _near(location: str) -> str:
 
 def _preparation(source: Mapping[str, Any]) -> list[str]:
     """The command that made a source, as it was typed."""
-    where, command = str(source.get("location")), source.get("command")
-    if not command:
+    where = one_line(str(source.get("location")))
+    if not (command := as_typed(source)):
         return [f"# no command is recorded that made {where}: it has to be there"]
-    return [typed(command), *([f"# what it made was then brought to {where}"] if "://" in where else [])]
+    return [command, *([f"# what it made was then brought to {where}"] if "://" in where else [])]
+
+
+def as_typed(source: Mapping[str, Any]) -> str:
+    """Empty where no command is recorded."""
+    command = source.get("command") or []
+    more = source.get("command_words", 0) - len(command)
+    rest = f" # and {several(more, 'more word')}: the store's manifest has all" if more > 0 else ""
+    return f"{typed(command)}{rest}" if command else ""

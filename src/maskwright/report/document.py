@@ -138,7 +138,8 @@ def _html(block: Block) -> str:
     match block:
         case Paragraph(text, faint, lead, command):
             opened = '<p class="faint">' if faint else "<p>"
-            before = (f"<b>{_escaped(lead)}</b> " if lead else "") + (f"<code>{command}</code> " if command else "")
+            before = f"<b>{_escaped(lead)}</b> " if lead else ""
+            before += f"<code>{_escaped(command)}</code> " if command else ""
             return f"{opened}{before}{_escaped(text)}</p>"
         case Drawing(drawn, legend, _, heading):
             return _heading(heading) + drawn + (f'<p class="legend">{legend}</p>' if legend else "")

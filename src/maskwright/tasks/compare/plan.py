@@ -37,6 +37,8 @@ class ArmModel:
     """Without its weights."""
     sha256: str
     """Of its weights."""
+    reads: tuple[Any, ...]
+    """Its shape and tokenizer: equal for models that make the same rows of the same examples."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,9 @@ def _read_models(starts: Sequence[Start]) -> dict[str, tuple[ArmModel, ...]]:
     for location in (place for start in starts for place in start.locations):
         if location not in known:
             model = load_model(location, bare=True)
-            known[location] = ArmModel(replace(model, parameters={}), weights_digest(model.parameters))
+            tokenizer = storage.sha256_of_file(tokenizer_file(model.tokenizer_folder))
+            reads = (model.config, model.vocabulary.fingerprint, tokenizer)
+            known[location] = ArmModel(replace(model, parameters={}), weights_digest(model.parameters), reads)
     return {start.name: tuple(known[place] for place in start.locations) for start in starts}
 
 
@@ -173,17 +177,15 @@ def _read_task(
     arms: dict[str, ArmTraining] = {}
     known: dict[Any, ArmTraining] = {}
     first: FinetuneRun | None = None
-    for arm, model in ((arm, one.model) for arm, own in models.items() for one in own):
-        tokenizer = storage.sha256_of_file(tokenizer_file(model.tokenizer_folder))
-        alike = (model.config, model.vocabulary.fingerprint, tokenizer)
-        if alike not in known:
-            start = config.model.model_copy(update={"init_from": model.location})
+    for arm, one in ((arm, one) for arm, own in models.items() for one in own):
+        if one.reads not in known:
+            start = config.model.model_copy(update={"init_from": one.model.location})
             own_config = config.model_copy(update={"model": start})
             dataset = first.dataset if first else None
-            ready = prepare_finetuning(own_config, RunDirectory(""), start=model, dataset=dataset)
-            known[alike] = ArmTraining(ready.config.steps, ready.max_seq_len)
+            ready = prepare_finetuning(own_config, RunDirectory(""), start=one.model, dataset=dataset)
+            known[one.reads] = ArmTraining(ready.config.steps, ready.max_seq_len)
             first = first or ready
-        arms.setdefault(arm, known[alike])
+        arms.setdefault(arm, known[one.reads])
     assert first is not None
     metric = chosen_metric(first.config, first.dataset.labels)
     multi = first.config.task.kind == "multi_label_classification"
