@@ -25,10 +25,9 @@ from maskwright.data.loader import validation_batches
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import StepStats
 from maskwright.engines.torch.engine import TorchEngine
-from maskwright.report import configuration, curves, incidents, levels, plots
-from maskwright.report.curves import COLUMNS, Curve, Panel, stack, thinned
+from maskwright.report import configuration, curves, incidents, plots
+from maskwright.report.curves import COLUMNS, Curve, Level, Panel, stack, thinned
 from maskwright.report.document import Paragraph
-from maskwright.report.levels import Level
 from maskwright.report.page import NOTHING, contents, write
 from maskwright.report.run import RecordedRun, read, read_all
 from maskwright.report.tables import ReportTable
@@ -288,10 +287,8 @@ def test_scales_hold_their_values_between_few_marks(values: list[float]) -> None
 
 def test_values_are_written_as_in_a_yaml() -> None:
     phases = [{"until_step": 200, "seq_len": None, "masking_rate": 0.3}, {"until_share": 1.0, "lr_shape": "cosine"}]
-    assert (
-        configuration._value(phases) == "[{until_step: 200, masking_rate: 0.3}, {until_share: 1.0, lr_shape: cosine}]"
-    )
-    assert [configuration._value(one) for one in (None, True, 4e-5, ["wandb"])] == [
+    assert configuration.shown(phases) == "[{until_step: 200, masking_rate: 0.3}, {until_share: 1.0, lr_shape: cosine}]"
+    assert [configuration.shown(one) for one in (None, True, 4e-5, ["wandb"])] == [
         "not set",
         "true",
         "4e-05",
@@ -306,36 +303,6 @@ def test_numbers_and_their_nouns_agree() -> None:
         "0 tokens", "1 token", "2 to 3 tokens"
     ]  # fmt: skip
     assert "<b>1 document</b>" in plots.bars({"en": 1, "de": 2}, "document")
-
-
-FALLING = [(at / 50, 20.0 + 200.0 * (1 - math.exp(-at / 10))) for at in range(51)]
-
-
-@pytest.mark.parametrize(
-    ("lines", "curve"),
-    [
-        ([("ln V 8.32", 24.0), ("unigram baseline 6.57", 200.0)], FALLING),
-        ([("unigram baseline 6.64", 90.0), ("unigram baseline 6.57", 93.0)], FALLING),
-        ([("clipped above 1", 120.0)], [(at / 100, 100.0 + 12.0 * math.sin(at)) for at in range(101)]),
-        ([("unigram baseline 6.57", 120.0)], [(0.5, 40.0)]),
-    ],
-)
-def test_a_name_of_a_line_stands_where_no_curve_runs(lines: list[tuple[str, float]], curve: list[Any]) -> None:
-    found = levels.names(lines, [curve], 14.0, 240.0)
-    for name in found:
-        left, right, top, bottom = name.box
-        for at in range(10_001):
-            x = at / 10_000
-            y = float(np.interp(x, *zip(*curve, strict=True))) if curve[0][0] <= x <= curve[-1][0] else math.inf
-            assert not (left < x < right and top < y < bottom)
-        assert 0.0 <= left < right <= 1.0 and bottom <= 243.0
-        assert not any(name.box.meets(other.box) for other in found if other is not name)
-
-
-def test_a_name_that_has_no_free_place_is_below_the_curve() -> None:
-    points = [(float(at), 6.5 + (at % 2)) for at in range(100)]
-    drawn = stack([Panel("loss", [Curve("a", points)], [Level("unigram baseline 7", 7.0)])], 99.0, "x")
-    assert drawn.index("unigram baseline 7") < drawn.index("<path")
 
 
 def test_lengths_and_frequencies_are_those_of_a_slow_count(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:

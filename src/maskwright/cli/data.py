@@ -78,7 +78,10 @@ def text_audit(
         ),
     ] = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="FILE.html", help="Write a page with plots and examples as well.")
+        str | None,
+        typer.Option(
+            "--to", metavar="FILE", help="Write a page with plots and examples as well: .html, or .md for Markdown."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -94,9 +97,8 @@ def text_audit(
     cleaning = cleaning_options(
         filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words, mask_pii
     )
-    if to and not to.endswith(".html"):
-        raise InputError(f"--to {to} does not end in .html", fix="give a name such as audit.html")
     if to:
+        output.require_ending(to, (".html", ".md"), f"--to {to}")
         output.require_place(to)
     tokenizer = tokenizer and local(tokenizer, weights=False)
     reading: Any = {
@@ -345,6 +347,7 @@ def tokenizer_inspect(
 
 @data_app.command("prepare")
 def data_prepare(
+    context: typer.Context,
     src: SourceFiles,
     tokenizer: Annotated[
         str, typer.Option(metavar="PATH", help="Tokenizer folder, or hf://OWNER/NAME@REVISION of a model on the Hub.")
@@ -412,7 +415,7 @@ def data_prepare(
         filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words, mask_pii
     )
     tokenizer = local(tokenizer, weights=False)
-    request = Request(sources, tokenizer, to, options, encoder, held_out, cleaning)
+    request = Request(sources, tokenizer, to, options, encoder, held_out, cleaning, context.obj or ())
     with runner_on(on, workers, worker_memory) as runner:
         ready = prepare(request, runner)
     print_result(report(ready.location, ready.manifest), ready.manifest, as_json)

@@ -80,7 +80,8 @@ ScoresPage = Annotated[
     typer.Option(
         "--to",
         metavar="FILE",
-        help="Only for fine-tuned models: also write all of it to an .html page, with a reliability plot.",
+        help="Only for fine-tuned models: also write all of it to a page: .html, with a reliability plot, or .md for "
+        "Markdown.",
     ),
 ]
 

@@ -4,7 +4,6 @@ runs."""
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -16,6 +15,7 @@ from maskwright.core import storage
 from maskwright.core.console import answer, human_count, human_seconds, say
 from maskwright.core.errors import HealthError, InputError, MaskwrightError, StoppedEarly
 from maskwright.core.secrets import redact
+from maskwright.core.shell import typed
 from maskwright.machine.hardware import usable_cores
 from maskwright.processes import child
 from maskwright.run.directory import DATA_CARD, RunDirectory
@@ -141,7 +141,7 @@ def _gather(path: str) -> None:
 
 def _run(*arguments: str) -> None:
     """One command, in a process of its own like a user's."""
-    answer(f"\n$ maskwright {redact(shlex.join(arguments))}")
+    answer(f"\n$ {redact(typed(arguments))}")
     code = child.run(arguments)
     if code == StoppedEarly.exit_code:
         raise StoppedEarly("run the same command again: it goes on where it was")

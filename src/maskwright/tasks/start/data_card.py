@@ -34,6 +34,8 @@ MOST_COUNTED_TOKENS = 1 << 26
 AT_ONCE_TOKENS = 1 << 22
 MOST_SOURCES = 20
 """Files that are named."""
+MOST_WORDS = 100
+"""Of a command that are kept: a shell makes a word for each file of `corpus/*.txt`."""
 SAMPLE_DOCUMENTS = 2_000
 """Evenly spaced ones. With the model of the languages, they take about a second."""
 SAMPLE_TOKENS = 256
@@ -89,7 +91,7 @@ def labelled_card(dataset: Dataset, sizes: Int64) -> dict[str, Any]:
 
 def _described(store: Judged) -> dict[str, Any]:
     manifest = store.manifest
-    named = manifest.get("sources", [])
+    named, command = manifest.get("sources", []), manifest.get("command", [])
     return {
         "location": store.location,
         "format": "arrow" if isinstance(store, ArrowStore) else "store",
@@ -97,6 +99,7 @@ def _described(store: Judged) -> dict[str, Any]:
         "vocab_size": store.vocabulary.size,
         "splits": manifest["splits"],
         **{key: manifest[key] for key in ("counts", "options", "versions") if key in manifest},
+        **({"command": command[:MOST_WORDS], "command_words": len(command)} if command else {}),
         "files": [one["location"] for one in named[:MOST_SOURCES]],
         "file_count": len(named),
     }
