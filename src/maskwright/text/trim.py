@@ -32,6 +32,8 @@ from maskwright.text.vocabulary import Vocabulary, read_tokenizer, read_vocabula
 Int64 = NDArray[np.int64]
 BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 """How BPE and Unigram with ▁ spell characters without a token."""
+BYTE_LETTERS = (*range(33, 127), *range(161, 173), *range(174, 324))
+"""GPT-2's stand-ins for the 256 bytes: those of visible characters, and 68 that follow Latin-1."""
 AT_ONCE = 1_000
 """Texts that the library encodes in one call."""
 LOW_IDS = 10
@@ -212,11 +214,9 @@ def _pairs(model: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _byte_letters(content: dict[str, Any]) -> list[str]:
-    """The 256 letters that byte-level BPE writes bytes with; none for other kinds."""
-    from tokenizers import pre_tokenizers
-
+    """The letters that byte-level BPE writes bytes with; none for other kinds."""
     is_byte_level = '"ByteLevel"' in json.dumps([content.get("pre_tokenizer"), content.get("normalizer")])
-    return list(pre_tokenizers.ByteLevel.alphabet()) if is_byte_level else []
+    return [*map(chr, BYTE_LETTERS)] if is_byte_level else []
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
