@@ -79,13 +79,13 @@ class Masker:
     def _other_special(self) -> list[int]:
         return [index for index in np.flatnonzero(self.special).tolist() if index > self._first_ordinary]
 
-    def may_be_predicted(self, input_ids: Int32) -> NDArray[np.bool_]:
-        """[M, T]: whether each token is ordinary. Comparing with a few ids costs a fifth of a table look-up."""
+    def is_special(self, input_ids: Int32) -> NDArray[np.bool_]:
+        """[M, T]: whether each token is special. Comparing with a few ids costs a fifth of a table look-up."""
         if len(self._other_special) > FEW:
-            return ~self.special[input_ids]
-        result = input_ids >= self._first_ordinary
+            return self.special[input_ids]
+        result = input_ids < self._first_ordinary
         for index in self._other_special:
-            result &= input_ids != index
+            result |= input_ids == index
         return result
 
 
@@ -114,16 +114,16 @@ def mask_rows(
     """
     (M, T), kind = input_ids.shape, masking.kind
     row_keys = bits.extend(bits.extend(bits.key(seed, MASK_PURPOSE), epochs.astype(np.uint64)), rows.astype(np.uint64))
-    candidate = masker.may_be_predicted(input_ids)
-    special = ~candidate
+    special = masker.is_special(input_ids)
     draws = _position_keys(row_keys, T)
     begins = None if kind == "token" else _group_begins(masker, input_ids, segment_ids, special, draws, row_keys, kind)
     keys = draws if begins is None else draws.ravel().take(begins)
-    keys[special] = NEVER
-    if budgets is None:  # `np.count_nonzero` along an axis takes twice as long as this sum
-        budgets = masking.rate * candidate.view(np.uint8).sum(axis=1, dtype=np.uint32)
+    never = np.flatnonzero(special)  # few, most often
+    keys.ravel()[never] = NEVER
+    candidates = T - np.bincount(never // T, minlength=M)
+    budgets = masking.rate * candidates if budgets is None else budgets
     edge = bits.uniform(bits.extend(row_keys, _number(EDGE_PURPOSE)))
-    flat, count = _choose(keys, budgets, edge, slots)
+    flat, count = _choose(keys, budgets, edge, slots, candidates if begins is None else None)
 
     labels = input_ids.ravel()[flat]
     keys_of_rows, row_begins = np.repeat(row_keys, count), np.repeat(np.arange(0, M * T, T), count)
@@ -206,16 +206,24 @@ def _span_begins(
 
 
 def _choose(
-    keys: NDArray[np.uint32], budget: NDArray[Any], edge: NDArray[np.float64], slots: int
+    keys: NDArray[np.uint32],
+    budget: NDArray[Any],
+    edge: NDArray[np.float64],
+    slots: int,
+    alone: NDArray[np.intp] | None,
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """(ascending indices of the taken tokens in the flattened rows, [M] taken tokens of each row)."""
+    """(ascending indices of the taken tokens in the flattened rows, [M] taken tokens of each row). `alone`: [M] tokens
+    of each row that may be taken, where each is a group."""
     # All taken tokens lie among a row's `slots` smallest keys, so only those are sorted: a group that starts within the
     # budget is no longer than the slots beyond it, and a group that starts later is never taken.
     smallest = np.partition(keys, slots - 1, axis=1)[:, :slots]
     smallest.sort(axis=1)
     within = np.minimum(budget.astype(np.intp), slots - 1)
     crossing = smallest[np.arange(len(keys)), within]  # the key of the group that crosses the budget
-    before = np.count_nonzero(smallest < crossing[:, None], axis=1)
-    size = np.count_nonzero(smallest == crossing[:, None], axis=1)
+    if alone is not None:
+        before, size = np.minimum(within, alone), 1
+    else:
+        before = np.count_nonzero(smallest < crossing[:, None], axis=1)
+        size = np.count_nonzero(smallest == crossing[:, None], axis=1)
     is_taken = (before + edge * size < budget) & (crossing != NEVER)
     return np.flatnonzero(keys < (crossing + is_taken)[:, None]), before + size * is_taken
