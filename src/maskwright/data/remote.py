@@ -38,7 +38,8 @@ LONGEST_NAME_BYTES = 1 << 20
 """With all else that a header of a header may say."""
 PUSH = "push the store again"
 AT_ONCE = 4
-"""Files on their way at the same time. One stream of a bucket gives some 100 MB/s, and a host has a few times that."""
+"""Files of one process on their way at the same time. A file waits for the answers of a bucket, and one connection
+rarely fills a link; each that is cut short is brought from its beginning."""
 CLAIM = re.compile(r"\.(\d+)\.tmp-0$")
 """Ends the name of a file that is on its way into the cache, where it takes so many bytes."""
 SHARE_OF_DISK = 0.9
@@ -170,7 +171,9 @@ class Cache:
             if not is_ours:
                 return fcntl.flock(file, fcntl.LOCK_SH)
             _fetch(self._there, name, partial, sha256)
-            with _alone(self._base):  # so that whoever counts files meets it under one name
+            # Under the lock, so that whoever counts files meets it under one name. Who deletes the cache has it brought
+            # again.
+            with _alone(self._base), suppress(FileNotFoundError):
                 os.replace(partial, path)
 
 
