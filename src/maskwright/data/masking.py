@@ -28,7 +28,6 @@ from maskwright.data.batch import Int32
 from maskwright.text.vocabulary import Vocabulary
 
 Kind = Literal["token", "whole_word", "span"]
-LONGEST_SPAN_WORDS = 10
 LONGER_SPANS = np.array(
     [
         1801439850948198,
@@ -44,7 +43,7 @@ LONGER_SPANS = np.array(
     np.uint64,
 )
 """Thresholds of a 53-bit draw for a second word of a span, a third and so on: 2^53 (1 - 0.8^n), as `np.log` rounded it.
-They are constants because processors differ in how they round a logarithm."""
+A span has at most 10 words. They are constants because processors differ in how they round a logarithm."""
 LONGEST_GROUP_TOKENS = {"token": 1, "whole_word": 8, "span": 16}
 MASK_PURPOSE = 2
 # Purposes lie above all positions, or the draws of a row, group or token would meet those of positions.
