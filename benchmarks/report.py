@@ -167,8 +167,8 @@ python benchmarks/genome.py 4000000 > genome.fa                # no measurement:
 Ratios compare medians over the rounds; for the time to a loss they are those of the worst seed. Only real tokens count,
 never padding. The top of each script says what its numbers hold and leave out. "At its best" means bf16 (fp32 on a CPU
 that multiplies it faster), no dropout, SDPA, `torch.compile` and the fastest of the batch sizes. On the H200, Trainer
-had 128 rows, as maskwright had, and no others were tried. [Experiments](../docs/experiments.md#2026-11-26-one-h200)
-have what that card did besides. In all results
+had 128 rows, as maskwright had, and no others were tried.
+[Experiments](../docs/experiments-archive.md#2026-11-26-one-h200) have what that card did besides. In all results
 up to 2026-11-23, the measured GEMM is the fastest of seven products at the start of a process. Since then products are
 measured again at its end, and the fastest of all counts.
 """

@@ -22,7 +22,7 @@ from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
 from maskwright.engines import ceiling
-from maskwright.tasks.start import languages
+from maskwright.tasks.start import data_card
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import train_tokenizer
 
@@ -134,7 +134,7 @@ def quick_starts() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ceiling, "SHAPES", SMALL)
         patch.setattr(ceiling, "SHAPE_SECONDS", 0.002)
-        patch.setattr(languages, "SAMPLE_DOCUMENTS", 8)
+        patch.setattr(data_card, "SAMPLE_DOCUMENTS", 8)
         yield
 
 

@@ -22,20 +22,21 @@ COMMANDS = """\
 
 <!-- Made by `python tests/reference_pages.py`; a test compares the two. -->
 
-Every command with its options, in the order of `maskwright --help`. `--help` after a command says the same in the
-terminal. Results go to the standard output, messages to the standard error. An error is one line; `--debug`, anywhere
-in a command, shows the traceback too. [Exit codes](exit-codes.md) and [JSON](json.md) have pages of their own, and
-[troubleshooting](troubleshooting.md) has the errors by their words.
+*Reference, generated from `maskwright --help`.* Every command with its options; `--help` after a command says the same
+in the terminal. Results go to the standard output, messages to the standard error. An error is one line; `--debug`,
+anywhere in a command, shows the traceback too. [Exit codes](exit-codes.md), [JSON](json.md) and errors [by their
+words](troubleshooting.md) have pages of their own.
 
-What decides the numbers is no option, but a key of a YAML: [of a run](configuration.md), [of
-fine-tuning](finetuning-configuration.md), [of an environment](google-cloud-environment.md).
+Keys of a YAML decide the numbers: [of a run](configuration.md), [of fine-tuning](finetuning-configuration.md), [of an
+environment](google-cloud-environment.md).
 """
 PYTHON = """\
 # The Python interface
 
 <!-- Made by `python tests/reference_pages.py`; a test compares the two. -->
 
-Everything that `import maskwright` offers. [From Python](python.md) shows it at work.
+*Reference, generated from the docstrings.* Everything that `import maskwright` offers. [From Python](python.md) shows
+it at work.
 """
 
 

@@ -27,7 +27,7 @@ from maskwright.data.store import TokenStore
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.config import to_hf_config
 from maskwright.model.initial import initial_parameters
-from maskwright.tasks.pretrain.prepare import describe, prepare_run
+from maskwright.tasks.pretrain.prepare import prepare_run
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "maskwright"
@@ -412,7 +412,7 @@ def test_every_recipe_loads_and_plans(recipe: Path, store: TokenStore, tmp_path:
         (tmp_path / "config.json").write_text(json.dumps(to_hf_config(shape)))
         small.append(f"model.init_from={tmp_path}")
     ready = prepare_run(read_config(str(recipe), small))
-    assert f"{config.schedule.steps:,} steps" in describe(ready)
+    assert f"{config.schedule.steps:,} steps" in ready.describe()
     assert ready.loader.batches(0)[0].predicted > 0
 
 

@@ -11,8 +11,8 @@ import pytest
 from browser.served import browser_path
 from verdict_arms import World, results_of
 
+from maskwright.verdict import page as verdict_page
 from maskwright.verdict.judge import judge
-from maskwright.verdict.page import write_page
 
 pytest.importorskip("playwright.sync_api", reason="needs playwright")
 pytestmark = pytest.mark.skipif(browser_path() is None, reason="needs Chromium or Chrome on the path")
@@ -28,7 +28,7 @@ def test_every_table_can_be_read_without_scrolling(browser: Any, tmp_path: Path)
     runs = (replace(run, tokens=123_456) for run in results.runs)
     results = replace(results, arms=tuple(arms), runs=tuple(runs))
     path = tmp_path / "verdict.html"
-    write_page(str(path), results, judge(results, draws=50, class_draws=20))
+    verdict_page.write(str(path), results, judge(results, draws=50, class_draws=20))
     page = browser.new_page(viewport={"width": 1100, "height": 900})
     page.goto(path.as_uri())
     assert page.evaluate("document.querySelectorAll('figure div').length") >= 4 and page.evaluate(HIDDEN) == []

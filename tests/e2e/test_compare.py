@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,18 +36,13 @@ from maskwright.labels.scoring import scorer
 from maskwright.monitor.status import look
 from maskwright.processes.child import FinetuneCommand
 from maskwright.run.directory import RunDirectory, Status
-from maskwright.tasks.compare.runs import (
-    ArmTraining,
-    Budget,
-    ComparedRun,
-    ComparisonPlan,
-    LabelledTask,
-    Start,
-    read_starts,
-    read_tasks,
-)
+from maskwright.tasks.compare import plan
+from maskwright.tasks.compare.arms import Start, read_starts
+from maskwright.tasks.compare.plan import ArmTraining, Budget, LabelledTask, read
+from maskwright.tasks.compare.runs import ComparedRun
 from maskwright.tasks.compare.verdict import _protocol, outcomes, verdict_task
 from maskwright.tasks.compare.verdict import compare as make
+from maskwright.tasks.finetune import prepare
 from maskwright.verdict.results import read_results
 
 WORDS = ["the", "fox", "garden", "river"]
@@ -279,7 +275,7 @@ def test_tasks_that_cannot_be_judged_are_refused(model: str, task: Path, tmp_pat
         path = tmp_path / "other.yaml"
         path.write_text(yaml.safe_dump({**values, "data": {**values["data"], **data}}))
         with pytest.raises(InputError) as caught:
-            read_tasks([str(path)], read_starts([model], "random"), overrides, Budget((1e-3,), 6))
+            read([model], [str(path)], "new", base="random", budget=Budget((1e-3,), 6), overrides=overrides)
         return str(caught.value)
 
     assert "has no test set" in said(test=None)
@@ -310,16 +306,42 @@ def test_last_finite_weights_that_are_not_finite_are_a_word(model: str, task: Pa
         make([model], [str(task)], str(tmp_path / "new"), base="random", budget=budget, side_by_side=fails)
 
 
+def test_models_and_data_are_read_once_for_all_arms(
+    model: str, task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def count(module: Any, name: str) -> None:
+        real = getattr(module, name)
+
+        def counted(*given: Any, **options: Any) -> Any:
+            calls.append(name)
+            return real(*given, **options)
+
+        monkeypatch.setattr(module, name, counted)
+
+    for module, names in ((plan, ("load_model", "weights_digest")), (prepare, ("read_dataset", "encode"))):
+        for name in names:
+            count(module, name)
+    twin, other = tmp_path / "twin", tmp_path / "other.yaml"
+    shutil.copytree(model, twin)
+    other.write_text(task.read_text())
+    arms, tasks = [f"ours={model},{twin}", "random"], [str(task), str(other)]
+    made = read(arms, tasks, "new", base=None, budget=Budget((1e-3,), 6))
+    assert Counter(calls) == {"load_model": 2, "weights_digest": 2, "read_dataset": 2, "encode": 2}
+    assert made.models["ours"] == made.models["random"] and all(not one.model.parameters for one in made.models["ours"])
+
+
 def test_the_page_says_where_budgets_are_not_equal(model: str, task: Path) -> None:
-    starts, budget = read_starts([model], "random"), Budget((1e-3,), 6)
-    (read,) = read_tasks([str(task)], starts, (), budget)
-    assert _protocol(ComparisonPlan("", starts, (read,), budget)).budget == (
+    made = read([model], [str(task)], "new", base="random", budget=Budget((1e-3,), 6))
+    (own,) = made.tasks
+    assert _protocol(made).budget == (
         "The same for every arm. foxes: 10 steps of 16 examples (1.98 epochs), rows up to 32 tokens. "
         "Every arm had the learning rate 1e-3."
     )
-    asks = replace(read, config=read.config.model_copy(update={"task": Task(kind="question_answering")}))
-    asks = replace(asks, arms={"random": read.arms["random"], "model": ArmTraining(12, 48)})
-    assert _protocol(ComparisonPlan("", starts, (asks,), budget)).budget.startswith(
+    asks = replace(own, config=own.config.model_copy(update={"task": Task(kind="question_answering")}))
+    asks = replace(asks, arms={"random": own.arms["random"], "model": ArmTraining(12, 48)})
+    assert _protocol(replace(made, tasks=(asks,))).budget.startswith(
         "foxes: random 10 steps of 16 windows, rows up to 32 tokens and model 12 steps of 16 windows, rows up to 48"
     )
 
@@ -361,7 +383,7 @@ def test_the_verdict_scores_what_the_run_scored(kind: Any, metric: str | None, t
     config = FinetuneConfig.model_construct(task=own)
     dataset = Dataset([], [], examples, labels, None, "")  # type: ignore[arg-type]
     metric = metric or default_metric(own, labels)
-    given = LabelledTask("task", "task.yaml", config, dataset, metric, {}, {})
+    given = LabelledTask("task", "task.yaml", config, dataset, metric, {})
     run = ComparedRun(given, Start("a", ("a",)), 0, 1e-3, 1, False, str(tmp_path))
     record = {"outcomes": found, "where": [one.where for one in examples]}
     storage.write_json(str(tmp_path / "predictions-test.json"), record)

@@ -17,7 +17,7 @@ import json, resource, sys
 from maskwright.cli.main import run
 from maskwright.core import storage
 from maskwright.data.prepare import encode
-from maskwright.text import audit, extend, sample, word_counts
+from maskwright.text import audit, sample, word_counts
 from maskwright.text.parts import cut, duplicates, judge
 
 # All that is held at once, a hundredth or less of it, so that a text of a few megabytes is a large one.
@@ -27,7 +27,7 @@ duplicates.RUN_DOCUMENTS = encode.RUN_DOCUMENTS = 2_000
 duplicates.KEYS_AT_ONCE = 1 << 12
 encode.BATCH_CHARACTERS = judge.BATCH_CHARACTERS = 50_000
 sample.RANKS, storage.READ_BYTES = 1 << 14, 1 << 16
-extend.MEASURED_CHARACTERS = word_counts.MOST_CHARACTERS = 50_000
+sample.MEASURED_CHARACTERS = word_counts.MOST_CHARACTERS = 50_000
 word_counts.PENDING_CHARACTERS, word_counts.PENDING_PARTS = 50_000, 2_000
 
 first, second, spare = json.loads(sys.argv[1])

@@ -24,7 +24,7 @@ from safetensors.numpy import save_file
 from maskwright.core.errors import InputError
 from maskwright.core.hub import OWNERS, how_to_get
 from maskwright.model.initial import initial_parameters
-from maskwright.tasks.compare.runs import read_starts
+from maskwright.tasks.compare.arms import read_starts
 from maskwright.tasks.models import hub as hub_task
 from maskwright.tasks.models.load import load_model
 

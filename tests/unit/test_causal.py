@@ -15,7 +15,7 @@ from maskwright.data.causal import is_causal, read_causally
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.store import TokenStore
 from maskwright.model.config import model_config
-from maskwright.tasks.pretrain.prepare import unusual_settings
+from maskwright.tasks.pretrain.warnings import unusual_settings
 
 
 def loader_of(store: TokenStore, phases: Sequence[dict[str, Any]] = (), **masking: Any) -> Loader:

@@ -29,6 +29,7 @@ from maskwright.data.prepare.report import report
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
 from maskwright.processes.runner import Here
+from maskwright.report import document
 from maskwright.tasks.measure import audit_page
 from maskwright.text.audit import Audit, Finding, audit
 from maskwright.text.audit import report as audit_report
@@ -626,7 +627,7 @@ def test_the_audit_shows_what_cleaning_leaves_out(messy: Path, tokenizer: str, t
     ]
     example = result.left_out["contamination: holds an evaluation example"].examples[0]
     assert example.startswith(f"{messy}:35 ({messy.parent}/test.csv:2): ")
-    page = Page(audit_page.html(result))  # which has no links, scripts or pictures
+    page = Page(document.html(audit_page.TITLE, audit_page.sections(result)))  # which has no links, scripts or pictures
     assert not {tag for tag, _ in page.elements} & {"a", "img", "link", "script", "iframe"}
     assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in page.all("meta")
     for shown in ("near duplicates", "1,024 to 2,047 characters", "Latin", "tokens per word", "de 1 document"):
@@ -658,9 +659,11 @@ def test_the_audit_shows_what_cleaning_changes(tokenizer: str, tmp_path: Path) -
     shown = f"{path}:4: mer357. Ask ann@firm.example at 8.8.8.8 -> mer357. Ask email@example.com at 8.8.8.8"
     assert "cleaning masked 1 email address\ncleaning masked 1 IP address\n" in report(ready.location, ready.manifest)
     assert result.changed["lines that c4 leaves out"].examples[:2] == [f"{path}:1: Menu 0", f"{path}:2: Menu 1"]
-    terminal, page = audit_report(result), Page(audit_page.html(result)).text
+    terminal, page = audit_report(result), Page(document.html(audit_page.TITLE, audit_page.sections(result))).text
     for one in (f"{path}:1: Menu 0", f"{path}:5: Menu 4"):
         assert one in terminal and one in page
+    audit_page.write_page(str(tmp_path / "audit.md"), result)
+    assert "**email addresses: 1.** `data prepare` masks them" in (tmp_path / "audit.md").read_text()
     assert "cleaning (email addresses): 1  -> prepare masks them with the same options" in terminal
     assert result.changed["email addresses"].examples == [shown]
     assert "What cleaning changes" in page and shown in page and f"{path}:6: Menu 5" not in terminal

@@ -11,8 +11,9 @@ from maskwright.config import recipes
 from maskwright.config.changes import refuse_changes
 from maskwright.config.settings import flat
 from maskwright.core.errors import ConfigError
-from maskwright.tasks.pretrain import prepare
-from maskwright.tasks.pretrain.prepare import muon_rms, prepare_run, unusual_settings
+from maskwright.tasks.pretrain import warnings
+from maskwright.tasks.pretrain.prepare import prepare_run
+from maskwright.tasks.pretrain.warnings import muon_rms, unusual_settings
 
 LEAST: dict[str, Any] = {"data": {"store": "s"}, "schedule": {"steps": 100}}
 
@@ -177,15 +178,15 @@ def test_too_much_of_too_little_text_is_doubted(
     """The store holds some 30 documents out of 300."""
     once, often = (config(**{"schedule.steps": steps}) for steps in (100, 100_000))
     ready = prepare_run(once)
-    (held_out,) = unusual_settings(once, ready)
+    (held_out,) = ready.warnings()
     assert re.match(r"only \d\d documents are held out, .*: take more text$", held_out)
-    epochs, same = unusual_settings(often, prepare_run(often))
+    epochs, same = prepare_run(often).warnings()
     assert re.match(r"the run reads its text \d{3,} times", epochs.replace(",", "")) and same == held_out
-    monkeypatch.setattr(prepare, "LEAST_HELD_OUT_DOCUMENTS", 80)
-    assert unusual_settings(once, prepare_run(once))[0].endswith("into another folder with --valid-fraction 0.27")
+    monkeypatch.setattr(warnings, "LEAST_HELD_OUT_DOCUMENTS", 80)
+    assert prepare_run(once).warnings()[0].endswith("into another folder with --valid-fraction 0.27")
     ready.store.manifest["options"]["layout"] = "file"  # a store of few files, each with a paragraph a line
-    monkeypatch.setattr(prepare, "LEAST_HELD_OUT_DOCUMENTS", 100)
-    assert unusual_settings(once, ready)[0].endswith("--layout lines or sentences, where a file has several")
+    monkeypatch.setattr(warnings, "LEAST_HELD_OUT_DOCUMENTS", 100)
+    assert ready.warnings()[0].endswith("--layout lines or sentences, where a file has several")
 
 
 def test_a_recipe_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from maskwright.config.pretraining import ModelSection
 from maskwright.core.errors import InputError, SourceError
 from maskwright.model.config import model_config
 from maskwright.model.initial import initial_parameters
-from maskwright.tasks.export.extend import grow
 from maskwright.tasks.export.hugging_face import export
+from maskwright.tasks.export.resize import grow
 from maskwright.tasks.models.load import TrainedModel, load_model, special_ids
 from maskwright.text.encoder import open_encoder
 from maskwright.text.extend import extend_tokenizer, report
@@ -151,7 +151,7 @@ def test_a_models_new_rows_are_means_of_old_ones(
             np.testing.assert_allclose(new[words.size + number], was[pieces].mean(axis=0), atol=1e-7)
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "grown")
     assert theirs.get_input_embeddings().weight.shape == (after.size, 32)
-    with pytest.raises(InputError, match="has another tokenizer than the one that was extended"):
+    with pytest.raises(InputError, match="has another tokenizer than the one that was changed"):
         grow(str(tmp_path / "grown"), words, after, extension, str(tmp_path / "tokenizer"), str(tmp_path / "x"))
 
 

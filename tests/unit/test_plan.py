@@ -179,12 +179,6 @@ def test_what_was_compiled_is_not_compiled_again(config: Callable[..., RunConfig
     assert len(compiler.asked) == 2 * len(asked)
 
 
-@pytest.mark.parametrize("on", ["v6e", "v9:2x2", "v6e:4", "v6e:4xx4", "slice:mine", ""])
-def test_what_is_no_slice_is_refused(config: Callable[..., RunConfig], on: str) -> None:
-    with pytest.raises(ConfigError, match="is not a slice of a TPU.*KIND:TOPOLOGY"):
-        task.plan(config(), on)
-
-
 def test_without_the_compiler_it_says_what_to_install(
     config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:

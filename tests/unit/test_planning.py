@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from recipe_times import table
 from scipy import stats
 
 from maskwright.cli import plan as command
@@ -29,7 +30,6 @@ from maskwright.tasks.planning.expected import Load, seconds_here, time_here
 from maskwright.tasks.planning.interval import Interval, mean_of
 from maskwright.tasks.planning.labelled import LabelledWork
 from maskwright.tasks.planning.probe import probe
-from maskwright.tasks.planning.recipes import table
 from maskwright.tasks.planning.run import PlanReport, prepared
 from maskwright.tasks.planning.steps import extrapolated, seconds_of
 from maskwright.tasks.planning.trial import time_before
@@ -76,7 +76,7 @@ MODERNBERT = {
 def test_the_model_is_near_what_an_h200_did(
     size: str, rows: int, tokens: int, model: dict[str, Any], measured: float, off: float
 ) -> None:
-    """On one, compiled, with exact sums (docs/experiments.md)."""
+    """On one, compiled, with exact sums (docs/experiments-archive.md)."""
     found, _ = projection.rate(work(size, rows, tokens, model=model), place("h200"))
     assert found.mid == pytest.approx(measured, rel=off) and found.low < measured < found.high
 
@@ -96,7 +96,7 @@ def test_two_zen_5_cores_are_inside_their_band(size: str, rows: int, tokens: int
 def test_measured_peaks_are_inside_the_band_of_memory(
     size: str, rows: int, tokens: int, peak: tuple[float, float]
 ) -> None:
-    """GB on a CPU in bf16, where freed memory is kept (docs/experiments.md)."""
+    """GB on a CPU in bf16, where freed memory is kept (docs/experiments-archive.md)."""
     parts = memory(work(size, rows, tokens), 1, low_precision=True, plain_attention=True, processes=True)
     low, high = (sum(parts.values()) / 1e9 * factor for factor in estimate.MEMORY_BAND)
     assert low < peak[0] < peak[1] < high
@@ -323,10 +323,17 @@ def test_measured_and_projected_are_told_apart(config: Callable[..., RunConfig],
     assert "not compiled" in tpu["notes"][-1] and tpu["compiled"] is None and tpu["energy_kwh"] is None
 
 
-def test_a_dry_run_says_a_time_and_a_page_has_that_of_each_recipe(config: Callable[..., RunConfig]) -> None:
+def test_a_dry_run_says_a_time_and_a_page_has_that_of_each_recipe(
+    config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = time_before(prepare_run(config()))
     assert told and not re.match("time here: about 0 s", told)
     assert told and told.startswith("time here: about ") and f"for {config().steps} steps, projected" in told
+    phases = [{"until_step": 2, "seq_len": 16}, {"until_share": 1.0}]
+    monkeypatch.setattr(trial, "seconds_here", lambda *_: Interval(1.0, 1000.0, 2000.0))
+    *_, first, second = str(time_before(prepare_run(config(phases=phases)))).splitlines()
+    parts = [float(line.split()[-1].replace(",", "")) for line in (first, second)]
+    assert sum(parts) == pytest.approx(1000.0, rel=0.02) and parts[0] < parts[1] * 2 / (config().steps - 2)
     page = Path(__file__).resolve().parents[2] / "docs" / "planning.md"
     assert table() in page.read_text(encoding="utf-8")
 

@@ -25,10 +25,9 @@ from maskwright.data.loader import validation_batches
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import StepStats
 from maskwright.engines.torch.engine import TorchEngine
-from maskwright.report import configuration, curves, incidents, levels, plots
-from maskwright.report.curves import COLUMNS, Curve, Panel, stack, thinned
+from maskwright.report import configuration, curves, incidents, plots
+from maskwright.report.curves import COLUMNS, Curve, Level, Panel, stack, thinned
 from maskwright.report.document import Paragraph
-from maskwright.report.levels import Level
 from maskwright.report.page import NOTHING, contents, write
 from maskwright.report.run import RecordedRun, read, read_all
 from maskwright.report.tables import ReportTable
@@ -36,7 +35,7 @@ from maskwright.report.words import span
 from maskwright.tasks.measure.for_report import guesses
 from maskwright.tasks.measure.held_out import unigram
 from maskwright.tasks.pretrain.run import pretrain
-from maskwright.tasks.start import data_card, languages
+from maskwright.tasks.start import data_card
 from maskwright.text.cleaning.language import language_of
 from maskwright.text.tokenizer import load_tokenizer
 from maskwright.training.stop import StopRequest
@@ -92,7 +91,7 @@ def test_a_run_writes_its_history_and_what_it_was_trained_on(folder: Path, store
     (source,) = card["sources"]
     assert source["splits"] == store.manifest["splits"] and source["fingerprint"] == store.fingerprint
     assert sum(source["documents_by_tokens"].values()) == store.split("train").documents
-    assert source["languages"] == languages.languages_of(store, store.split("train"))
+    assert source["languages"] == data_card.languages_of(store, store.split("train"))
 
 
 def test_the_page_says_what_the_run_recorded(folder: Path, tmp_path: Path) -> None:
@@ -288,10 +287,8 @@ def test_scales_hold_their_values_between_few_marks(values: list[float]) -> None
 
 def test_values_are_written_as_in_a_yaml() -> None:
     phases = [{"until_step": 200, "seq_len": None, "masking_rate": 0.3}, {"until_share": 1.0, "lr_shape": "cosine"}]
-    assert (
-        configuration._value(phases) == "[{until_step: 200, masking_rate: 0.3}, {until_share: 1.0, lr_shape: cosine}]"
-    )
-    assert [configuration._value(one) for one in (None, True, 4e-5, ["wandb"])] == [
+    assert configuration.shown(phases) == "[{until_step: 200, masking_rate: 0.3}, {until_share: 1.0, lr_shape: cosine}]"
+    assert [configuration.shown(one) for one in (None, True, 4e-5, ["wandb"])] == [
         "not set",
         "true",
         "4e-05",
@@ -306,36 +303,6 @@ def test_numbers_and_their_nouns_agree() -> None:
         "0 tokens", "1 token", "2 to 3 tokens"
     ]  # fmt: skip
     assert "<b>1 document</b>" in plots.bars({"en": 1, "de": 2}, "document")
-
-
-FALLING = [(at / 50, 20.0 + 200.0 * (1 - math.exp(-at / 10))) for at in range(51)]
-
-
-@pytest.mark.parametrize(
-    ("lines", "curve"),
-    [
-        ([("ln V 8.32", 24.0), ("unigram baseline 6.57", 200.0)], FALLING),
-        ([("unigram baseline 6.64", 90.0), ("unigram baseline 6.57", 93.0)], FALLING),
-        ([("clipped above 1", 120.0)], [(at / 100, 100.0 + 12.0 * math.sin(at)) for at in range(101)]),
-        ([("unigram baseline 6.57", 120.0)], [(0.5, 40.0)]),
-    ],
-)
-def test_a_name_of_a_line_stands_where_no_curve_runs(lines: list[tuple[str, float]], curve: list[Any]) -> None:
-    found = levels.names(lines, [curve], 14.0, 240.0)
-    for name in found:
-        left, right, top, bottom = name.box
-        for at in range(10_001):
-            x = at / 10_000
-            y = float(np.interp(x, *zip(*curve, strict=True))) if curve[0][0] <= x <= curve[-1][0] else math.inf
-            assert not (left < x < right and top < y < bottom)
-        assert 0.0 <= left < right <= 1.0 and bottom <= 243.0
-        assert not any(name.box.meets(other.box) for other in found if other is not name)
-
-
-def test_a_name_that_has_no_free_place_is_below_the_curve() -> None:
-    points = [(float(at), 6.5 + (at % 2)) for at in range(100)]
-    drawn = stack([Panel("loss", [Curve("a", points)], [Level("unigram baseline 7", 7.0)])], 99.0, "x")
-    assert drawn.index("unigram baseline 7") < drawn.index("<path")
 
 
 def test_lengths_and_frequencies_are_those_of_a_slow_count(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,20 +328,20 @@ def test_lengths_and_frequencies_are_those_of_a_slow_count(store: TokenStore, mo
 @pytest.mark.parametrize("most", [2_000, 50])
 def test_languages_are_those_of_a_slow_count(store: TokenStore, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     pytest.importorskip("py3langid", reason="the extra `clean` is not installed")
-    monkeypatch.setattr(languages, "SAMPLE_DOCUMENTS", most)
+    monkeypatch.setattr(data_card, "SAMPLE_DOCUMENTS", most)
     split = store.split("train")
     tokenizer = load_tokenizer(store.tokenizer_folder, special_tokens_are_text=False)
     slow: dict[str, int] = {}
     for document in range(0, split.documents, math.ceil(split.documents / most)):
         name = language_of(tokenizer.decode(documents_of(split)[document][:256].tolist()))[0]
         slow[name] = slow.get(name, 0) + 1
-    found = languages.languages_of(store, split)
+    found = data_card.languages_of(store, split)
     assert found == slow and list(found.values()) == sorted(slow.values(), reverse=True)
     assert found["en"] > sum(slow.values()) / 2 and sum(slow.values()) <= most
     monkeypatch.setitem(store.manifest, "sources", [{"location": "a/genome.fa.gz"}])
-    assert languages.languages_of(store, split) == {}
+    assert data_card.languages_of(store, split) == {}
     monkeypatch.setattr(extras, "installed", lambda package: package != "py3langid")
-    assert languages.languages_of(store, split) is None
+    assert data_card.languages_of(store, split) is None
 
 
 def test_two_runs_of_one_name_get_longer_names(folder: Path, tmp_path: Path) -> None:

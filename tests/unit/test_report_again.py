@@ -47,7 +47,8 @@ def test_the_printed_commands_make_the_run_again(
     Path("config.yaml").write_text(json.dumps(nested(KEYS)))
     typed = ["--tokenizer", tokenizer, "--to", "store", "--valid-fraction", "0.2", "--layout", "sentences"]
     assert call("data", "prepare", "a.txt", *typed, "--language", "en", "--mask-pii", "email")[0] == 0
-    assert json.loads(Path("store/manifest.json").read_text())["counts"]["left_out"]
+    manifest = json.loads(Path("store/manifest.json").read_text())
+    assert manifest["counts"]["left_out"] and manifest["command"][:4] == ["data", "prepare", "a.txt", "--tokenizer"]
     assert call("pretrain", "config.yaml", "--run", "runs/one")[0] == 0
     assert call("report", "runs/one", "--markdown")[0] == 0
     said = Path("report.md").read_text()

@@ -117,51 +117,26 @@ def test_markdown_has_the_curves_in_numbers(
     assert "## Training" in text and f"| {' | '.join(row)} |" in text
 
 
-@pytest.mark.parametrize(
-    ("options", "files", "count", "typed"),
-    [
-        ({"valid_fraction": 0.0}, ["a b", "c"], 2, "'a b' c --tokenizer r/tokenizer --to s --valid-fraction 0.0"),
-        ({"valid_fraction": 0.0, "valid_files": 1}, ["a", "b"], 2, "a --tokenizer r/tokenizer --to s --valid-files b"),
-        ({"valid_files": 2, "letters": "keep"}, ["a", "b"], 5, "a b --tokenizer r/tokenizer --to s --letters keep"),
-        (
-            {"cleaning": {"filters": ["c4", "my:own"], "languages": [], "near_duplicates": 0.8, "hooks": {}}},
-            ["a"],
-            1,
-            "a --tokenizer r/tokenizer --to s --filter c4,my:own --near-duplicates 0.8",
-        ),
-        (
-            {"cleaning": {"evaluation_files": {"e.jsonl": "0" * 64}, "contamination_words": 9, "masked": ["ip"]}},
-            ["a"],
-            1,
-            "a --tokenizer r/tokenizer --to s --mask-pii ip --decontaminate e.jsonl --decontaminate-words 9",
-        ),
-    ],
-)
-def test_the_printed_preparation_holds_out_the_same(
-    options: dict[str, Any], files: list[str], count: int, typed: str
-) -> None:
-    source = {"location": "s", "format": "store", "files": files, "file_count": count}
-    source["options"] = options | {"layout": None}
-    (code, *_) = configuration.again(
-        recorded("r", [], record={"config": {"seed": 3}}, card={"kind": "text", "sources": [source]})
-    )
-    assert isinstance(code, Code)
-    tokenizer, *notes, prepare = code.text.splitlines()[:-2]
-    assert prepare == f"maskwright data prepare {typed}"
-    assert tokenizer == "# with the run's copy of the tokenizer: where the first one lay is not recorded"
-    more = ["# of each file of --decontaminate, the name is recorded, and not where it lay"] * ("e.jsonl" in typed)
-    assert notes == (["# and 2 more --valid-files:", "# and 1 more file:"] if count == 5 else more)
+def test_the_preparation_is_printed_as_it_was_typed() -> None:
+    def said(**source: Any) -> list[str]:
+        card = {"kind": "text", "sources": [{"location": "s", "splits": {}, **source}]}
+        run = recorded("r", [], record={"config": {"seed": 3}}, card=card)
+        (code, *_), (facts, *_) = configuration.again(run), background.data(run)
+        assert isinstance(code, Code) and isinstance(facts, Facts)
+        return [*code.text.splitlines()[:-2], dict(facts.rows)["Prepared with"]]
 
-
-def test_what_lies_in_a_bucket_is_brought_and_pushed() -> None:
-    source = {"location": "gs://b/s", "format": "store", "files": ["a"], "options": {"layout": "lines"}}
-    card = {"kind": "text", "sources": [source]}
-    (code, *_) = configuration.again(recorded("gs://b/r", [], record={"config": {"seed": 3}}, card=card))
-    assert isinstance(code, Code)
-    assert code.text.splitlines()[:3] == [
-        "# the run's copy of the tokenizer is gs://b/r/tokenizer: bring it here as the folder TOKENIZER",
-        "maskwright data prepare a --tokenizer TOKENIZER --to NEW-s --layout lines",
-        "maskwright data push NEW-s gs://b/s",
+    words, line = ["data", "prepare", "a b", "--to", "s"], "maskwright data prepare 'a b' --to s"
+    assert said(command=words) == [line, line]
+    assert said(command=words, location="gs://b/s") == [line, "# what it made was then brought to gs://b/s", line]
+    assert said(command=words, command_words=9)[0] == f"{line} # and 4 more words: the store's manifest has all"
+    options = {
+        "valid_fraction": 0.1,
+        "max_characters": None,
+        "cleaning": {"languages": ["en"], "near_duplicates": None},
+    }
+    assert said(location="a\nb", options=options) == [
+        "# no command is recorded that made a b: it has to be there",
+        "valid_fraction: 0.1; cleaning: {languages: [en]}",
     ]
 
 
@@ -189,55 +164,6 @@ def test_a_card_says_languages_where_they_were_counted(known: dict[str, int] | N
     told = dict(facts.rows).get("Languages")
     assert told is said is None or (told or "").startswith(said or "nothing")
     assert any(line.startswith("languages: ") for line in background.in_short(card)) == bool(known)
-
-
-PLAIN = {"valid_fraction": 0.1, "keep_duplicates": False, "min_characters": 1, "max_characters": None}
-PLAIN |= {"shard_tokens": 64_000_000, "layout": "sentences", "text_column": "text", "on_bad_input": "error"}
-EMPTY = {"filters": [], "languages": [], "language_probability": 0.5, "near_duplicates": None, "masked": []}
-EMPTY |= {"evaluation_files": {}, "contamination_words": 13, "hooks": {}}
-
-
-@pytest.mark.parametrize(
-    ("options", "files", "prepared", "cleaned"),
-    [
-        (
-            PLAIN,
-            ["a.txt"],
-            "10% of the documents held out; a document is the sentences between blank lines; shards of about 64.0M "
-            "tokens",
-            None,
-        ),
-        (
-            PLAIN | {"valid_fraction": 0.0, "valid_files": 2, "min_characters": 9, "on_bad_input": "skip"},
-            ["a.jsonl.gz", "b.parquet"],
-            "2 files held out in full; text of the column text; documents of at least 9 characters; broken input "
-            "skipped; shards of about 64.0M tokens",
-            None,
-        ),
-        ({"special_tokens": "strip", "token_offset": 3}, ["a.bin"], "special tokens: strip; token offset: 3", None),
-        (
-            {"cleaning": EMPTY | {"languages": ["en"], "masked": ["email", "ip"]}},
-            [],
-            "no options",
-            "only en, with a probability of at least 0.5; email addresses and IP addresses masked",
-        ),
-        (
-            {"cleaning": EMPTY | {"filters": ["c4"], "evaluation_files": {"e.tsv": "0"}, "near_duplicates": 0.8}},
-            [],
-            "no options",
-            "rules of c4; no document that shares 13 words in a row with e.tsv; no near duplicates, from a similarity "
-            "of 0.8 on",
-        ),
-    ],
-)
-def test_a_card_says_in_words_how_its_text_was_prepared(
-    options: dict[str, Any], files: list[str], prepared: str, cleaned: str | None
-) -> None:
-    source = {"splits": {}, "languages": {}, "options": options, "files": files}
-    (facts, *_) = background.data(recorded("one", [], card={"kind": "text", "sources": [source]}))
-    assert isinstance(facts, Facts)
-    rows = dict(facts.rows)
-    assert (rows["Prepared with"], rows.get("Cleaning")) == (prepared, cleaned)
 
 
 def test_several_runs_have_marks_of_their_own_colours() -> None:

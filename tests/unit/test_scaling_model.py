@@ -1,4 +1,4 @@
-"""The projection of docs/scaling.md against numbers worked out by hand, and at its limits."""
+"""The projection of docs/scaling.md and its archive against numbers worked out by hand, and at its limits."""
 
 import importlib.util
 import math
@@ -147,8 +147,8 @@ def test_the_models_own_numbers() -> None:
 
 
 def test_the_page_shows_what_the_model_gives() -> None:
-    """`python benchmarks/scaling_model.py` renews the tables of docs/scaling.md."""
-    page = (BENCHMARKS.parent / "docs" / "scaling.md").read_text()
+    """`python benchmarks/scaling_model.py` prints the tables of docs/experiments-archive.md."""
+    page = (BENCHMARKS.parent / "docs" / "experiments-archive.md").read_text()
     speeds = model.shares([0.3, 0.5])
     for line in model.tables(["base", "large"], ["8x400"], [2048, 8192], speeds):
         assert line in page, line

@@ -14,11 +14,10 @@ from html_page import Page
 from verdict_arms import World, results_from, results_of
 
 from maskwright.core.errors import InputError
-from maskwright.report import plots, words
+from maskwright.report import document, plots, words
 from maskwright.verdict import tables, wording
 from maskwright.verdict.judge import VerdictReport, judge
-from maskwright.verdict.markdown import markdown, write_markdown
-from maskwright.verdict.page import html, write_page
+from maskwright.verdict.page import sections, title, write
 from maskwright.verdict.results import LearningRateSearch, Protocol, Results, check, read_results, write_results
 
 
@@ -30,6 +29,10 @@ def small(*gains: float, **options: Any) -> Results:
 
 def judged(results: Results) -> VerdictReport:
     return judge(results, draws=300, class_draws=100)
+
+
+def html(results: Results, report: VerdictReport) -> str:
+    return document.html(title(results), sections(results, report))
 
 
 def renamed(results: Results, **names: str) -> Results:
@@ -117,7 +120,7 @@ def test_a_seed_made_twice_is_refused() -> None:
 def test_the_page_is_whole_and_needs_nothing_else(tmp_path: Path) -> None:
     results = small(0.08, -0.08, 0.0, seed=0.02)
     report = judged(results)
-    write_page(str(tmp_path / "page.html"), results, report)
+    write(str(tmp_path / "page.html"), results, report)
     text = (tmp_path / "page.html").read_text()
     assert text == html(results, judged(replace(results, runs=results.runs[::-1])))
     assert json.loads(json.dumps(report.to_json()))["comparisons"][0]["verdict"] == "helped"
@@ -146,7 +149,7 @@ def test_names_are_escaped() -> None:
     report = judged(results)
     page = Page(html(results, report))
     assert not page.all("script") and page.text.count(EVIL) > 10
-    text = markdown(results, report)
+    text = document.to_markdown(title(results), sections(results, report))
     assert re.search(r"(?<!\\)<(?!https://)", text) is None
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert rows and all(re.search(r"(?<!\\)[*`$\[]", row) is None for row in rows)
@@ -157,7 +160,7 @@ def test_names_are_escaped() -> None:
 def test_markdown_says_what_the_page_says(tmp_path: Path) -> None:
     results = small(0.08, seed=0.02)
     report = judged(results)
-    write_markdown(str(tmp_path / "page.md"), results, report)
+    write(str(tmp_path / "page.md"), results, report)
     text = (tmp_path / "page.md").read_text().replace("\\", "")
     page = Page(html(results, report))
     for table in (tables.differences(report), tables.scores(results, report), tables.costs(results)):

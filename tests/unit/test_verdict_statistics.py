@@ -331,6 +331,7 @@ def test_smallest_difference_is_found_by_the_rule_itself(sizes: tuple[int, ...])
 def test_students_distribution_and_test(degrees: int) -> None:
     for t in (-30.0, -2.0, 0.0, 0.3, 6.96, 30.0):
         assert statistics.t_above_p(t, degrees) == pytest.approx(stats.t.sf(t, degrees), abs=1e-14)
+        assert statistics.t_quantile(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), abs=1e-8)
     first, second = RANDOM(degrees).normal(0, 1, degrees + 1).tolist(), RANDOM(99).normal(1, 1, 3).tolist()
     expected = stats.ttest_ind(first, second).pvalue
     assert statistics.same_mean_p(first, second) == pytest.approx(expected, rel=1e-9)

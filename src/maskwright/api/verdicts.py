@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from maskwright.api.given import Location, location, locations, overriding
-from maskwright.tasks.compare.runs import Budget
+from maskwright.tasks.compare.plan import Budget
 from maskwright.tasks.compare.verdict import PAGE, in_words
 from maskwright.tasks.compare.verdict import compare as make
 from maskwright.verdict.judge import VerdictReport

@@ -60,7 +60,7 @@ def compare(
     from functools import partial
 
     from maskwright.processes.child import run_side_by_side
-    from maskwright.tasks.compare.runs import Budget
+    from maskwright.tasks.compare.plan import Budget
     from maskwright.tasks.compare.verdict import compare, in_words
 
     budget = Budget(learning_rates.split(","), seeds, search_seed, processes_at_once)

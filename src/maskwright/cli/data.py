@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -36,10 +37,15 @@ from maskwright.cli.options import (
 )
 from maskwright.core import output
 from maskwright.core.console import say
+from maskwright.core.errors import InputError
 
 if TYPE_CHECKING:
+    from maskwright.text.extend import Extension
+    from maskwright.text.trim import Trimming
     from maskwright.text.vocabulary import Vocabulary
-from maskwright.core.errors import InputError
+
+Change = TypeVar("Change", "Extension", "Trimming")
+"""What was done to a tokenizer."""
 
 # ---- text ----------------------------------------------------------------------------------------------------------
 
@@ -72,7 +78,10 @@ def text_audit(
         ),
     ] = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="FILE.html", help="Write a page with plots and examples as well.")
+        str | None,
+        typer.Option(
+            "--to", metavar="FILE", help="Write a page with plots and examples as well: .html, or .md for Markdown."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -88,9 +97,8 @@ def text_audit(
     cleaning = cleaning_options(
         filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words, mask_pii
     )
-    if to and not to.endswith(".html"):
-        raise InputError(f"--to {to} does not end in .html", fix="give a name such as audit.html")
     if to:
+        output.require_ending(to, (".html", ".md"), f"--to {to}")
         output.require_place(to)
     tokenizer = tokenizer and local(tokenizer, weights=False)
     reading: Any = {
@@ -201,35 +209,116 @@ def tokenizer_extend(
     as_json: AsJson = False,
 ) -> None:
     """Add tokens to a tokenizer, learned from a text by how many tokens they save. Old ids stay."""
+    from maskwright.text.extend import extend_tokenizer, report
+
+    def extend(location: str, folder: str) -> tuple[Extension, Vocabulary]:
+        sources = open_sources(src, layout, text_column, on_bad_input)
+        return extend_tokenizer(
+            location, sources, folder, tokens=tokens, min_frequency=min_frequency, max_bytes=max_bytes
+        )
+
+    def resize(*arguments: Any) -> float:
+        from maskwright.tasks.export.resize import grow  # which imports torch
+
+        return grow(*arguments)
+
+    extension, after, difference = _changed(tokenizer, model, to, extend, resize)
+    value = {"new_tokens": extension.tokens}
+    _say_changed(report(extension, after, to), extension, after, difference, value, to, as_json)
+
+
+@tokenizer_app.command("trim")
+def tokenizer_trim(
+    tokenizer: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOKENIZER", help="Tokenizer folder, or hf://OWNER/NAME@REVISION of a model on the Hub."
+        ),
+    ],
+    src: SourceFiles,
+    to: To,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Model with this tokenizer. --to is then a model folder, with the rows of the tokens that stay.",
+        ),
+    ] = None,
+    min_frequency: Annotated[
+        int, typer.Option(metavar="N", help="How often a token must occur in the text to stay.", min=1)
+    ] = 1,
+    vocab_size: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Most tokens to keep, the most frequent ones. Default: all that occur."),
+    ] = None,
+    max_bytes: MaxBytes = 1_000_000_000,
+    layout: Layout = "auto",
+    text_column: TextColumn = "text",
+    on_bad_input: OnBadInput = "error",
+    as_json: AsJson = False,
+) -> None:
+    """Remove the tokens that a text does not use. A text of kept tokens is parted as before; ids are new."""
+    from maskwright.text.trim import report, trim_tokenizer
+
+    def trim(location: str, folder: str) -> tuple[Trimming, Vocabulary]:
+        sources = open_sources(src, layout, text_column, on_bad_input)
+        wanted: Any = {"min_frequency": min_frequency, "vocab_size": vocab_size, "max_bytes": max_bytes}
+        return trim_tokenizer(location, sources, folder, **wanted)
+
+    def resize(*arguments: Any) -> float:
+        from maskwright.tasks.export.resize import shrink  # as above
+
+        return shrink(*arguments)
+
+    trimming, after, difference = _changed(tokenizer, model, to, trim, resize)
+    value = {"removed_tokens": trimming.removed}
+    _say_changed(report(trimming, after, to), trimming, after, difference, value, to, as_json)
+
+
+def _changed(
+    tokenizer: str,
+    model: str | None,
+    to: str,
+    change: Callable[[str, str], tuple[Change, Vocabulary]],
+    resize: Callable[[str, Vocabulary, Vocabulary, Change, str, str], float],
+) -> tuple[Change, Vocabulary, float | None]:
+    """Writes the changed tokenizer, or the `model` with it, to the folder `to`. Returns what changed, the vocabulary,
+    and the largest difference of a logit from transformers."""
     import tempfile
 
     from maskwright.tasks.models.hub import local
-    from maskwright.text.extend import extend_tokenizer, report
     from maskwright.text.vocabulary import read_vocabulary
 
-    sources, location = open_sources(src, layout, text_column, on_bad_input), local(tokenizer, weights=False)
-    difference = None
-    wanted: Any = {"tokens": tokens, "min_frequency": min_frequency, "max_bytes": max_bytes}
+    location = local(tokenizer, weights=False)
     if model is None:
-        extension, after = extend_tokenizer(location, sources, to, **wanted)
-    else:
-        from maskwright.tasks.export.extend import grow
+        made, after = change(location, to)
+        return made, after, None
+    with tempfile.TemporaryDirectory() as folder:
+        new = f"{folder}/tokenizer"
+        made, after = change(location, new)
+        return made, after, resize(model, read_vocabulary(location), after, made, new, to)
 
-        with tempfile.TemporaryDirectory() as folder:
-            new = f"{folder}/tokenizer"
-            extension, after = extend_tokenizer(location, sources, new, **wanted)
-            difference = grow(model, read_vocabulary(location), after, extension, new, to)
+
+def _say_changed(
+    text: str,
+    made: Extension | Trimming,
+    after: Vocabulary,
+    difference: float | None,
+    value: dict[str, Any],
+    to: str,
+    as_json: bool,
+) -> None:
     proof = [] if difference is None else [f"{to}: max |Δlogit| {difference:.3g} against transformers in fp32"]
-    before, now = extension.fertility
+    before, now = made.fertility
     value = {
         "folder": to,
         **_told(after),
-        "new_tokens": extension.tokens,
-        "held_out_documents": extension.documents,
+        **value,
+        "held_out_documents": made.documents,
         "fertility": {"before": before, "after": now},
         "largest_logit_difference": difference,
     }
-    print_result("\n".join([report(extension, after, to), *proof]), value, as_json)
+    print_result("\n".join([text, *proof]), value, as_json)
 
 
 @tokenizer_app.command("inspect")
@@ -258,6 +347,7 @@ def tokenizer_inspect(
 
 @data_app.command("prepare")
 def data_prepare(
+    context: typer.Context,
     src: SourceFiles,
     tokenizer: Annotated[
         str, typer.Option(metavar="PATH", help="Tokenizer folder, or hf://OWNER/NAME@REVISION of a model on the Hub.")
@@ -325,7 +415,7 @@ def data_prepare(
         filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words, mask_pii
     )
     tokenizer = local(tokenizer, weights=False)
-    request = Request(sources, tokenizer, to, options, encoder, held_out, cleaning)
+    request = Request(sources, tokenizer, to, options, encoder, held_out, cleaning, context.obj or ())
     with runner_on(on, workers, worker_memory) as runner:
         ready = prepare(request, runner)
     print_result(report(ready.location, ready.manifest), ready.manifest, as_json)

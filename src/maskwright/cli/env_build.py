@@ -39,7 +39,8 @@ def build(
     from maskwright.cloud.old_setup import build_table
     from maskwright.core.console import say, warn
     from maskwright.core.errors import InputError
-    from maskwright.processes.child import CommandSequence, Step, typed
+    from maskwright.core.shell import typed
+    from maskwright.processes.child import CommandSequence, Step
 
     row = build_table.row_of(action, tpu, mig, disk)
     environment = read_environment(location)

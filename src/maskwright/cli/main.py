@@ -96,7 +96,7 @@ def run(arguments: list[str]) -> int:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # asks a training run for a checkpoint; would else end a process
     words = [argument for argument in arguments if argument != "--debug"]
     try:
-        code = app(args=words, prog_name="maskwright", standalone_mode=False)
+        code = app(args=words, prog_name="maskwright", standalone_mode=False, obj=words)  # for what records them
         return code if isinstance(code, int) else 0
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else 1

@@ -80,7 +80,8 @@ ScoresPage = Annotated[
     typer.Option(
         "--to",
         metavar="FILE",
-        help="Only for fine-tuned models: also write all of it to an .html page, with a reliability plot.",
+        help="Only for fine-tuned models: also write all of it to a page: .html, with a reliability plot, or .md for "
+        "Markdown.",
     ),
 ]
 
@@ -136,13 +137,11 @@ def pretrain(
         return _say_how_it_ended(run, as_json)
     from maskwright.tasks.planning.expected import time_here
     from maskwright.tasks.pretrain import run as task
-    from maskwright.tasks.pretrain.phases import timed
     from maskwright.training.stop import StopRequest
 
     if dry_run:
         ready = task.dry_run(resolved, run, begin_from, fresh_optimizer=fresh_optimizer)
-        phases = timed(ready.config, ready.model, ready.loader, ready.flops) if resolved.phases else ""
-        return _say_what_would_happen(ready, phases, as_json)
+        return _say_what_would_happen(ready, as_json)
     request = StopRequest(
         stop_after_hours=stop_after_hours, stop_after_steps=stop_after_steps, profile_steps=profile_steps
     )
@@ -158,7 +157,7 @@ def pretrain(
     _say_how_it_ended(run, as_json)
 
 
-def _say_what_would_happen(ready: Prepared, phases: str, as_json: bool) -> None:
+def _say_what_would_happen(ready: Prepared, as_json: bool) -> None:
     from maskwright.tasks.planning.trial import time_before
 
     known, warnings = ready.describe(), ready.warnings()
@@ -166,7 +165,7 @@ def _say_what_would_happen(ready: Prepared, phases: str, as_json: bool) -> None:
         answer(known)
     for warning in warnings:
         warn(warning)
-    more = "\n".join(filter(None, (time_before(ready), phases)))  # it may try steps
+    more = time_before(ready) or ""  # it may try steps
     if as_json or more:
         print_result(more, {"lines": f"{known}\n{more}".splitlines(), "warnings": warnings}, as_json)
 
@@ -219,7 +218,7 @@ def finetune(
     from maskwright.training.stop import StopRequest
 
     if dry_run:
-        return _say_what_would_happen(task.dry_run(resolved, run), "", as_json)
+        return _say_what_would_happen(task.dry_run(resolved, run), as_json)
     request = StopRequest(
         stop_after_hours=stop_after_hours, stop_after_steps=stop_after_steps, profile_steps=profile_steps
     )

@@ -13,12 +13,12 @@ RUN = """\
 
 <!-- Made by `maskwright schema --markdown > docs/configuration.md`; a test compares the two. -->
 
-One YAML file describes a run. The package brings some in [recipes/](../recipes), which go by their names, as in
-`maskwright pretrain small …`. `maskwright schema --recipe small` prints one, to begin your own with.
+*Reference, generated from the configuration's schema.* One YAML file describes a run, or a [recipe](recipes.md) goes by
+its name: `maskwright pretrain small …`. `maskwright schema --recipe small` prints one, to begin your own with.
 `--set section.key=value` overrides a key. Unknown keys are refused with the nearest name, and wrong types with their
 path. Keys marked *resumable* may change when a run is continued; a change of any other key is refused. `maskwright
-schema` prints the JSON schema, for completion in an editor. The [glossary](glossary.md) says what a row, a sequence and
-a virtual worker are.
+schema` prints the JSON schema, for completion in an editor. The [glossary](glossary.md) explains rows, sequences and
+virtual workers.
 
 Either `data.store` or `data.mixture` has to be given, and either `schedule.steps` or `schedule.epochs`.
 """
@@ -27,8 +27,8 @@ FINETUNING = """\
 
 <!-- Made by `maskwright schema --finetune --markdown > docs/finetuning-configuration.md`; a test compares the two. -->
 
-One YAML file describes a fine-tuning run; [fine-tuning](finetuning.md) walks through one. The package brings some in
-[recipes/finetune/](../recipes/finetune), which go by their names, as in `maskwright finetune banking77 …`.
+*Reference, generated from the configuration's schema.* One YAML file describes a fine-tuning run, as in
+[fine-tuning](finetuning.md), or a [preset](finetuning.md#presets) goes by its name: `maskwright finetune banking77 …`.
 `--set section.key=value` overrides a key. Keys marked *resumable* may change when a run is continued.
 
 `data.train` has no default, and either `model.init_from` or `model.tokenizer` has to be given.
@@ -38,8 +38,9 @@ ENVIRONMENT = """\
 
 <!-- Made by `maskwright env schema --markdown > docs/google-cloud-environment.md`; a test compares the two. -->
 
-One YAML file describes one environment on Google Cloud. What is `null` or left out does not exist: remove the section
-`slice:` and run `maskwright env up`, and the slice is removed. Unknown keys and wrong values are refused.
+*Reference, generated from the environment's schema.* One YAML file describes one environment on Google Cloud. A part
+that is `null` or left out does not exist: without `slice:`, `maskwright env up` removes the slice. Unknown keys and
+wrong values are refused.
 """
 
 

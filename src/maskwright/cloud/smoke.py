@@ -22,7 +22,8 @@ from maskwright.core import storage
 from maskwright.core.console import say
 from maskwright.core.errors import JobError
 from maskwright.core.folder import Folder
-from maskwright.processes.child import CommandSequence, Step, require, typed
+from maskwright.core.shell import typed
+from maskwright.processes.child import CommandSequence, Step, require
 
 Kind = Literal["vm", "tpu"]
 RUN_HOURS = 0.5

@@ -1,4 +1,5 @@
-"""Commands and variables in a shell's text, read without a shell: nothing in it ever runs.
+"""A command as a user types it; and commands and variables in a shell's text, read without a shell: nothing in it ever
+runs.
 
 Quotes, escapes, comments, several pieces put together, variables that the text sets, their defaults (`${NAME:-text}`)
 and arithmetic on integers (`$((…))`, `expr`) are understood. What only a shell could know, such as any other `$(…)` or
@@ -9,7 +10,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Mapping
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from maskwright.core import storage
@@ -35,6 +37,11 @@ DEEPEST = 8
 """Substitutions inside each other that are looked into."""
 LONGEST = 1_000_000
 """Letters that all references of a text may bring in: variables of variables double with each line."""
+
+
+def typed(words: Sequence[str]) -> str:
+    """What a user would type to run `maskwright` with these words."""
+    return f"maskwright {shlex.join(words)}"
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,8 @@ class _Manifest(_Record):
     """Passes over the same text that the store holds."""
     findings: list[str] = []
     """Sentences on what was wrong in the converted files."""
+    command: list[str] = []
+    """Words behind `maskwright`, as they were typed."""
 
 
 def is_shard_name(name: str) -> bool:

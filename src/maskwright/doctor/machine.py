@@ -21,7 +21,8 @@ BUSY_SHARE = 0.2
 """Of the cores that this process may use, taken by others: above it, speeds measured now are not the machine's own."""
 GIB = 1 << 30
 LEAST_MEMORY_BYTES = 2 * GIB
-"""A small model (6 layers x 512) peaks at 2.5 GB in training on a CPU, and mini at 1.6 (docs/experiments.md)."""
+"""A small model (6 layers x 512) peaks at 2.5 GB in training on a CPU, and mini at 1.6
+(docs/experiments-archive.md)."""
 FEW_DISK_BYTES, LEAST_DISK_BYTES = 10 * GIB, GIB
 """A checkpoint of base takes 1.5 GB, and three are kept."""
 WRITTEN_BYTES = 8 << 20

@@ -20,7 +20,7 @@ MOST_TOGETHER = 20
 of its end does not count."""
 SHORT_SECONDS = 1e-3
 """A product that takes less does not fill the device: an H100 reached 155, 530 and 734 TFLOP/s with the last three
-shapes, in bf16, each product timed alone (docs/experiments.md)."""
+shapes, in bf16, each product timed alone (docs/experiments-archive.md)."""
 
 Products = Callable[[int], float]
 """Computes so many products one after the other, and returns the seconds they took, by the device's own clock if it has

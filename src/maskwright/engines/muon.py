@@ -11,6 +11,6 @@ UPDATE_RMS = 0.2
 and decay (Liu et al. 2025, arXiv 2502.16982, section 2.2)."""
 GROWTH = 4.1
 """Successive updates point in similar directions, so weights grow so many times as much as by independent ones.
-Measured with momentum 0.95: 4.1 to 4.3 in three runs (docs/experiments.md)."""
+Measured with momentum 0.95: 4.1 to 4.3 in three runs (docs/experiments-archive.md)."""
 INITIAL_RMS, LARGE_RMS = 0.02, 0.08
 """Root mean square of the matrices at the start, and above which a model fine-tunes badly (docs/experiments.md)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 
 from maskwright.core.console import say
 from maskwright.core.errors import JobError, StoppedEarly
+from maskwright.core.shell import typed
 from maskwright.processes.parent import PARENT
 
 
@@ -80,11 +80,6 @@ class Step:
     """None before its end, also where it was stopped."""
     seconds: float | None = None
     """None before it begins."""
-
-
-def typed(words: Sequence[str]) -> str:
-    """What a user would type to run `words`."""
-    return f"maskwright {shlex.join(words)}"
 
 
 class CommandSequence:

@@ -29,11 +29,12 @@ from maskwright.config.settings import put
 from maskwright.core import storage
 from maskwright.core.console import progress, say
 from maskwright.core.errors import InputError, VerificationError
+from maskwright.engines.choose import choose_device
 from maskwright.processes.child import python_module
 from maskwright.run.directory import RunDirectory, Status
 from maskwright.tasks.finetune.prepare import prepare_finetuning
 from maskwright.tasks.models.load import RESULTS
-from maskwright.tasks.pretrain.prepare import compiles, prepare_run
+from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.tasks.start.prepared import Prepared
 from maskwright.training import checkpoint
 
@@ -91,11 +92,21 @@ def shortened(config: RunConfig | FinetuneConfig, steps: int) -> RunConfig | Fin
     values["evaluation"] |= {} if finetunes else {"max_rows": HELD_OUT_ROWS}
     values["logging"] |= {"every_steps": 1}
     if values["engine"]["compile"] == "auto":  # as the long run decides, not the short one
-        values["engine"]["compile"] = "on" if compiles(ready) else "off"
+        values["engine"]["compile"] = "on" if _compiles(ready) else "off"
     for key, value in OF_ONE_RUN.items():
         put(values, key, value, "verify-resume")
     build = build_finetune_config if finetunes else build_config
     return build(values, "verify-resume")
+
+
+def _compiles(ready: Prepared) -> bool:
+    """Whether the run compiles its layers (torch) or all of it (JAX)."""
+    engine = ready.config.engine
+    if engine.kind == "jax":
+        return True
+    from maskwright.engines.torch.prepare import choose_compile
+
+    return choose_compile(engine.compile, choose_device(engine), ready.flops)
 
 
 def _shrunk(config: RunConfig, share: float) -> list[dict[str, Any]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from maskwright.core.console import human_bytes, human_count, several
-from maskwright.report import plots, words
-from maskwright.report.document import Block, Drawing, Facts, Listing, Paragraph
+from maskwright.report import words
+from maskwright.report.configuration import as_typed, shown
+from maskwright.report.document import Bars, Block, Facts, Listing, Paragraph
 from maskwright.report.run import RecordedRun
 from maskwright.report.tables import ReportTable
 from maskwright.run.lineage import describe
@@ -23,24 +23,6 @@ COUNTED = {
     "too_short": "left out as too short",
     "too_long": "left out as too long",
 }
-LAYOUTS = {
-    "file": "a document is a file",
-    "lines": "a document is a line",
-    "sentences": "a document is the sentences between blank lines",
-}
-SAID = {
-    "on_bad_input": {"skip": "broken input skipped", "replace": "broken bytes replaced"},
-    "letters": {"keep": "letters as they are", "plain": "capitals, cut at any letter but A, C, G and T"},
-}
-TOLD = {"valid_fraction", "valid_files", "layout", "text_column", "min_characters", "max_characters", "shard_tokens"}
-TOLD |= {"keep_duplicates", "cleaning", *SAID}
-"""Options of a store that have words of their own."""
-PLAIN = re.compile(r"\.(txt|text|md|rst)(\.|$)", re.IGNORECASE)
-"""Files in which a layout says what a document is."""
-TABLE = re.compile(r"\.(jsonl|ndjson|parquet|csv|tsv)(\.|$)", re.IGNORECASE)
-"""Files whose documents are in a column."""
-PERSONAL = {"email": "email addresses", "ip": "IP addresses", "phone": "phone numbers"}
-
 
 # ---- data ----------------------------------------------------------------------------------------------------------
 
@@ -93,10 +75,12 @@ def _source(source: Mapping[str, Any]) -> list[Block]:
         rows.append(("Languages", told))
     counts = source.get("counts") or {}
     rows += [(said.capitalize(), f"{counts[key]:,}") for key, said in COUNTED.items() if counts.get(key)]
-    options, files, count = source.get("options") or {}, source.get("files") or [], source.get("file_count", 0)
-    rows.append(("Prepared with", "; ".join(_prepared(options, [str(name) for name in files])) or "no options"))
-    if isinstance(cleaning := options.get("cleaning"), dict) and (done := _cleaned(cleaning)):
-        rows.append(("Cleaning", "; ".join(done)))
+    files, count = source.get("files") or [], source.get("file_count", 0)
+    if command := as_typed(source):
+        rows.append(("Prepared with", command))
+    elif options := source.get("options"):
+        known = [f"{key}: {shown(value)}" for key, value in options.items() if value is not None]
+        rows.append(("Prepared with", "; ".join(known)))
     more = f" and {count - len(files):,} more" if count > len(files) else ""
     rows.append(("Files", f"{', '.join(map(str, files))}{more}"))
     rows.append(("Fingerprint", str(source.get("fingerprint"))))
@@ -106,49 +90,6 @@ def _source(source: Mapping[str, Any]) -> list[Block]:
             listed = tuple((str(rule), f"{number:,}") for rule, number in counts[key].items())
             found.append(ReportTable(heading, ("rule", "documents" if key == "left_out" else "times"), listed))
     return [*found, *_lengths(source.get("documents_by_tokens") or {}, "document")]
-
-
-def _prepared(options: Mapping[str, Any], files: Sequence[str]) -> list[str]:
-    """What the options of a store's manifest came to; nothing of steps that were not used."""
-    found, shares = [], options.get("valid_fraction")
-    if held_out := options.get("valid_files"):
-        found.append(f"{several(held_out, 'file')} held out in full")
-    elif isinstance(shares, int | float):
-        found.append(f"{100 * shares:g}% of the documents held out" if shares else "nothing held out")
-    if options.get("layout") in LAYOUTS and any(map(PLAIN.search, files)):
-        found.append(LAYOUTS[options["layout"]])
-    if any(map(TABLE.search, files)) and options.get("text_column"):
-        found.append(f"text of the column {options['text_column']}")
-    if (least := options.get("min_characters") or 1) > 1:
-        found.append(f"documents of at least {least:,} characters")
-    if most := options.get("max_characters"):
-        found.append(f"documents of at most {most:,} characters")
-    found += ["exact duplicates kept"] if options.get("keep_duplicates") else []
-    for key, said in SAID.items():
-        found += [said[options[key]]] if options.get(key) in said else []
-    if options.get("shard_tokens"):
-        found.append(f"shards of about {human_count(options['shard_tokens'])} tokens")
-    others = {
-        key: value for key, value in options.items() if key not in TOLD and value not in (None, False, "", [], {})
-    }
-    return found + [f"{key.replace('_', ' ')}: {value}" for key, value in others.items()]
-
-
-def _cleaned(options: Mapping[str, Any]) -> list[str]:
-    """What was asked of cleaning, in the order of its steps."""
-    found: list[str] = []
-    if kept := options.get("languages"):
-        found.append(f"only {words.listed(kept)}, with a probability of at least {options['language_probability']:g}")
-    if rules := options.get("filters"):
-        found.append(f"rules of {words.listed(rules)}")
-    if masked := options.get("masked"):
-        found.append(f"{words.listed([PERSONAL.get(kind, kind) for kind in masked])} masked")
-    if judged := options.get("evaluation_files"):
-        shared = f"{options['contamination_words']} words in a row with {words.listed(list(judged))}"
-        found.append(f"no document that shares {shared}")
-    if (alike := options.get("near_duplicates")) is not None:
-        found.append(f"no near duplicates, from a similarity of {alike:g} on")
-    return found
 
 
 def _languages(source: Mapping[str, Any]) -> str:
@@ -166,9 +107,7 @@ def _lengths(counts: Mapping[str, int], of: str) -> list[Block]:
     if not counts:
         return []
     named = {words.span(int(size) // 2, int(size) - 1, "token"): count for size, count in counts.items()}
-    rows = tuple((name, f"{count:,}") for name, count in named.items())
-    table = ReportTable(f"Lengths of {of}s", ("length", f"{of}s"), rows)
-    return [Drawing(f"<h3>Lengths of {of}s</h3>{plots.bars(named, of)}", numbers=table)]
+    return [Bars(named, of, f"Lengths of {of}s")]
 
 
 def _labelled(card: Mapping[str, Any]) -> list[Block]:

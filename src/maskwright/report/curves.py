@@ -12,8 +12,7 @@ from html import escape
 from typing import Literal
 
 from maskwright.core.console import human_count
-from maskwright.report import levels, words
-from maskwright.report.levels import Level
+from maskwright.report import words
 from maskwright.report.run import Points
 
 LEFT, WIDTH = 8.0, 91.0
@@ -39,6 +38,15 @@ class Curve:
     """Class of its colour."""
     dots: bool = False
     """A dot for each point, as there are few."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """A line across, which the figure's legend names."""
+
+    name: str
+    """With its value."""
+    value: float
 
 
 @dataclass(frozen=True)
@@ -121,7 +129,8 @@ def _panel(panel: Panel, last: float, with_steps: bool) -> str:
         value = 10**mark if scale.log else mark
         parts.append(f'<line class="axis" x1="{LEFT}%" x2="{LEFT + WIDTH}%" y1="{y(value)}" y2="{y(value)}"/>')
         parts.append(f'<text x="{LEFT - 1}%" y="{y(value) + 4}" text-anchor="end">{_label(value, scale)}</text>')
-    parts.append(_levels(panel, last, y))
+    for height in (y(level.value) for level in panel.levels):
+        parts.append(f'<line class="zero" x1="{LEFT}%" x2="{LEFT + WIDTH}%" y1="{height}" y2="{height}"/>')
     parts += [_tick(tick, x(tick.step), bottom, panel.height) for tick in _apart(panel.ticks, last)]
     parts.append(
         f'<svg class="area" x="{LEFT}%" y="0" width="{WIDTH}%" height="{bottom}" viewBox="0 0 {UNITS} {bottom}" '
@@ -142,14 +151,6 @@ def _line(one: Curve, last: float, y: Callable[[float], float]) -> str:
     places = [f"{UNITS * at / max(last, 1.0):.1f} {y(value):g}" for at, value in thinned(one.points, last)]
     kind = f"{one.kind} bold" if one.dots else one.kind
     return f'<path class="line {kind}" vector-effect="non-scaling-stroke" d="M{"L".join(places)}"/>'
-
-
-def _levels(panel: Panel, last: float, y: Callable[[float], float]) -> str:
-    if not panel.levels:
-        return ""
-    texts = [(level.name, y(level.value)) for level in sorted(panel.levels, key=lambda one: -one.value)]
-    curves = [[(at / max(last, 1.0), y(value)) for at, value in thinned(one.points, last)] for one in panel.series]
-    return levels.drawn(texts, curves, (LEFT, LEFT + WIDTH), TOP - 8, TOP + panel.height)
 
 
 def _tick(tick: Tick, x: str, bottom: int, height: int) -> str:

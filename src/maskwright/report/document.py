@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from maskwright.core import output
 from maskwright.core.secrets import redact
-from maskwright.report import frame, markdown
+from maskwright.report import frame, markdown, plots
 from maskwright.report.tables import ReportTable
 
 
@@ -16,6 +17,10 @@ class Paragraph:
 
     text: str
     faint: bool = False
+    lead: str = ""
+    """Words in bold before the text."""
+    command: str = ""
+    """A command between both, which the text says something about."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,27 @@ class Drawing:
     """HTML."""
     numbers: ReportTable | None = None
     """What Markdown has instead."""
+    heading: str = ""
+
+
+@dataclass(frozen=True)
+class Bars:
+    values: Mapping[str, float]
+    unit: str
+    """Of counts, the noun for one."""
+    heading: str = ""
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What the page has found out."""
+
+    headline: str
+    text: str
+    kind: str
+    """Class of the page's style."""
+    mark: str
+    """The sign beside its colour."""
 
 
 @dataclass(frozen=True)
@@ -47,19 +73,26 @@ class Listing:
 
 
 @dataclass(frozen=True)
+class Notes:
+    """Numbered: (text, source, address of the source). Source and address may be empty."""
+
+    items: tuple[tuple[str, str, str], ...]
+
+
+@dataclass(frozen=True)
 class Code:
     text: str
 
 
 @dataclass(frozen=True)
 class Folded:
-    """Shown when it is asked for, and when it is printed."""
+    """Shown when it is asked for, and when it is printed. In Markdown, a table has its caption instead of the title."""
 
     title: str
     blocks: tuple[Block, ...]
 
 
-Block = Paragraph | Drawing | Strip | Facts | Listing | Code | Folded | ReportTable
+Block = Paragraph | Drawing | Bars | Conclusion | Strip | Facts | Listing | Notes | Code | Folded | ReportTable
 
 
 @dataclass(frozen=True)
@@ -67,6 +100,13 @@ class ReportSection:
     heading: str
     """Empty for what comes first."""
     blocks: tuple[Block, ...]
+
+
+def write(path: str, title: str, sections: Sequence[ReportSection], head: Sequence[str] = ()) -> None:
+    """Markdown where `path` ends so, else HTML. Raises `InputError` where that file cannot be written."""
+    content = to_markdown(title, sections) if path.lower().endswith(".md") else html(title, sections, head)
+    with output.writer(path) as file:
+        file.write(content.encode("utf-8", "replace"))
 
 
 def html(title: str, sections: Sequence[ReportSection], head: Sequence[str] = ()) -> str:
@@ -96,10 +136,20 @@ def _literal(words: str) -> str:
 
 def _html(block: Block) -> str:
     match block:
-        case Paragraph(text, faint):
-            return f'<p class="faint">{_escaped(text)}</p>' if faint else f"<p>{_escaped(text)}</p>"
-        case Drawing(drawn, legend, _):
-            return drawn + (f'<p class="legend">{legend}</p>' if legend else "")
+        case Paragraph(text, faint, lead, command):
+            opened = '<p class="faint">' if faint else "<p>"
+            before = f"<b>{_escaped(lead)}</b> " if lead else ""
+            before += f"<code>{_escaped(command)}</code> " if command else ""
+            return f"{opened}{before}{_escaped(text)}</p>"
+        case Drawing(drawn, legend, _, heading):
+            return _heading(heading) + drawn + (f'<p class="legend">{legend}</p>' if legend else "")
+        case Bars(values, unit, heading):
+            return _heading(heading) + plots.bars({redact(name): value for name, value in values.items()}, unit)
+        case Conclusion(headline, text, kind, mark):
+            return (
+                f'<div class="answer {kind}"><p class="headline"><span aria-hidden="true">{mark}</span> '
+                f"{_escaped(headline)}</p><p>{_escaped(text)}</p></div>"
+            )
         case Strip(cells):
             found = [
                 f"<div><dt>{_escaped(name)}</dt><dd><b>{_escaped(value)}</b> <small>{_escaped(note)}</small></dd></div>"
@@ -114,6 +164,8 @@ def _html(block: Block) -> str:
             )
         case Listing(items):
             return "<ul>" + "".join(f"<li>{_escaped(item)}</li>" for item in items) + "</ul>"
+        case Notes(notes):
+            return "<ol>" + "".join(f"<li>{_escaped(text)}{_cited(*by)}</li>" for text, *by in notes) + "</ol>"
         case Code(text):
             return f'<pre tabindex="0"><code>{_escaped(text)}</code></pre>'
         case Folded(title, blocks):
@@ -123,12 +175,29 @@ def _html(block: Block) -> str:
             return frame.table(_clean(block))
 
 
+def _heading(words: str) -> str:
+    return f"<h3>{_escaped(words)}</h3>" if words else ""
+
+
+def _cited(source: str, address: str) -> str:
+    if not source:
+        return ""
+    link = f'<a href="{_escaped(address)}" rel="noreferrer">{_escaped(source)}</a>' if address else _escaped(source)
+    return f" <small>{link}.</small>"
+
+
 def _markdown(block: Block) -> str:
     match block:
-        case Paragraph(text, _):
-            return _literal(text)
+        case Paragraph(text, _, lead, command):
+            before = (f"**{_literal(lead)}** " if lead else "") + (f"`{command}` " if command else "")
+            return before + _literal(text)
         case Drawing(_, _, numbers):
             return "" if numbers is None else markdown.table(_clean(numbers))
+        case Bars(values, unit, heading):
+            lines = [f"- **{_literal(name)}**: {_literal(plots.amount(value, unit))}" for name, value in values.items()]
+            return "\n".join([*([f"{_literal(heading)}:", ""] if heading else []), *lines])
+        case Conclusion(headline, text):
+            return f"**{_literal(headline)}** {_literal(text)}"
         case Strip(cells):
             return "\n".join(
                 f"- **{_literal(a)}**: {_literal(b)}{f' ({_literal(c)})' if c else ''}" for a, b, c in cells
@@ -137,11 +206,18 @@ def _markdown(block: Block) -> str:
             return "\n".join(f"- **{_literal(a)}**: {_literal(b)}" for a, b in rows)
         case Listing(items):
             return "\n".join(f"- {_literal(item)}" for item in items)
+        case Notes(notes):
+            lines = []
+            for number, (text, source, address) in enumerate(notes, 1):
+                cited = f" {_literal(source)}{f', <{address}>' if address else ''}." if source else ""
+                lines.append(f"{number}. {_literal(text)}{cited}")
+            return "\n".join(lines)
         case Code(text):
             fence = "`" * max(3, 1 + max((len(run) for run in text.split() if set(run) == {"`"}), default=0))
             return f"{fence}text\n{redact(text)}\n{fence}"
         case Folded(title, blocks):
-            return "\n\n".join([f"**{_literal(title)}**", *filter(None, map(_markdown, blocks))])
+            named = [] if isinstance(blocks[0], ReportTable) else [f"**{_literal(title)}**"]
+            return "\n\n".join([*named, *filter(None, map(_markdown, blocks))])
         case ReportTable():
             return markdown.table(_clean(block))
 

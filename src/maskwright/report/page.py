@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from maskwright.core import output
-from maskwright.report import background, configuration, incidents, training, words
-from maskwright.report.document import Block, Folded, Listing, Paragraph, ReportSection, html, to_markdown
+from maskwright.report import background, configuration, document, incidents, training, words
+from maskwright.report.document import Block, Folded, Listing, Paragraph, ReportSection
 from maskwright.report.made_of import in_head
 from maskwright.report.run import RecordedRun
 
@@ -31,12 +30,7 @@ def write(
     """Markdown where `path` ends so, else HTML. Raises `InputError` where that file cannot be written."""
     page = path if len(runs) == 1 and not path.endswith(".md") else None
     title, sections = contents(runs, computed, dollars_per_hour, page)
-    if path.endswith(".md"):
-        content = to_markdown(title, sections)
-    else:
-        content = html(title, sections, [in_head(run) for run in runs])
-    with output.writer(path) as file:
-        file.write(content.encode("utf-8", "replace"))
+    document.write(path, title, sections, [in_head(run) for run in runs])
 
 
 def contents(

@@ -74,12 +74,16 @@ def bars(values: Mapping[str, float], unit: str) -> str:
     most = max(values.values(), default=0) or 1
     rows = []
     for name, value in values.items():
-        number = f"{value:,.1f} {unit}" if isinstance(value, float) else several(value, unit)
         rows.append(
-            f'<div class="row"><p>{escape(name)} <b>{escape(number)}</b></p><svg aria-hidden="true" height="10">'
+            f'<div class="row"><p>{escape(name)} <b>{escape(amount(value, unit))}</b></p>'
+            '<svg aria-hidden="true" height="10">'
             f'<rect class="share-right" x="0" y="1" height="8" width="{100 * value / most:.2f}%"/></svg></div>'
         )
     return f'<div class="forest">{"".join(rows)}</div>'
+
+
+def amount(value: float, unit: str) -> str:
+    return f"{value:,.1f} {unit}" if isinstance(value, float) else several(value, unit)
 
 
 def opening(height: int, text: str) -> str:

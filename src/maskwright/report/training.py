@@ -10,9 +10,8 @@ from dataclasses import replace
 
 from maskwright.core.console import human_count, several
 from maskwright.report import frame, incidents, words
-from maskwright.report.curves import Curve, Panel, Tick, stack
+from maskwright.report.curves import Curve, Level, Panel, Tick, stack
 from maskwright.report.document import Block, Drawing, Facts, Paragraph, Strip
-from maskwright.report.levels import Level
 from maskwright.report.run import Points, RecordedRun
 from maskwright.report.tables import ReportTable
 
@@ -171,9 +170,8 @@ def _rates(runs: Sequence[RecordedRun]) -> list[Panel]:
 
 def _health(runs: Sequence[RecordedRun]) -> list[Panel]:
     limits = {run.config.get("optimizer.max_grad_norm") for run in runs}
-    levels = [
-        Level(f"clipped above {one:g}", one) for one in sorted(one for one in limits if isinstance(one, float))[:2]
-    ]
+    numbers = sorted(one for one in limits if isinstance(one, float))
+    levels = [Level(f"gradients clipped above {one:g}", one) for one in numbers[:2]]
 
     def lines(key: str) -> list[Curve]:
         return [Curve(run.name, run.points(key), _kind(place)) for place, run in enumerate(runs)]
@@ -217,19 +215,21 @@ def _kind(place: int, *, light: bool = False) -> str:
 
 
 def _key(kind: str, text: str) -> str:
-    """Of a legend: a piece of such a line, and what it is."""
-    swatch = f'<svg class="swatch" height="10"><path class="line {kind}" d="M0 5L24 5"/></svg>'
+    """Of a legend: a piece of a line of that class, and what it is."""
+    swatch = f'<svg class="swatch" height="10"><path class="{kind}" d="M0 5L24 5"/></svg>'
     return f'<span class="key">{swatch} {frame.escaped(text)}</span>'
 
 
 def _legend(runs: Sequence[RecordedRun], panels: Sequence[Panel]) -> str:
     if len(runs) == 1:
-        keys = [_key("s0 light", "training loss")]
-        keys += [_key("s1 bold", "held-out loss")] if runs[0].points("valid_loss") else []
+        keys = [_key("line s0 light", "training loss")]
+        keys += [_key("line s1 bold", "held-out loss")] if runs[0].points("valid_loss") else []
     else:
-        keys = [_key(f"{_kind(place)} bold", run.name) for place, run in enumerate(runs)]
+        keys = [_key(f"line {_kind(place)} bold", run.name) for place, run in enumerate(runs)]
         again = f" After {COLOURS} runs, colours come again." if len(runs) > COLOURS else ""
         keys.append(f'<span class="key">Thin: training loss. Bold, with dots: held-out loss.{again}</span>')
+    for panel in (panel for panel in panels if not panel.empty):
+        keys += [_key("zero", level.name) for level in sorted(panel.levels, key=lambda one: -one.value)]
     seen = {tick.kind for panel in panels for tick in panel.ticks}
     for kind, (mark, name) in LEGENDS.items():
         if kind in seen:
@@ -264,7 +264,7 @@ def by_source(runs: Sequence[RecordedRun]) -> list[Block]:
             )
         )
     header = ("source", "first loss", "last loss", "last accuracy", "unigram baseline")
-    keys = " ".join(_key(f"{_kind(place)} bold", name) for place, name in enumerate(run.held_out))
+    keys = " ".join(_key(f"line {_kind(place)} bold", name) for place, name in enumerate(run.held_out))
     panel = Panel("held-out loss by source, nats", series, height=160)
     drawn = stack([panel], float(max(run.step, 1)), "Held-out loss by source")
     return [Drawing(drawn, keys), ReportTable("Held-out loss by source", header, tuple(rows))]

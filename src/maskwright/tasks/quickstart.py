@@ -3,12 +3,10 @@ runs."""
 
 from __future__ import annotations
 
-import math
 import os
-import shlex
 import time
 from dataclasses import asdict, dataclass
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any
 
 import yaml
@@ -17,9 +15,10 @@ from maskwright.core import storage
 from maskwright.core.console import answer, human_count, human_seconds, say
 from maskwright.core.errors import HealthError, InputError, MaskwrightError, StoppedEarly
 from maskwright.core.secrets import redact
+from maskwright.core.shell import typed
 from maskwright.machine.hardware import usable_cores
 from maskwright.processes import child
-from maskwright.run.directory import RunDirectory
+from maskwright.run.directory import DATA_CARD, RunDirectory
 
 DOCSTRING_BYTES = 8_000_000
 VOCABULARY = 4096
@@ -41,9 +40,6 @@ PACKAGES, MOST_TRAIN, MOST_TEST = 10, 80, 100
 VERDICT_BUDGET = ["--learning-rates", "3e-4,1e-3,3e-3,1e-2", "--seeds", "8"]
 STEPS_PER_MINUTE = 1000
 """At least so many are trained on a slow machine, however long they take."""
-EXPECTED, WITHIN, BY_DOUBLING = {2_000: 0.447, 3_000: 0.468, 6_000: 0.504, 10_000: 0.521}, 0.03, 0.04
-"""Masked accuracy on held-out documentation strings by steps of the ModernBERT, how far off a seed or the strings of
-another install are at most, and no less than what twice as many steps add beyond (docs/experiments.md)."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +105,6 @@ def quickstart(
     if not os.path.exists(paths.config):
         rows = min(ROWS, _training_rows(paths))
         steps = _steps(paths, architecture, minutes, rows)
-        if band := _promised(architecture, steps, own=bool(text)):
-            say(f"Expected after them: {band[0]:.0%} to {band[1]:.0%} of hidden held-out tokens right")
         _write_config(paths.config, _config(paths, architecture, steps, rows))
     _run("pretrain", paths.config, "--run", paths.run)
     _run("evaluate", paths.run)
@@ -120,7 +114,7 @@ def quickstart(
     _run("fill", paths.model, "--", *sentences)  # a text may begin with a dash
     asked = [word for sentence in sentences for word in ("--fill", sentence)]
     _run("report", paths.run, "--to", paths.report, "--evaluate", *asked)
-    found = {**_reached(paths, own=bool(text)), "seconds": round(time.monotonic() - began, 1)}
+    found = {**_reached(paths), "seconds": round(time.monotonic() - began, 1)}
     _summary(paths, found, own=bool(text))
     if verdict:
         _judge(paths)
@@ -147,7 +141,7 @@ def _gather(path: str) -> None:
 
 def _run(*arguments: str) -> None:
     """One command, in a process of its own like a user's."""
-    answer(f"\n$ maskwright {redact(shlex.join(arguments))}")
+    answer(f"\n$ {redact(typed(arguments))}")
     code = child.run(arguments)
     if code == StoppedEarly.exit_code:
         raise StoppedEarly("run the same command again: it goes on where it was")
@@ -191,23 +185,6 @@ def _steps(paths: QuickstartPaths, architecture: str, minutes: float, rows: int)
         f"{steps * step_seconds / 60:.1f} minutes (more if the machine is busy)"
     )
     return steps
-
-
-def _promised(architecture: str, steps: int, *, own: bool) -> tuple[float, float] | None:
-    return None if own or architecture != "modernbert" else expected_accuracy(steps)
-
-
-def expected_accuracy(steps: int) -> tuple[float, float] | None:
-    """The band in which the masked accuracy on held-out documentation strings will lie; None for fewer steps than were
-    measured. Beyond the most, only its upper end is a projection."""
-    fewest, most = min(EXPECTED), max(EXPECTED)
-    if steps < fewest:
-        return None
-    middle = EXPECTED[most]
-    for (few, low), (many, high) in pairwise(EXPECTED.items()):
-        if few <= steps <= many:
-            middle = low + (high - low) * math.log(steps / few) / math.log(many / few)
-    return middle - WITHIN, middle + WITHIN + BY_DOUBLING * max(0.0, math.log2(steps / most))
 
 
 def _config(paths: QuickstartPaths, architecture: str, steps: int, rows: int) -> dict[str, Any]:
@@ -263,27 +240,23 @@ def _own_sentences(paths: QuickstartPaths) -> list[str]:
     return [" ".join(sentence.split()) for sentence in sentences] or ["<mask>"]
 
 
-def _reached(paths: QuickstartPaths, *, own: bool) -> dict[str, Any]:
-    """For programs. Losses and accuracies are those of held-out text."""
-    from maskwright.config.pretraining import read_config
-    from maskwright.data.loader import validation_batches
-    from maskwright.data.store import TokenStore
-    from maskwright.tasks.measure.held_out import unigram
-
-    config = read_config(paths.config)
-    records = RunDirectory(paths.run).read_metrics()
-    held_out = [record for record in records if "valid_loss" in record]
+def _reached(paths: QuickstartPaths) -> dict[str, Any]:
+    """For programs, as the run recorded it. Losses and accuracies are those of held-out text."""
+    run, where = RunDirectory(paths.run), asdict(paths)
+    config, card, records = run.read_config()["config"], storage.read_json(run.path(DATA_CARD)), run.read_metrics()
+    held_out = [
+        {"loss": record["valid_loss"], "accuracy": record["valid_accuracy"]}
+        for record in records
+        if "valid_loss" in record
+    ]
     training = [record for record in records if "tokens_per_second" in record]
-    store = TokenStore(paths.store)
-    batches = validation_batches(store, seq_len=SEQ_LEN, packing="documents", max_rows=512, micro_batch_rows=8)
-    judged = [(record["valid_loss"], record["valid_accuracy"]) for record in (held_out[0], held_out[-1])]
-    told = {"before": judged[0], "unigram": unigram(store, batches), "after": judged[1]}
-    architecture, where = config.model.architecture, asdict(paths)
     return {
-        "architecture": architecture,
-        "steps": config.steps,
-        **{name: {"loss": float(loss), "accuracy": float(accuracy)} for name, (loss, accuracy) in told.items()},
-        "expected_accuracy": _promised(architecture, config.steps, own=own),
+        "architecture": config["model.architecture"],
+        "steps": config["schedule.steps"],
+        "rows_per_step": config["batch.virtual_workers"] * config["batch.micro_batch_rows"],
+        "before": held_out[0],
+        "unigram": card["unigram"][""],
+        "after": held_out[-1],
         "tokens": training[-1]["tokens"],
         "tokens_per_second": sorted(record["tokens_per_second"] for record in training)[len(training) // 2],
         **{name: where[name] for name in ("config", "store", "run", "model", "report")},
@@ -291,22 +264,18 @@ def _reached(paths: QuickstartPaths, *, own: bool) -> dict[str, Any]:
 
 
 def _summary(paths: QuickstartPaths, found: dict[str, Any], *, own: bool) -> None:
-    from maskwright.config.pretraining import read_config
     from maskwright.model.config import SIZES
     from maskwright.model.hf.families import FAMILIES
 
-    config, architecture = read_config(paths.config), found["architecture"]
-    layers, width, _ = SIZES[config.model.size]
+    architecture = found["architecture"]
+    layers, width, _ = SIZES[SIZE]
     class_begins = FAMILIES[architecture].class_begins
     answer(
-        f"\n{'─' * 72}\n{NAMES[architecture]}, {layers} layers of {width}, trained for {config.steps:,} steps "
-        f"of {config.rows_per_step} rows\n\nHeld-out text, 15 % masked{'':10}loss   masked accuracy"
+        f"\n{'─' * 72}\n{NAMES[architecture]}, {layers} layers of {width}, trained for {found['steps']:,} steps "
+        f"of {found['rows_per_step']} rows\n\nHeld-out text, 15 % masked{'':10}loss   masked accuracy"
     )
     for name, when in (("before training", "before"), ("unigram baseline", "unigram"), ("after training", "after")):
         answer(f"  {name:30}{found[when]['loss']:8.3f}  {found[when]['accuracy']:14.2%}")
-    if band := found["expected_accuracy"]:
-        kept = band[0] <= found["after"]["accuracy"] <= band[1]
-        answer(f"  {'expected':30}{'':8}  {f'{band[0]:.0%} to {band[1]:.0%}':>14}{'' if kept else '   (not met)'}")
     answer(
         f"\n{human_count(found['tokens'])} tokens at {found['tokens_per_second']:,.0f} tokens/s; "
         f"{human_seconds(found['seconds'])} in all\n"

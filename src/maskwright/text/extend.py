@@ -25,15 +25,13 @@ from typing import Any
 from maskwright.core import storage
 from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, SourceError, TokenizerError
-from maskwright.text.dedup import is_held_out
-from maskwright.text.sample import MAX_BYTES, Piece, learn_from
+from maskwright.text.sample import MAX_BYTES, Measured, Piece, fertility, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import SENTENCEPIECE, copy_tokenizer, load_tokenizer, split_by
 from maskwright.text.vocabulary import Vocabulary, read_tokenizer, read_vocabulary
 from maskwright.text.word_counts import WordCounts
 
 MARGIN = 0.01
-HELD_OUT_SHARE, MEASURED_CHARACTERS = 0.1, 20_000_000
 BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 """BPE with ▁ spells characters without a token as these."""
 Pair = tuple[str, str]
@@ -70,7 +68,7 @@ def extend_tokenizer(
     apart = BYTES | {token["content"] for token in content.get("added_tokens") or []}
     is_whole = vocabulary.kind == "sentencepiece_bpe"  # does not split a text into words
     split = _letters(tokenizer, apart) if is_whole else split_by(tokenizer.normalizer, tokenizer.pre_tokenizer)
-    words, documents, measured = learn_from(sources, max_bytes, lambda pieces: _read(pieces, split))
+    words, measured = learn_from(sources, max_bytes, lambda pieces: _read(pieces, split))
     parted = {word: [piece.value for piece in tokenizer.model.tokenize(word)] for word in words}
     ids = {piece: tokenizer.token_to_id(piece) for pieces in parted.values() for piece in pieces}
     if vocabulary.kind in ("wordpiece", "unigram"):
@@ -93,8 +91,8 @@ def extend_tokenizer(
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     after = load_tokenizer(folder, special_tokens_are_text=True)
-    extension.documents = documents
-    extension.fertility = (_fertility(tokenizer, measured), _fertility(after, measured))
+    extension.documents = measured.documents
+    extension.fertility = (fertility(tokenizer, measured.texts), fertility(after, measured.texts))
     return extension, read_vocabulary(folder)
 
 
@@ -136,30 +134,15 @@ def _letters(tokenizer: Any, apart: Collection[str]) -> Callable[[str], Iterable
     return words
 
 
-def _read(pieces: Iterable[Piece], split: Callable[[str], Iterable[str]]) -> tuple[dict[str, int], int, list[str]]:
-    """(count of each word, held-out documents, their texts to measure on; the others' texts if none is held out)"""
-    words, documents = WordCounts(split, at_spaces=False), 0
-    measured: dict[bool, list[str]] = {True: [], False: []}
-    characters = {True: 0, False: 0}
+def _read(pieces: Iterable[Piece], split: Callable[[str], Iterable[str]]) -> tuple[dict[str, int], Measured]:
+    """(count of each word, texts to measure on)"""
+    words, measured = WordCounts(split, at_spaces=False), Measured()
     for piece in pieces:
-        is_out = is_held_out(piece.document, HELD_OUT_SHARE)
-        if not is_out:
+        if not measured.holds_out(piece):
             words.add(piece.text)
-        if characters[is_out] < MEASURED_CHARACTERS and (is_out or not measured[True]):
-            measured[is_out].append(piece.text)
-            characters[is_out] += len(piece.text)
-            documents += is_out and piece.is_first
     counted = words.counted()
     say(f"{len(counted):,} different words")
-    return counted, documents, measured[True] or measured[False]
-
-
-def _fertility(tokenizer: Any, texts: Iterable[str]) -> float:
-    tokens = words = 0
-    for text in texts:
-        tokens += len(tokenizer.encode(text, add_special_tokens=False).ids)
-        words += len(text.split())
-    return tokens / max(words, 1)
+    return counted, measured
 
 
 def _whole_words(

@@ -8,15 +8,15 @@ rare words instead costs Unigram 4 % more tokens (docs/experiments.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from maskwright.core.console import human_bytes, progress, say
 from maskwright.core.errors import InputError, SourceError
-from maskwright.text.dedup import text_key
+from maskwright.text.dedup import is_held_out, text_key
 from maskwright.text.pieces import PIECE_CHARACTERS, pieces
 from maskwright.text.sources import Sources
 from maskwright.text.word_counts import TooManyWords
@@ -25,6 +25,7 @@ MAX_BYTES = 1_000_000_000
 LARGEST = 2**31 - 1
 """`tokenizers` counts pairs of characters in 32 bits, and is silent when these overflow."""
 RANKS = 1 << 20
+HELD_OUT_SHARE, MEASURED_CHARACTERS = 0.1, 20_000_000
 Learned = TypeVar("Learned")
 
 
@@ -36,6 +37,39 @@ class Piece(NamedTuple):
     """The `text_key` of its document."""
     is_first: bool
     """Whether its document begins with it."""
+
+
+class Measured:
+    """Texts to measure a vocabulary on: those of the documents that are held out, or all where none is. No more than
+    `MEASURED_CHARACTERS` of either are kept."""
+
+    def __init__(self) -> None:
+        self.documents = 0
+        """Held-out ones that are measured."""
+        self._texts: dict[bool, list[str]] = {True: [], False: []}
+        self._characters = {True: 0, False: 0}
+
+    def holds_out(self, piece: Piece) -> bool:
+        """Whether the piece is of a held-out document, from which nothing is learned."""
+        is_out = is_held_out(piece.document, HELD_OUT_SHARE)
+        if self._characters[is_out] < MEASURED_CHARACTERS and (is_out or not self._texts[True]):
+            self._texts[is_out].append(piece.text)
+            self._characters[is_out] += len(piece.text)
+            self.documents += is_out and piece.is_first
+        return is_out
+
+    @property
+    def texts(self) -> list[str]:
+        return self._texts[True] or self._texts[False]
+
+
+def fertility(tokenizer: Any, texts: Iterable[str]) -> float:
+    """Tokens per whitespace-separated word."""
+    tokens = words = 0
+    for text in texts:
+        tokens += len(tokenizer.encode(text, add_special_tokens=False).ids)
+        words += len(text.split())
+    return tokens / max(words, 1)
 
 
 class _Larger(Exception):

@@ -1,81 +1,65 @@
-"""The verdict as one HTML file: a function of the results alone, so the same results give the same bytes."""
+"""The verdict as a page: a function of the results alone, so the same results give the same bytes."""
 
 from __future__ import annotations
 
-from maskwright.core import storage
-from maskwright.report.frame import escaped, page, section, table
-from maskwright.verdict import markdown, plots, tables, wording
+from maskwright.report import document, words
+from maskwright.report.document import Block, Conclusion, Drawing, Facts, Folded, Notes, Paragraph, ReportSection
+from maskwright.verdict import plots, tables, wording
 from maskwright.verdict.judge import VerdictReport
 from maskwright.verdict.results import Results
 
 
-def write_page(path: str, results: Results, report: VerdictReport) -> None:
-    """The HTML at `path`; see `markdown.write_markdown` for a paper's form."""
-    with storage.atomic_writer(path) as file:
-        file.write(html(results, report).encode())
+def write(path: str, results: Results, report: VerdictReport) -> None:
+    """HTML, or where `path` ends with .md Markdown, for a paper, a pull request or a model card."""
+    document.write(path, title(results), sections(results, report))
 
 
-def html(results: Results, report: VerdictReport) -> str:
-    sections = [
-        _answers(results, report),
-        section("The question", f"<p>{escaped(wording.question(report))}</p>"),
-        section("Differences", plots.forest(report.comparisons), table(tables.differences(report))),
-        section("Scores", _scores(results, report)),
-        _classes(report),
-        section("Costs", table(tables.costs(results))),
-        section("Runs that learned nothing", *_degenerate(results, report)),
-        section("Protocol", *_protocol(results, report)),
-        section("Method and sources", _method(results, report)),
-    ]
-    return page(markdown.title(results), sections)
+def title(results: Results) -> str:
+    base, *others = [arm.name for arm in results.arms]
+    tasks = words.listed([task.name for task in results.tasks])
+    return f"Did it help? {words.listed(others)} against {base} on {tasks}"
 
 
-def _answers(results: Results, report: VerdictReport) -> str:
-    boxes = []
-    for found in report.comparisons:
-        boxes.append(
-            f'<div class="answer {found.verdict.replace(" ", "-")}"><p class="headline">'
-            f'<span aria-hidden="true">{plots.MARKS[found.verdict]}</span> {escaped(wording.headline(found))}</p>'
-            f"<p>{escaped(wording.explanation(found, results, report))}</p></div>"
+def sections(results: Results, report: VerdictReport) -> list[ReportSection]:
+    differences = (Drawing(plots.forest(report.comparisons)), tables.differences(report))
+    degenerate = (Paragraph(wording.degenerate_summary(results, report)), tables.degenerate(report))
+    protocol: list[Block | None] = [Facts(tuple(tables.protocol(results, report))), tables.rates(results)]
+    protocol += [Paragraph(text, lead="Note.") for text in wording.warnings(results)]
+    found: tuple[tuple[str, tuple[Block | None, ...]], ...] = (
+        ("", tuple(_answers(results, report))),
+        ("The question", (Paragraph(wording.question(report)),)),
+        ("Differences", differences),
+        ("Scores", tuple(_scores(results, report))),
+        ("Changes by class", tuple(map(tables.classes, report.comparisons))),
+        ("Costs", (tables.costs(results),)),
+        ("Runs that learned nothing", degenerate),
+        ("Protocol", tuple(protocol)),
+        ("Method and sources", (Notes(tuple(wording.method(results, report))),)),
+    )
+    every = [ReportSection(heading, tuple(one for one in blocks if one)) for heading, blocks in found]
+    return [one for one in every if one.blocks]
+
+
+def _answers(results: Results, report: VerdictReport) -> list[Block]:
+    return [
+        Conclusion(
+            wording.headline(found),
+            wording.explanation(found, results, report),
+            found.verdict.replace(" ", "-"),
+            plots.MARKS[found.verdict],
         )
-    return "\n".join(boxes)
+        for found in report.comparisons
+    ]
 
 
-def _scores(results: Results, report: VerdictReport) -> str:
+def _scores(results: Results, report: VerdictReport) -> list[Block]:
     paired = report.question == "checkpoints"
-    parts = [table(tables.scores(results, report))]
+    what = "seed" if paired else "pretraining run, mean over its seeds"
+    joined = "Lines join runs with the same seed. " if paired else ""
+    blocks: list[Block] = [tables.scores(results, report)]
     for task in results.tasks:
         own = [score for score in report.scores if score.task == task.name]
-        joined = "Lines join runs with the same seed. " if paired else ""
-        what = "seed" if paired else "pretraining run, mean over its seeds"
-        parts.append(
-            f"<h3>{escaped(task.name)}</h3>{plots.strip(task, own, paired=paired)}"
-            f'<p class="faint">Each dot is one {what}. {joined}Upright strokes are means.</p>'
-            f"<details><summary>Every seed</summary>{table(tables.every_seed(results, report, task))}</details>"
-        )
-    return "\n".join(parts)
-
-
-def _classes(report: VerdictReport) -> str:
-    found = [one for one in map(tables.classes, report.comparisons) if one]
-    return section("Changes by class", *map(table, found)) if found else ""
-
-
-def _degenerate(results: Results, report: VerdictReport) -> list[str]:
-    return [f"<p>{escaped(wording.degenerate_summary(results, report))}</p>", table(tables.degenerate(report))]
-
-
-def _protocol(results: Results, report: VerdictReport) -> list[str]:
-    terms = "".join(
-        f"<dt>{escaped(term)}</dt><dd>{escaped(text)}</dd>" for term, text in tables.protocol(results, report)
-    )
-    warned = "".join(f"<p><b>Note.</b> {escaped(text)}</p>" for text in wording.warnings(results))
-    return [f"<dl>{terms}</dl>", table(tables.rates(results)), warned]
-
-
-def _method(results: Results, report: VerdictReport) -> str:
-    notes = []
-    for text, source, address in wording.method(results, report):
-        cited = f'<a href="{escaped(address)}" rel="noreferrer">{escaped(source)}</a>' if address else escaped(source)
-        notes.append(f"<li>{escaped(text)}{f' <small>{cited}.</small>' if source else ''}</li>")
-    return f"<ol>{''.join(notes)}</ol>"
+        drawn = plots.strip(task, own, paired=paired)
+        blocks.append(Drawing(drawn, f"Each dot is one {what}. {joined}Upright strokes are means.", heading=task.name))
+        blocks.append(Folded("Every seed", (tables.every_seed(results, report, task),)))
+    return blocks

@@ -1,4 +1,4 @@
-"""The tables of a verdict's page, as text: `page.py` and `markdown.py` only draw them."""
+"""The tables of a verdict's page, as text: `report.document` draws them."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError, StoreError
+from maskwright.core.secrets import redact
 from maskwright.data import manifest as manifests
 from maskwright.data.writer import StoreWriter
 from maskwright.text.cleaning.limits import Limits
@@ -72,6 +73,8 @@ class Request:
     held_out: Sources | None = None
     """Text that is held out in full, instead of a share of `sources`. A document of both is held out."""
     cleaning: CleaningOptions | None = None
+    command: Sequence[str] = ()
+    """The words that the user typed behind `maskwright`, for the manifest alone; none from Python."""
 
     def __post_init__(self) -> None:
         storage.require_local(self.folder)
@@ -157,7 +160,8 @@ class Request:
         }
         packages = {"tokenizers", encoder, *(self.cleaning.packages if self.cleaning else [])}
         packages |= {name for sources in self.all_sources for name in sources.packages}
-        writer.finish(counts.record(), options, origin, packages)
+        more = {"command": [redact(word) for word in self.command]} if self.command else {}
+        writer.finish(counts.record(), options, origin, packages, more)
 
     def _nothing_held_out(self, counts: Counts) -> InputError:
         kept, guess = counts.kept, self.sources.guess

@@ -29,7 +29,7 @@ from maskwright.model.torch.roberta import Roberta
 
 COMPILE_PAYS_FLOPS = 1e17
 """FLOPs of a run of some five minutes on a CUDA device: fused layers save more than the minute of compiling. On a CPU
-they save nothing (docs/experiments.md)."""
+they save nothing (docs/experiments-archive.md)."""
 
 
 def choose_device(wanted: str, where: str = "engine.device") -> str:

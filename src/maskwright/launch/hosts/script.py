@@ -19,6 +19,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
+from maskwright.core.shell import typed
 from maskwright.launch.target import JobSpec
 
 # POSIX sh, as dash (Debian's and Ubuntu's sh) has it: there only `kill -s` takes a group after `--`.
@@ -104,4 +105,4 @@ def script_for(
     lines = [f"mw_{name}={shlex.quote(value)}" for name, value in settings.items()]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in {"PYTHONUNBUFFERED": "1", **values}.items()]
     # The whole script is read before `main` runs: what comes on the input afterwards is the job's.
-    return "\n".join(lines) + SCRIPT + f"main maskwright {shlex.join([*spec.command.words(), *more])}\n"
+    return "\n".join(lines) + SCRIPT + f"main {typed([*spec.command.words(), *more])}\n"

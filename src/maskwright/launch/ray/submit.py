@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import shlex
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +19,7 @@ from typing import Annotated, ClassVar
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.secrets import SECRET_VARIABLE, redact
+from maskwright.core.shell import typed
 from maskwright.launch import checks
 from maskwright.launch.ray.gang import RESTARTS_KEY, STOP_WAIT, require_lasting
 from maskwright.launch.ray.jobs import ID, Address, RayCluster, conclude, find_address, follow_to_its_end
@@ -146,7 +146,7 @@ class Ray(Place):
         """What was not asked for, the driver chooses. `exec`, so that no shell stands between Ray and the exit code."""
         asked = {"--num-nodes": self.num_nodes, "--gpus-per-node": self.gpus_per_node}
         more = [word for option, number in asked.items() if number is not None for word in (option, str(number))]
-        return f"exec maskwright {shlex.join([*command.words(), *more])}"
+        return f"exec {typed([*command.words(), *more])}"
 
     def name(self, run: str) -> str:
         stem = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(run.rstrip("/"))).strip("-._")[:60] or "run"

@@ -21,6 +21,7 @@ from typing import Annotated, ClassVar
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.secrets import redact
+from maskwright.core.shell import typed
 from maskwright.launch import checks
 from maskwright.launch.side_by_side import GONE
 from maskwright.launch.target import JobName, OnSubmission, Option, Place, Restarts, Submission, Training, show
@@ -202,7 +203,7 @@ def script(place: Slurm, name: str, command: Training, log: str) -> str:
     lines += [f"#SBATCH {option}" for option in place.sbatch]
     lines += [
         "",
-        f"words=(maskwright {shlex.join(command.words())})",
+        f"words=({typed(command.words())})",
         f"restarts={place.restarts}",
         f"labels={'--label' if place.num_nodes > 1 else ''}",
         f"task={shlex.quote(TASK.strip())}",

@@ -40,6 +40,11 @@ def count_parameters(config: ModelConfig) -> int:
     return sum(math.prod(piece.shape) for piece in pieces(config))
 
 
+def vocabulary_rows(config: ModelConfig) -> list[str]:
+    """The Hugging Face names of the parameters that have a row for each token."""
+    return [piece.hf_name for piece in pieces(config) if piece.name in ("word.weight", "head.bias")]
+
+
 def _all_rows(hf_name: str, name: str, *shape: int) -> WeightSlice:
     return WeightSlice(hf_name, name, slice(0, shape[0]), shape)
 

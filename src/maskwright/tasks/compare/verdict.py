@@ -1,4 +1,4 @@
-"""From the finished runs of a comparison to its verdict: predictions in the form of `labels.scoring`, and the page."""
+"""`maskwright compare`: several starts fine-tuned under the same rules and the same budget, and a verdict."""
 
 from __future__ import annotations
 
@@ -6,39 +6,31 @@ import os
 from collections.abc import Sequence
 from typing import Any, cast
 
-from maskwright.core import storage
 from maskwright.core.errors import InputError
-from maskwright.core.hub import is_hub
 from maskwright.labels.answers import exact_match, overlap_f1
 from maskwright.labels.metrics import KINDS, span_kinds, spans_of, truth
 from maskwright.labels.scoring import Outcomes
+from maskwright.model.hf.config import class_name
 from maskwright.processes.child import SideBySide, run_side_by_side
 from maskwright.report import words
 from maskwright.run.directory import RunDirectory
+from maskwright.tasks.compare.arms import RANDOM, Start
+from maskwright.tasks.compare.folder import opened
+from maskwright.tasks.compare.plan import ArmTraining, Budget, ComparisonPlan, LabelledTask, read
 from maskwright.tasks.compare.runs import (
     MAKE_AGAIN,
-    RANDOM,
-    ArmTraining,
-    Budget,
     Chosen,
     ComparedRun,
-    ComparisonPlan,
-    LabelledTask,
-    Start,
-    make_all,
-    open_folder,
-    random_folders,
-    read_starts,
-    read_tasks,
+    EndedRun,
+    choose,
+    finals,
+    run,
+    scores_by_rate,
     searches,
-    validation_score,
-    with_last_finite_weights,
 )
-from maskwright.tasks.models.load import RESULTS, fetched
-from maskwright.verdict import wording
+from maskwright.tasks.models.load import RESULTS, TrainedModel
+from maskwright.verdict import page, wording
 from maskwright.verdict.judge import VerdictReport, judge
-from maskwright.verdict.markdown import write_markdown
-from maskwright.verdict.page import write_page
 from maskwright.verdict.results import (
     Arm,
     ComparedTask,
@@ -66,18 +58,16 @@ def compare(
 
     Raises kinds of `InputError` (2) before the first run, `JobError` for a run that failed, `StoppedEarly` (75).
     """
-    starts = read_starts(models, base)
-    tasks = read_tasks(on, starts, overrides, budget)
-    comparison = ComparisonPlan(os.path.abspath(folder), starts, tasks, budget, tuple(overrides))
-    storage.make_folder(comparison.folder)
-    with storage.locked(os.path.join(comparison.folder, "lock"), remove=True):
-        open_folder(comparison)
-        comparison = random_folders(comparison)
-        found = results_of(comparison, *make_all(comparison, side_by_side))
-        write_results(os.path.join(comparison.folder, RESULTS), found)
+    asked = read(models, on, folder, base=base, budget=budget, overrides=overrides)
+    with opened(asked) as plan:
+        tried = run(searches(plan), plan, side_by_side, "search")
+        chosen = choose(plan, tried)
+        ended = run(finals(plan, chosen), plan, side_by_side, "fine-tune")
+        found = collect(plan, tried, chosen, ended)
+        write_results(os.path.join(plan.folder, RESULTS), found)
         report = judge(found)
-        write_page(os.path.join(comparison.folder, PAGE), found, report)
-        write_markdown(os.path.join(comparison.folder, "verdict.md"), found, report)
+        for name in (PAGE, "verdict.md"):
+            page.write(os.path.join(plan.folder, name), found, report)
     return found, report
 
 
@@ -92,26 +82,25 @@ def in_words(found: Results, report: VerdictReport, folder: str) -> str:
 # ---- results ---------------------------------------------------------------------------------------------------------
 
 
-def results_of(comparison: ComparisonPlan, chosen: Chosen, runs: Sequence[ComparedRun]) -> Results:
-    names = {start.name: pretraining_names(start) for start in comparison.starts}
-    tried = searches(comparison)
-    found_searches = tuple(
+def collect(plan: ComparisonPlan, tried: Sequence[EndedRun], chosen: Chosen, ended: Sequence[EndedRun]) -> Results:
+    names = {start.name: pretraining_names(start) for start in plan.starts}
+    searched = tuple(
         LearningRateSearch(
             start.name,
             task.name,
-            tuple((run.rate, validation_score(run)) for run in tried if (run.task, run.start) == (task, start)),
+            tuple(scores_by_rate(tried, task, start).items()),
             chosen[task.name, start.name],
         )
-        for task in comparison.tasks
-        for start in comparison.starts
+        for task in plan.tasks
+        for start in plan.starts
         if tried
     )
     return Results(
-        tuple(_arm(comparison, start, names[start.name]) for start in comparison.starts),
-        tuple(verdict_task(task) for task in comparison.tasks),
-        tuple(_run(run, names[run.start.name][run.number]) for run in runs),
-        found_searches,
-        _protocol(comparison),
+        tuple(_arm(plan, start, names[start.name]) for start in plan.starts),
+        tuple(verdict_task(task) for task in plan.tasks),
+        tuple(_run(one, names[one.run.start.name][one.run.number]) for one in ended),
+        searched,
+        _protocol(plan),
     )
 
 
@@ -123,25 +112,25 @@ def pretraining_names(start: Start) -> tuple[str, ...]:
     return short if len(set(short)) == len(short) else start.locations
 
 
-def _arm(comparison: ComparisonPlan, start: Start, names: tuple[str, ...]) -> Arm:
-    base = comparison.tasks[0].starts[start.name][0]
-    step = f", step {base['step']:,}" if base["step"] else ""
-    place = f"{base['location']} ({base['class']}{step})"
+def _arm(plan: ComparisonPlan, start: Start, names: tuple[str, ...]) -> Arm:
+    models = [one.model for one in plan.models[start.name]]
+    first = models[0]
+    step = f", step {first.step:,}" if first.step else ""
+    place = f"{first.location} ({class_name(first.config)}{step})"
     if start.name == RANDOM:
         draws = "others with each seed" if start.random else f"drawn {len(names)} times"
         what = f"random weights in the shape of {place}, {draws}"
         return Arm(start.name, what, names, seconds=0.0, tokens=0)
     if start.name not in names:
         place = f"{len(names)} pretraining runs, such as {place}"
-    costs = [cost(location) for location in start.locations]
+    costs = [cost(model) for model in models]
     seconds, tokens = (None if None in own else sum(own) for own in zip(*costs, strict=True))
     return Arm(start.name, place, names, seconds, tokens)
 
 
-def cost(location: str) -> tuple[float | None, int | None]:
+def cost(model: TrainedModel) -> tuple[float | None, int | None]:
     """(seconds of computing, tokens) of a pretraining run by its log; None for a folder, which has none."""
-    folder = fetched(location) if storage.is_url(location) else location
-    measured = [] if is_hub(location) else RunDirectory(folder).read_metrics()
+    measured = [] if model.run is None else RunDirectory(model.folder).read_metrics()
     lines = [line for line in measured if line.get("tokens_per_second")]
     if not lines:
         return None, None
@@ -181,37 +170,34 @@ def outcomes(task: LabelledTask, run: ComparedRun) -> Outcomes:
     return given
 
 
-def _run(run: ComparedRun, pretraining_run: str) -> ScoredRun:
+def _run(ended: EndedRun, pretraining_run: str) -> ScoredRun:
+    run = ended.run
     lines = [line for line in run.directory.read_metrics() if "loss" in line]
     losses = [line["loss"] for line in lines]
-    fault, ended = "", run
-    if not run.ended:
-        fault = f"its health check stopped it, and its last finite weights are scored: {run.fault}"
-        ended = with_last_finite_weights(run)
-    (score,) = ended.read(RESULTS, f"test.{run.task.metric}")
+    stopped = "its health check stopped it, and its last finite weights are scored"
     return ScoredRun(
         run.start.name,
         pretraining_run,
         run.task.name,
         run.seed,
-        float(score),
-        outcomes(run.task, ended),
+        ended.score,
+        outcomes(run.task, ended.scored or run),
         final_loss=losses[-1] if losses else None,
         lowest_loss=min(losses, default=None),
         tokens=lines[-1]["tokens"] if lines else None,
-        fault=fault,
+        fault=f"{stopped}: {ended.fault}" if ended.fault else "",
     )
 
 
-def _protocol(comparison: ComparisonPlan) -> Protocol:
-    budget = comparison.budget
+def _protocol(plan: ComparisonPlan) -> Protocol:
+    budget = plan.budget
     budgets, validation = [], []
-    for task in comparison.tasks:
+    for task in plan.tasks:
         config = task.config
         budgets.append(f"{task.name}: {_steps(task)}")
         own = "a file of its own" if config.data.validation else "a share of the training file, another with each seed"
         validation.append(f"{task.name}: {own}")
-    equal = all(len(set(task.arms.values())) == 1 for task in comparison.tasks)
+    equal = all(len(set(task.arms.values())) == 1 for task in plan.tasks)
     same = "The same for every arm. " if equal else ""
     rates = ", ".join(map(words.rate, budget.rates))
     one = len(budget.rates) == 1

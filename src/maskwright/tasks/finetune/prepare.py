@@ -151,7 +151,7 @@ class FinetuneRun:
         record = start.run or {}
         base = {"location": start.location, "step": start.step, "class": class_name(start.config)}
         base |= {key: record[key] for key in ("digest", "store_fingerprint") if key in record}
-        return {"base": base | {"weights": self.config.model.weights, "sha256": _digest(start.parameters)}}
+        return {"base": base | {"weights": self.config.model.weights, "sha256": weights_digest(start.parameters)}}
 
     @cached_property
     def validation(self) -> EvaluationSplit | None:
@@ -240,28 +240,34 @@ class FinetuneRun:
 
 
 def prepare_finetuning(
-    config: FinetuneConfig, directory: RunDirectory, before: dict[str, Any] | None = None
+    config: FinetuneConfig,
+    directory: RunDirectory,
+    before: dict[str, Any] | None = None,
+    *,
+    start: TrainedModel | None = None,
+    dataset: Dataset | None = None,
 ) -> FinetuneRun:
     """Checks everything that can be checked without a device. Raises `InputError` kinds (exit 2).
 
-    `before`: the record of a run that is continued; what it once began from is then no longer needed.
+    `before`: the record of a run that is continued; what it once began from is then no longer needed. `start` and
+    `dataset`: what `model.init_from` and `data` name, where the caller has read it.
     """
     init_from = config.model.init_from
     base = None if init_from is None else pinned(init_from, (before or {}).get("base"))
-    own, start, longest = config.model, None, config.data.max_seq_len or default_row(config.task)
+    own, longest = config.model, config.data.max_seq_len or default_row(config.task)
     if before is not None:
         model, tokenizer = recorded_config(before["model"], directory.config), directory.path("tokenizer")
         if not os.path.exists(tokenizer):  # this machine has only fetched the checkpoints
             tokenizer = _start(config, base).tokenizer_folder if base else local(own.tokenizer or "", weights=False)
     elif own.init_from is not None:
-        start = _start(config, base)
+        start = _start(config, base, start)
         encoder, tokenizer = start.config, start.tokenizer_folder
     else:
         tokenizer = local(own.tokenizer or "", weights=False)
         shape = ModelSection(**{key: getattr(own, key) for key in Shape.model_fields})
         vocabulary = read_vocabulary(tokenizer)
         encoder = model_config(shape, vocabulary.size, longest, **special_ids(vocabulary))
-    dataset = read_dataset(config.data, config.task, config.seed)
+    dataset = dataset or read_dataset(config.data, config.task, config.seed)
     if before is None:
         model = _with_head(encoder, config, dataset)
     if config.data.max_seq_len is None:
@@ -290,8 +296,8 @@ def _encoded(
     return encode(examples, tokenizer, task, labels, max_seq_len, token_type_stride=stride, longest=longest)
 
 
-def _start(config: FinetuneConfig, base: str | None) -> TrainedModel:
-    start = load_model(base or "", bare=True)
+def _start(config: FinetuneConfig, base: str | None, start: TrainedModel | None = None) -> TrainedModel:
+    start = start or load_model(base or "", bare=True)
     kind, wanted = start.config.task, config.task.kind
     alike = kind in ("masked_lm", wanted) or (kind in SEQUENCE_TASKS and wanted in SEQUENCE_TASKS)
     if not alike:
@@ -333,7 +339,8 @@ def class_weights(config: FinetuneConfig, dataset: Dataset, encoded: Encoded) ->
     return np.array([named[name] for name in labels], np.float32)
 
 
-def _digest(parameters: Parameters) -> str:
+def weights_digest(parameters: Parameters) -> str:
+    """sha256 of the arrays and their names."""
     digest = hashlib.sha256()
     for name, value in sorted(parameters.items()):
         digest.update(name.encode())

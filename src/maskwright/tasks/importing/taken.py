@@ -12,8 +12,7 @@ import yaml
 from maskwright.config.settings import nested
 from maskwright.core.console import one_line, printable, several
 from maskwright.core.errors import InputError
-from maskwright.core.shell import as_written
-from maskwright.processes.child import typed
+from maskwright.core.shell import as_written, typed
 from maskwright.tasks.importing.typed import Typed, is_false
 
 Fate = Literal["mapped", "default", "not needed", "left out", "unknown"]

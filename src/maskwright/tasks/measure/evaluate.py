@@ -89,7 +89,7 @@ def measure(
     _require_range(model, request, spelt)
     if chosen == "examples":
         if request.page is not None:
-            require_writable(request.page, [".html"])
+            require_writable(request.page, [".html", ".md"])
         given = TextOptions(request.text_column, request.text_pair, request.label, spelt=_columns(spelt))
         scores = judge(model, request.examples, given, spelt, device)
         if request.page is not None:

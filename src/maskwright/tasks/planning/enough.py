@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from maskwright.core.console import human_count, plain_number
 from maskwright.tasks.planning.work import Work
+from maskwright.tasks.pretrain.warnings import MOST_EPOCHS
 
 TOKENS_A_PARAMETER = 20.0
 """At which a model that predicts the next token uses its compute best: Hoffmann et al. 2022, arXiv:2203.15556."""
 EPOCHS_AS_GOOD = 4.0
 """Repeated so often, text is nearly worth new text, also there: Muennighoff et al. 2023, arXiv:2305.16264."""
-MOST_EPOCHS = 40
-"""BERT's: Devlin et al. 2018, arXiv:1810.04805, A.2."""
 WORDS_FROM_SCRATCH = 3.1e9
 """Of PubMedBERT's text, with which beginning from nothing was ahead of continuing a general BERT: Gu et al. 2020,
 arXiv:2007.15779."""

@@ -18,7 +18,7 @@ from maskwright.tasks.planning.slices import SliceFit
 from maskwright.tasks.planning.work import Work, memory
 
 MEMORY_BAND = (0.75, 1.25)
-"""Of projected memory: the peaks in docs/experiments.md lie inside."""
+"""Of projected memory: the peaks in docs/experiments-archive.md lie inside."""
 USABLE = 0.92
 """Of a device's memory: the rest is the driver's and the allocator's."""
 COPY_BYTES_PER_SECOND = 10e9
@@ -54,7 +54,7 @@ class Estimate:
     stall_seconds: float
     """At a save."""
     watts: float | None = None
-    """Of all devices at their limit, or as measured."""
+    """Of all devices at their limit."""
     peak_bytes: int | None = None
     """Measured: the most that the probe held."""
     cpu_seconds: float | None = None
@@ -131,10 +131,9 @@ class Estimate:
         wait = f"training waits {self.stall_seconds:.2f} s at each save, {self.saves:,} in all"
         found.append(f"  checkpoint  {human_bytes(self.save_bytes)}, {self.kind}; {wait}")
         if self.kwh:
-            told = "measured at the CPU" if self.kind == "measured" else "at the devices' limit, hosts not counted"
             factor, unit = (1, "kWh") if self.kwh.mid >= 0.1 else (1000, "Wh")
             energy = self.kwh.times(factor).text(lambda amount: plain_number(amount, 3), unit)
-            found.append(f"  energy      {energy}, {told}")
+            found.append(f"  energy      {energy}, at the devices' limit, hosts not counted")
         for quote in self.quotes:
             usd = self.seconds.times(quote.usd_per_hour / 3600).text(lambda usd: f"{usd:,.2f}", "USD")
             found.append(
@@ -176,10 +175,9 @@ def here(work: Work, found: Probe, there: int) -> Estimate:
         saves,
         found.checkpoint_bytes,
         found.save_seconds,
-        found.joules / step.mid if found.joules else None,
-        found.peak_bytes,
-        found.cpu_seconds,
-        alone,
+        peak_bytes=found.peak_bytes,
+        cpu_seconds=found.cpu_seconds,
+        alone=alone,
         notes=notes,
     )
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from maskwright.core.console import several
+from maskwright.tasks.finetune.prepare import FinetuneRun
 from maskwright.tasks.planning.interval import Interval
-from maskwright.tasks.planning.labelled import LabelledWork, labelled, work_of_labelled
+from maskwright.tasks.planning.labelled import LabelledWork, work_of_labelled
 from maskwright.tasks.planning.projection import JAX_SHARE, cpu_share, host_seconds
 from maskwright.tasks.planning.work import work_of
 from maskwright.tasks.pretrain.prepare import PretrainRun
@@ -42,8 +43,8 @@ class Load:
 def load_of(ready: Prepared) -> Load | None:
     config, model = ready.config, ready.model
     shape = model.hidden_size, model.num_hidden_layers, config.batch.virtual_workers, config.engine.kind == "jax"
-    if own := labelled(ready):
-        work = work_of_labelled(own)
+    if isinstance(ready, FinetuneRun):
+        work = work_of_labelled(ready)
         return Load(work.flops, work.evaluated_flops / config.steps, *shape, work)
     return Load(work_of(ready).flops, 0.0, *shape) if isinstance(ready, PretrainRun) else None
 

@@ -8,32 +8,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from maskwright.core.console import plain_number, time_unit
+from maskwright.verdict.statistics import t_quantile
 
 Kind = Literal["measured", "projected"]
 """measured: of real steps of this configuration, here and now. projected: by the model."""
-T_975 = (
-    12.71,
-    4.30,
-    3.18,
-    2.78,
-    2.57,
-    2.45,
-    2.36,
-    2.31,
-    2.26,
-    2.23,
-    2.20,
-    2.18,
-    2.16,
-    2.14,
-    2.13,
-    2.12,
-    2.11,
-    2.10,
-    2.09,
-    2.09,
-)
-"""Student's t at 0.975 for 1 to 20 degrees of freedom; 2.06 bounds it from 25 on."""
 
 
 @dataclass(frozen=True)
@@ -70,5 +48,5 @@ def mean_of(values: Sequence[float]) -> Interval:
         raise ValueError("two values at least")
     mean = sum(values) / n
     deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
-    half = (T_975[n - 2] if n - 2 < len(T_975) else 2.06) * deviation / math.sqrt(n)
+    half = t_quantile(n - 1) * deviation / math.sqrt(n)
     return Interval(max(mean - half, min(values)), mean, mean + half)

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
 
-from maskwright.config.finetuning import FinetuneConfig
 from maskwright.data.batch import Batch
-from maskwright.labels.dataset import Dataset
-from maskwright.labels.rows import Examples
 from maskwright.model.config import ModelConfig, training_flops
-from maskwright.tasks.finetune.objective import EvaluationSplit
+from maskwright.tasks.finetune.prepare import FinetuneRun
 from maskwright.tasks.planning.steps import program_of
-from maskwright.tasks.start.prepared import Prepared
 
 SEEN_STEPS, SEEN_EXAMPLES = 64, 8192
 """Spread over the run: so many steps, but no more than have so many examples, and no fewer than four."""
@@ -21,25 +16,9 @@ MOST_JUDGED = 4096
 """Validation examples that are packed: 8,000 take 1.2 s, and the time grows with the square of their number."""
 
 
-class Labelled(Prepared, Protocol):
-    """See `PreparedFinetuning`."""
-
-    @property
-    def config(self) -> FinetuneConfig: ...
-
-    @property
-    def train(self) -> Examples: ...
-
-    @property
-    def dataset(self) -> Dataset: ...
-
-    @property
-    def validation(self) -> EvaluationSplit | None: ...
-
-
 @dataclass(frozen=True)
 class LabelledWork:
-    few: Labelled
+    few: FinetuneRun
     """With every n-th example alone of those that it is judged by, where they are many."""
     flops: float
     """Of an update, on average, padding included."""
@@ -55,12 +34,7 @@ class LabelledWork:
     """Of all of them: forward passes are a third of a step."""
 
 
-def labelled(ready: Prepared) -> Labelled | None:
-    """None for pretraining."""
-    return cast(Labelled, ready) if isinstance(ready.config, FinetuneConfig) else None
-
-
-def work_of_labelled(ready: Labelled) -> LabelledWork:
+def work_of_labelled(ready: FinetuneRun) -> LabelledWork:
     """Rows are counted as they are packed, since padding is computed too."""
     config, model = ready.config, ready.model
     few, n = _thinned(ready)
@@ -85,14 +59,14 @@ def work_of_labelled(ready: Labelled) -> LabelledWork:
     )
 
 
-def _thinned(ready: Labelled) -> tuple[Labelled, int]:
+def _thinned(ready: FinetuneRun) -> tuple[FinetuneRun, int]:
     data = ready.dataset
     n = max(1, -(-len(data.validation) // MOST_JUDGED))
     few = replace(data, validation=data.validation[::n], test=data.test[::n])
-    return (ready, 1) if n == 1 else (replace(cast(Any, ready), dataset=few), n)
+    return (ready, 1) if n == 1 else (replace(ready, dataset=few), n)
 
 
-def _evaluated(ready: Labelled) -> float:
+def _evaluated(ready: FinetuneRun) -> float:
     if ready.validation is None:
         return 0.0
     every = ready.config.evaluation.every_steps

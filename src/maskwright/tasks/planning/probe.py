@@ -8,7 +8,6 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 from maskwright.core.console import say
 from maskwright.engines.base import Engine
@@ -24,9 +23,6 @@ SECONDS = 15.0
 WARM_STEPS, LEAST_STEPS, MOST_STEPS = 2, 4, 400
 BUSY_BELOW = 0.85
 """Of its cores that the probe had, on average: below it, others computed too."""
-RAPL = Path("/sys/class/powercap")
-"""Energy counters of Intel and AMD CPUs, in microjoules: docs.kernel.org/power/powercap/powercap.html. Only root may
-read them on many systems."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +54,6 @@ class Probe:
     """Of this process at its highest, or of the GPU."""
     there_bytes: int | None
     """Memory of the GPU; None on a CPU, and where the engine does not tell."""
-    joules: float | None
-    """Of the CPU packages in a step; None where the system does not tell."""
 
     @property
     def busy(self) -> bool:
@@ -89,11 +83,9 @@ def _measure(engine: Engine, ready: PretrainRun, seconds: float, began: float) -
     turns = [local]
     if first * len(local) / unit * LEAST_STEPS > seconds and len(local) > unit:
         turns = [local[:unit], local[: 2 * unit]]  # by turns, so that what others compute meanwhile meets both
-    joules, whole = _joules(), len(turns) == 1
     rounds = len(local) // unit
     steps = take_steps(stepper, turns, rounds, seconds=seconds, least=LEAST_STEPS, most=MOST_STEPS)
     threads = getattr(engine, "threads", None) if engine.device == "cpu" else None
-    used = None if joules is None or not whole else (_joules() or joules) - joules
     few = min(4 * unit, len(objective.held_out))
     evaluation = seconds_of(engine, lambda: few and engine.evaluate(objective.held_out[:few]))
     return Probe(
@@ -108,7 +100,6 @@ def _measure(engine: Engine, ready: PretrainRun, seconds: float, began: float) -
         starting,
         *_save(engine),
         *_peak(engine),
-        used / steps.count if used is not None and used > 0 else None,
     )
 
 
@@ -131,13 +122,3 @@ def _peak(engine: Engine) -> tuple[int, int | None]:
         return int(memory["peak"]), int(memory["there"])
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, None
-
-
-def _joules() -> float | None:
-    """Of all CPU packages since boot; None where the system does not tell."""
-    try:
-        packages = [path for path in RAPL.glob("*-rapl:*") if path.name.count(":") == 1]
-        found = [int((path / "energy_uj").read_text()) / 1e6 for path in packages]
-    except (OSError, ValueError):
-        return None
-    return sum(found) if found else None

@@ -3,9 +3,10 @@
     seconds = products / (0.73 x peak) + attention / (0.16 x peak) + bytes / bandwidth
 
 On an H200, a step of base (128 rows of 512 tokens, bf16, compiled, exact) took 95.0 ms. Of the time of its kernels,
-49 % were products, 24 % attention, 1.4 % the loss, 1.8 % the optimizer, and the rest moved memory (docs/experiments.md,
-2026-11-26). On a CPU the share of measured matrix multiplication is known by width (benchmarks/results/cpu-*.json).
-Everything else is a projection. A step takes no less time than its host does, which small models wait for.
+49 % were products, 24 % attention, 1.4 % the loss, 1.8 % the optimizer, and the rest moved memory
+(docs/experiments-archive.md, 2026-11-26). On a CPU the share of measured matrix multiplication is known by width
+(benchmarks/results/cpu-*.json). Everything else is a projection. A step takes no less time than
+its host does, which small models wait for.
 """
 
 from __future__ import annotations

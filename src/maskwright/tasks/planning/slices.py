@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib.metadata
 import math
 import os
-import re
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -27,9 +25,10 @@ from maskwright.data.opening import open_store
 from maskwright.engines.jax.ahead import SETTINGS, CompileRequest, CompileResult
 from maskwright.model.config import ModelConfig, model_config
 from maskwright.processes.child import python_module
-from maskwright.tasks.pretrain.prepare import continued_model, step_flops
+from maskwright.tasks.planning.devices import DEVICES
+from maskwright.tasks.pretrain.model import Base
+from maskwright.tasks.pretrain.prepare import step_flops
 
-KINDS = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x")
 GIB = 2**30
 OPTIONS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
 """Variables by which the compiler may make something else."""
@@ -98,17 +97,11 @@ def _line(rows: int, found: CompileResult, micro_batches: int = 1) -> str:
 
 
 def plan(config: RunConfig, on: str, *, vocab_size: int | None = None, search: bool = True) -> SliceFit:
-    """Compiles the configured step for the slice `on` (as `v6e:4x4`), then others until the largest is found.
+    """Compiles the configured step for the slice `on`, as `v6e:4x4`, then others until the largest is found.
+    `devices.place` has judged `on`.
 
-    Raises `ConfigError` for a slice or configuration that cannot be, `MaskwrightError` where the compiler fails.
+    Raises `ConfigError` for a configuration that the slice cannot compute, `MaskwrightError` where the compiler fails.
     """
-    if re.fullmatch(rf"({'|'.join(KINDS)}):\d+x\d+(x\d+)?", on) is None:
-        kind, _, topology = on.partition(":")
-        near = difflib.get_close_matches(kind, KINDS, n=1) if kind not in KINDS else []
-        fix = f"did you mean {near[0]}:{topology or '4x4'}?" if near else "write KIND:TOPOLOGY, as v6e:4x4."
-        fix += f" Kinds: {', '.join(KINDS)}"
-        what = f"'{on}' is not a slice of a TPU, and `plan` compiles for no other machine"
-        raise ConfigError(what, where="--on", fix=fix)
     require("libtpu", "--on")
     model = model_of(config, vocab_size)
     kinds, causal = list({_shape(kind): kind for kind in configs(config)}.values()), reads_causally(config)
@@ -254,7 +247,7 @@ def _next(results: dict[int, CompileResult], low: int | None, high: int | None) 
 
 def model_of(config: RunConfig, vocab_size: int | None) -> ModelConfig:
     if config.model.init_from is not None:
-        return continued_model(config, config.model.init_from)
+        return Base(config.model.init_from).model(config)
     if vocab_size is None:
         stores = [config.data.store or "", *(source.store for source in (config.data.mixture or {}).values())]
         if not any(map(os.path.isdir, stores)):
@@ -266,8 +259,8 @@ def model_of(config: RunConfig, vocab_size: int | None) -> ModelConfig:
 
 def _devices(request: CompileRequest) -> int:
     """How many devices of the slice the run uses. Raises `ConfigError` if it has not as many."""
-    chips = math.prod(int(number) for number in request.slice.partition(":")[2].split("x"))
-    there = chips * (2 if request.slice.startswith(("v2", "v3", "tpu7x")) else 1)  # both halves of a chip are devices
+    kind, _, topology = request.slice.partition(":")
+    there = math.prod(map(int, topology.split("x"))) * DEVICES[kind].parts
     if request.devices is not None and request.devices > there:
         what = f"{request.devices} devices were asked for, {request.slice} has {there}"
         raise ConfigError(what, where="engine.devices", fix="leave it out for all")

@@ -21,10 +21,10 @@ from maskwright.model.initial import initial_parameters
 from maskwright.tasks.planning import expected
 from maskwright.tasks.planning.expected import MEASURED_ON, Load, load_of, seconds_here
 from maskwright.tasks.planning.interval import Interval
-from maskwright.tasks.planning.labelled import labelled
 from maskwright.tasks.planning.steps import Stepper, compiling_seconds, seconds_of, take_steps
 from maskwright.tasks.planning.work import work_of
-from maskwright.tasks.pretrain.prepare import PretrainRun
+from maskwright.tasks.pretrain.describe import table
+from maskwright.tasks.pretrain.prepare import PretrainRun, step_flops
 from maskwright.tasks.start.capacity import exact_threads, state_bytes
 from maskwright.tasks.start.engine import start_engine
 from maskwright.tasks.start.prepared import Prepared
@@ -50,11 +50,24 @@ class Trial:
 
 
 def time_before(ready: Prepared) -> str | None:
-    """For `--dry-run`, in words: projected for pretraining with torch, and else measured, or why it is not."""
-    if labelled(ready) is None and ready.config.engine.kind == "torch":
+    """For `--dry-run`, in words: projected for pretraining with torch, and else measured, or why it is not. Below it
+    are the phases of a run that has some, with their parts of that time."""
+    told, whole = _time_before(ready)
+    if told is None or whole is None or not (isinstance(ready, PretrainRun) and ready.config.phases):
+        return told
+    stages = ready.config.stages
+    flops = [(stage.end - stage.begin) * step_flops(stage.config, ready.model) for stage in stages]
+    seconds = [whole.mid * some / sum(flops) for some in flops]
+    about = "expected seconds: the parts of that time, by what each phase computes"
+    return "\n".join([told, about, *table(ready.config, ready.loader, seconds)])
+
+
+def _time_before(ready: Prepared) -> tuple[str | None, Interval | None]:
+    """In words, and of the whole run in seconds where that is known."""
+    if isinstance(ready, PretrainRun) and ready.config.engine.kind == "torch":
         return _projected(ready)
     if why := _not_tried(ready):
-        return f"time here: not measured: {why}"
+        return f"time here: not measured: {why}", None
     # Without it JAX would take three quarters of a GPU's memory, which another run may need.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     try:
@@ -63,43 +76,48 @@ def time_before(ready: Prepared) -> str | None:
         turn = _seconds_of_a_turn(load, ceiling, ready, engine) if load else None
         if load and turn is not None and turn > LONGEST_SECONDS:
             told = expected.in_words(load, ready.config.steps, ceiling, engine.device)
-            return f"{told} from matrix multiplication, since one step takes too long for a trial"
+            whole = seconds_here(load, ceiling, engine.device, ready.config.steps)
+            return f"{told} from matrix multiplication, since one step takes too long for a trial", whole
         return in_words(trial(ready, engine, load, turn), ready)
     except MaskwrightError as error:
-        return f"time here: not measured: {error}"
+        return f"time here: not measured: {error}", None
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        return "time here: not measured: memory ran out"
+        return "time here: not measured: memory ran out", None
 
 
-def _projected(ready: Prepared) -> str | None:
+def _projected(ready: Prepared) -> tuple[str | None, Interval | None]:
     """Before an engine is made: the ceiling is measured in a moment."""
     from maskwright.engines.torch.look import measured
     from maskwright.engines.torch.prepare import choose_device
 
-    engine = ready.config.engine
+    engine, load = ready.config.engine, load_of(ready)
     try:
         wanted, here = choose_device(engine.device), choose_device("auto")
     except ConfigError as error:
-        return f"time here: not known: {error}"
+        return f"time here: not known: {error}", None
     if wanted != here:
-        return f"time here: not projected for {wanted} on a machine with {here}; `maskwright plan` measures"
+        return f"time here: not projected for {wanted} on a machine with {here}; `maskwright plan` measures", None
     if here not in MEASURED_ON:
-        return f"time here: not known for {here}, on which no run was measured; `maskwright plan` measures"
+        return f"time here: not known for {here}, on which no run was measured; `maskwright plan` measures", None
+    if load is None:
+        return None, None
     rates = measured()
-    told = expected.time_here(ready, rates[engine.dtype if engine.dtype in rates else list(rates)[-1]], here)
-    return f"{told} from matrix multiplication; `maskwright plan` measures" if told else None
+    ceiling = rates[engine.dtype if engine.dtype in rates else list(rates)[-1]]
+    told = expected.in_words(load, ready.config.steps, ceiling, here)
+    whole = seconds_here(load, ceiling, here, ready.config.steps)
+    return f"{told} from matrix multiplication; `maskwright plan` measures", whole
 
 
-def in_words(found: Trial, ready: Prepared) -> str:
+def in_words(found: Trial, ready: Prepared) -> tuple[str, Interval]:
     steps, rest = ready.config.steps, Interval(found.evaluations, found.evaluations, found.evaluations)
-    about = found.step.times(steps).plus(rest).time()
+    whole = found.step.times(steps).plus(rest)
     what = f"{several(steps, 'step')}{' and their evaluations' if found.evaluations else ''}"
     several_may = ready.config.engine.kind == "torch" and ready.config.batch.virtual_workers > 1
     alone = " in one process" if several_may else ""
     compiling = f"; compiling takes {human_time(found.compiling)} more" if found.compiling else ""
-    return f"time here: about {about} for {what}, measured on a few real steps{alone}{compiling}"
+    return f"time here: about {whole.time()} for {what}, measured on a few real steps{alone}{compiling}", whole
 
 
 def _seconds_of_a_turn(load: Load, ceiling: float, ready: Prepared, engine: Engine) -> float | None:

@@ -116,7 +116,8 @@ def memory(
     each head is kept, as on a CPU in bf16. `processes`: Python, torch and the copy of the state that is being saved are
     in the same memory.
 
-    Compilers and allocators need less or more: a quarter either way covers the peaks in docs/experiments.md.
+    Compilers and allocators need less or more: a quarter either way covers the peaks in
+    docs/experiments-archive.md.
     """
     config, model = work.config, work.model
     kinds = [stage.config for stage in config.stages]  # the largest micro-batch of any phase

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core import storage
+from maskwright.core import extras, storage
+from maskwright.core.errors import TokenizerError
 from maskwright.core.secrets import redact_all
 from maskwright.data.arrow_store import ArrowStore, Judged
 from maskwright.data.batch import Batch
@@ -20,8 +22,10 @@ from maskwright.data.opening import Store
 from maskwright.data.store import Split
 from maskwright.labels.dataset import Dataset
 from maskwright.run.directory import DATA_CARD, RunDirectory
-from maskwright.tasks.start.languages import languages_of
 from maskwright.tasks.start.prepared import Prepared
+from maskwright.text.records import SEQUENCE_ENDINGS
+from maskwright.text.sources import file_kind
+from maskwright.text.tokenizer import load_tokenizer
 from maskwright.training.job import Job
 
 Int64 = NDArray[np.int64]
@@ -30,6 +34,12 @@ MOST_COUNTED_TOKENS = 1 << 26
 AT_ONCE_TOKENS = 1 << 22
 MOST_SOURCES = 20
 """Files that are named."""
+MOST_WORDS = 100
+"""Of a command that are kept: a shell makes a word for each file of `corpus/*.txt`."""
+SAMPLE_DOCUMENTS = 2_000
+"""Evenly spaced ones. With the model of the languages, they take about a second."""
+SAMPLE_TOKENS = 256
+"""From the beginning of each."""
 
 
 def write_card(directory: RunDirectory, ready: Prepared, job: Job) -> None:
@@ -81,7 +91,7 @@ def labelled_card(dataset: Dataset, sizes: Int64) -> dict[str, Any]:
 
 def _described(store: Judged) -> dict[str, Any]:
     manifest = store.manifest
-    named = manifest.get("sources", [])
+    named, command = manifest.get("sources", []), manifest.get("command", [])
     return {
         "location": store.location,
         "format": "arrow" if isinstance(store, ArrowStore) else "store",
@@ -89,9 +99,36 @@ def _described(store: Judged) -> dict[str, Any]:
         "vocab_size": store.vocabulary.size,
         "splits": manifest["splits"],
         **{key: manifest[key] for key in ("counts", "options", "versions") if key in manifest},
+        **({"command": command[:MOST_WORDS], "command_words": len(command)} if command else {}),
         "files": [one["location"] for one in named[:MOST_SOURCES]],
         "file_count": len(named),
     }
+
+
+def languages_of(store: Judged, split: Split) -> dict[str, int] | None:
+    """Documents of the sample by language, the most frequent first; none where there is no language to be told, as in
+    DNA. None where py3langid is not installed."""
+    if not extras.installed("py3langid"):
+        return None
+    files = [str(one["location"]) for one in store.manifest.get("sources", [])]
+    if files and all(file_kind(name) in SEQUENCE_ENDINGS for name in files):
+        return {}
+    from maskwright.text.cleaning.language import language_of
+
+    return dict(Counter(language_of(text)[0] for text in _sample(store, split)).most_common())
+
+
+def _sample(store: Judged, split: Split) -> list[str]:
+    """Beginnings of documents; none with a tokenizer that makes no text of ids."""
+    try:
+        tokenizer = load_tokenizer(store.tokenizer_folder, special_tokens_are_text=False)
+    except TokenizerError:  # training needs its vocabulary alone
+        return []
+    if tokenizer.decoder is None:
+        return []
+    apart = max(1, math.ceil(split.documents / SAMPLE_DOCUMENTS))
+    ids = split.beginnings(SAMPLE_TOKENS, apart)
+    return [text for text in tokenizer.decode_batch([one.tolist() for one in ids]) if text.strip()]
 
 
 def by_powers_of_two(sizes: Int64) -> dict[str, int]:

@@ -1,23 +1,14 @@
-"""What a run reads and computes, phase by phase: for `--dry-run` and the beginning of each run."""
+"""What a run reads and computes, phase by phase, in lines: for `--dry-run` and the beginning of each run."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
-from maskwright.config.phases import reads_causally
 from maskwright.config.pretraining import RunConfig
-from maskwright.core.console import human_count, plain_number, progress
-from maskwright.core.errors import ConfigError
+from maskwright.core.console import human_count, plain_number
 from maskwright.data.loader import Loader
-from maskwright.engines.base import TrainState
-from maskwright.engines.choose import make_engine
-from maskwright.model.config import ModelConfig
-from maskwright.model.initial import initial_parameters
 
 HEADER = ("phase", "steps", "rows a step", "tokens a row", "masked", "causal", "epochs", "tokens", "expected seconds")
-TIMED = 3
-"""Updates of one micro-batch that are timed in each phase, after one that is not. The fastest counts."""
 
 
 def reading(config: RunConfig, loader: Loader) -> list[str]:
@@ -66,42 +57,3 @@ def table(config: RunConfig, loader: Loader, seconds: Sequence[float] = ()) -> l
 def _epochs(loader: Loader, begin: int, end: int) -> float:
     """Of the text, from update `begin` up to `end`."""
     return loader.epoch(end) - loader.epoch(begin)
-
-
-def timed(config: RunConfig, model: ModelConfig, loader: Loader, run_flops: float) -> str:
-    """The table with the seconds that each phase takes on this machine, for `--dry-run`."""
-    try:
-        seconds = expected_seconds(config, model, loader, run_flops)
-    except ConfigError as error:
-        return f"expected seconds are not known on this machine: {error}"
-    about = "expected seconds: timed here in one process, without evaluations and saves"
-    return "\n".join([about, *table(config, loader, seconds)])
-
-
-def expected_seconds(config: RunConfig, model: ModelConfig, loader: Loader, run_flops: float) -> list[float]:
-    """Seconds of each stage on this machine, in one process, by a few updates of one micro-batch for each device with
-    random weights. Evaluations and saves are not in it. Raises `ConfigError` where the device is absent."""
-    engine = make_engine(
-        model,
-        config.optimizer,
-        config.engine,
-        config.seed,
-        run_flops=run_flops,
-        micro_batch_losses=loader.micro_batch_losses,
-        causal=reads_causally(config),
-    )
-    engine.write(TrainState(0, initial_parameters(model, config.seed)))
-    found: list[float] = []
-    with progress("time phases", len(config.stages), "phases") as bar:
-        for stage in config.stages:
-            batches, times = [loader.batch(stage.begin, 0)] * engine.dp_degree, []
-            engine.use_rope_theta(stage.rope_theta or model.rope_theta)
-            for _ in range(1 + TIMED):
-                began = time.perf_counter()
-                engine.step(batches, 1e-9, lambda: False)
-                engine.check()
-                times.append(time.perf_counter() - began)
-            rounds = -(-config.batch.virtual_workers // engine.dp_degree)
-            found.append(min(times[1:]) * rounds * (stage.end - stage.begin))
-            bar.advance()
-    return found

@@ -1,4 +1,5 @@
-"""The table of docs/planning.md: what each recipe takes on a laptop, on one GPU and on a slice, by the model."""
+"""The table of docs/planning.md: what each recipe takes on a laptop, on one GPU and on a slice, projected.
+`python tests/recipe_times.py` prints it, with tests/ on the path."""
 
 from __future__ import annotations
 
@@ -53,3 +54,7 @@ def table() -> str:
         cells = [f"`{name}`", shown, run, tokens, *times, human_bytes(found["h100"].needed)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())

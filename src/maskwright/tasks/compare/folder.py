@@ -1,0 +1,85 @@
+"""The folder of a comparison, which remembers what decides its numbers, so that the same command goes on in it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, cast
+
+from maskwright.config.finetuning import LATER
+from maskwright.config.settings import flat
+from maskwright.core import storage
+from maskwright.core.errors import InputError
+from maskwright.model.hf.config import to_hf_config
+from maskwright.model.initial import initial_parameters
+from maskwright.tasks.compare.arms import RANDOM, Start
+from maskwright.tasks.compare.plan import OURS, ComparisonPlan
+from maskwright.text.tokenizer import copy_tokenizer
+from maskwright.training.tensor_file import write_tensors
+
+FORMAT = 1
+
+
+@contextmanager
+def opened(plan: ComparisonPlan) -> Iterator[ComparisonPlan]:
+    """Holds the folder. Yields the plan to make there: see `_with_draws`. Raises `InputError` where the folder holds
+    something else."""
+    storage.make_folder(plan.folder)
+    with storage.locked(os.path.join(plan.folder, "lock"), remove=True):
+        _begin_or_check(plan)
+        yield _with_draws(plan)
+
+
+def _record(plan: ComparisonPlan) -> dict[str, Any]:
+    """What decides the numbers of a comparison, under dotted names."""
+    found: dict[str, Any] = {"format": FORMAT, "base": plan.starts[0].name, **plan.budget.record()}
+    for start in plan.starts:
+        found[f"{start.name}.locations"] = list(start.locations)
+        found[f"{start.name}.random"] = start.random
+        found[f"{start.name}.weights"] = [one.sha256 for one in plan.models[start.name]]
+    for task in plan.tasks:
+        found[f"{task.name}.examples"] = task.dataset.fingerprint
+        keys = [(key, value) for key, value in flat(task.config).items() if key not in LATER or value != LATER[key]]
+        found |= {f"{task.name}.{key}": value for key, value in keys if key not in OURS}
+    return cast(dict[str, Any], json.loads(json.dumps(found)))
+
+
+def _begin_or_check(plan: ComparisonPlan) -> None:
+    """Raises `InputError` naming what differs."""
+    folder, now = plan.folder, _record(plan)
+    path = os.path.join(folder, "compare.json")
+    if os.path.exists(path):
+        before = storage.read_json(path)
+        for key in [*now, *before]:
+            if key not in before or key not in now or before[key] != now[key]:
+                old, new = (f"{values.get(key, 'not there')!r:.60}" for values in (before, now))
+                what = f"holds another comparison: {key} was {old} and is {new} now"
+                raise InputError(what, where=folder, fix="put it back, or give --to a new folder")
+    elif others := [name for name in sorted(os.listdir(folder)) if name != "lock" and not storage.is_temporary(name)]:
+        what = f"holds {others[0]}, which is not of a comparison"
+        raise InputError(what, where=folder, fix="give --to a new folder")
+    else:
+        storage.write_json(path, now)
+
+
+def _with_draws(plan: ComparisonPlan) -> ComparisonPlan:
+    """For the question about the recipe, random weights have as many draws as other arms have pretraining runs: each is
+    a model folder. For the question about checkpoints, each seed draws its own."""
+    random = next((start for start in plan.starts if start.random and len(start.locations) > 1), None)
+    if random is None:
+        return plan
+    folders = []
+    for number, one in enumerate(plan.models[random.name]):
+        model, folder = one.model, os.path.join(plan.folder, RANDOM, f"{number + 1}")
+        folders.append(folder)
+        if not os.path.exists(os.path.join(folder, "config.json")):  # which is written last
+            storage.make_folder(folder)
+            weights = initial_parameters(model.config, number)
+            write_tensors(os.path.join(folder, "model.safetensors"), weights, {"format": "pt"})
+            copy_tokenizer(model.tokenizer_folder, folder)
+            storage.write_json(os.path.join(folder, "config.json"), to_hf_config(model.config, model.labels))
+    drawn = Start(RANDOM, tuple(folders))
+    return replace(plan, starts=tuple(drawn if start is random else start for start in plan.starts))

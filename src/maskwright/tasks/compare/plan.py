@@ -1,0 +1,198 @@
+"""What a comparison is about, read and checked before its first run: arms with their models, tasks, and the budget."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from numbers import Integral
+from typing import Any, cast
+
+from maskwright.config.finetuning import FinetuneConfig, read_finetune_config
+from maskwright.config.pretraining import OF_ONE_RUN
+from maskwright.core import storage
+from maskwright.core.console import note, warn
+from maskwright.core.errors import ConfigError, InputError
+from maskwright.labels.dataset import Dataset
+from maskwright.labels.metrics import LOWER_IS_BETTER, default_metric
+from maskwright.run.directory import RunDirectory
+from maskwright.tasks.compare.arms import Start, read_starts
+from maskwright.tasks.finetune.objective import chosen_metric
+from maskwright.tasks.finetune.prepare import FinetuneRun, prepare_finetuning, weights_digest
+from maskwright.tasks.models.load import TrainedModel, load_model
+from maskwright.text.vocabulary import tokenizer_file
+
+NOT_JUDGED = ("loss", "precision", "recall", *LOWER_IS_BETTER)
+"""Metrics that choose a checkpoint but are no metric of `labels.scoring`."""
+OURS = ("seed", "model.init_from", "model.weights", "optimizer.learning_rate", *OF_ONE_RUN)
+"""What differs between the runs of a comparison."""
+
+
+@dataclass(frozen=True)
+class ArmModel:
+    """What the fine-tunings of one pretraining run start from."""
+
+    model: TrainedModel
+    """Without its weights."""
+    sha256: str
+    """Of its weights."""
+    reads: tuple[Any, ...]
+    """Its shape and tokenizer: equal for models that make the same rows of the same examples."""
+
+
+@dataclass(frozen=True)
+class LabelledTask:
+    name: str
+    location: str
+    """Of its YAML."""
+    config: FinetuneConfig
+    """The resolved one of the first arm."""
+    dataset: Dataset
+    metric: str
+    """What it is judged by, as `results.json` of a run names it."""
+    arms: dict[str, ArmTraining]
+
+
+@dataclass(frozen=True)
+class ArmTraining:
+    """What one arm's fine-tunings on a task are like, where it can differ between arms."""
+
+    steps: int
+    """Of questions, it follows from the windows, whose number is the tokenizer's."""
+    max_seq_len: int
+    """Of a row, which without `data.max_seq_len` is what the model takes, up to a limit."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Numbers of any kind that reads as one will do, such as text and NumPy's. Raises `InputError` for others, for a
+    grid that is empty or has a rate twice, and for a number of runs below 1."""
+
+    learning_rates: Sequence[float | str]
+    seeds: int
+    search_seed: int = 0
+    at_once: int = 1
+    """Fine-tunings side by side, which decides no number."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "learning_rates", _grid(self.learning_rates))
+        for name, least in (("seeds", 1), ("search_seed", 0), ("at_once", 1)):
+            given = getattr(self, name)
+            if not isinstance(given, Integral) or isinstance(given, bool) or given < least:
+                what = f"{name.replace('_', ' ')} is {given!r:.40}"
+                raise InputError(what, fix=f"give an integer ≥ {least}")
+            object.__setattr__(self, name, int(given))
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        return cast(tuple[float, ...], self.learning_rates)
+
+    @property
+    def fresh_seeds(self) -> range:
+        return range(self.search_seed + 1, self.search_seed + 1 + self.seeds)
+
+    def record(self) -> dict[str, Any]:
+        """What decides numbers."""
+        return {"learning_rates": self.rates, "seeds": self.seeds, "search_seed": self.search_seed}
+
+
+def _grid(given: Any) -> tuple[float, ...]:
+    listed: list[Any] = []
+    rates: tuple[float, ...] = ()
+    with suppress(TypeError, ValueError):
+        listed = [] if isinstance(given, str) else list(given)
+        rates = tuple(float(one) for one in listed if not isinstance(one, bool))
+    positive = all(0.0 < rate < float("inf") for rate in rates)
+    if not rates or not positive or len(set(rates)) < len(listed):
+        shown = given if isinstance(given, str) else ",".join(map(str, listed)) or given
+        fix = "give positive learning rates, each once, as in 1e-4,3e-4,1e-3"
+        raise InputError(f"{shown!s:.60} is no grid of learning rates", fix=fix)
+    return rates
+
+
+@dataclass(frozen=True)
+class ComparisonPlan:
+    folder: str
+    starts: tuple[Start, ...]
+    """The first is what the others are compared with."""
+    models: dict[str, tuple[ArmModel, ...]]
+    """By arm, for each of its pretraining runs."""
+    tasks: tuple[LabelledTask, ...]
+    budget: Budget
+    overrides: tuple[str, ...] = ()
+
+
+def read(
+    models: Sequence[str],
+    on: Sequence[str],
+    folder: str,
+    *,
+    base: str | None,
+    budget: Budget,
+    overrides: Sequence[str] = (),
+) -> ComparisonPlan:
+    """Checks all that can be checked before the first run. Raises kinds of `InputError` (exit 2)."""
+    starts = read_starts(models, base)
+    for key in (override.partition("=")[0].strip() for override in overrides):
+        if key in OURS:
+            raise ConfigError(f"{key} is what a comparison sets itself", where="--set", fix="leave it out")
+    named: dict[str, str] = {}
+    for location in on:
+        name = os.path.splitext(os.path.basename(location))[0]
+        if name in named:
+            raise InputError(f"two tasks are called {name}", where=location, fix="give the YAMLs different names")
+        named[name] = location
+    given = [*overrides, *starts[0].keys(0), f"seed={budget.search_seed}"]
+    configs = {name: _read_config(location, given) for name, location in named.items()}
+    known = _read_models(starts)
+    tasks = tuple(_read_task(name, named[name], config, known) for name, config in configs.items())
+    return ComparisonPlan(os.path.abspath(folder), starts, known, tasks, budget, tuple(overrides))
+
+
+def _read_config(location: str, given: list[str]) -> FinetuneConfig:
+    config = read_finetune_config(location, given)
+    if config.data.test is None:
+        fix = "name a file that no run has seen as data.test"
+        raise ConfigError("has no test set, which a verdict is about", where=location, fix=fix)
+    return config
+
+
+def _read_models(starts: Sequence[Start]) -> dict[str, tuple[ArmModel, ...]]:
+    """Each once: random weights have the shape of another arm."""
+    known: dict[str, ArmModel] = {}
+    for location in (place for start in starts for place in start.locations):
+        if location not in known:
+            model = load_model(location, bare=True)
+            tokenizer = storage.sha256_of_file(tokenizer_file(model.tokenizer_folder))
+            reads = (model.config, model.vocabulary.fingerprint, tokenizer)
+            known[location] = ArmModel(replace(model, parameters={}), weights_digest(model.parameters), reads)
+    return {start.name: tuple(known[place] for place in start.locations) for start in starts}
+
+
+def _read_task(
+    name: str, location: str, config: FinetuneConfig, models: dict[str, tuple[ArmModel, ...]]
+) -> LabelledTask:
+    """Its examples are read once, and encoded once for models of the same shape and tokenizer."""
+    arms: dict[str, ArmTraining] = {}
+    known: dict[Any, ArmTraining] = {}
+    first: FinetuneRun | None = None
+    for arm, one in ((arm, one) for arm, own in models.items() for one in own):
+        if one.reads not in known:
+            start = config.model.model_copy(update={"init_from": one.model.location})
+            own_config = config.model_copy(update={"model": start})
+            dataset = first.dataset if first else None
+            ready = prepare_finetuning(own_config, RunDirectory(""), start=one.model, dataset=dataset)
+            known[one.reads] = ArmTraining(ready.config.steps, ready.max_seq_len)
+            first = first or ready
+        arms.setdefault(arm, known[one.reads])
+    assert first is not None
+    metric = chosen_metric(first.config, first.dataset.labels)
+    multi = first.config.task.kind == "multi_label_classification"
+    if metric in NOT_JUDGED or (multi and metric == "accuracy"):
+        other = default_metric(first.config.task, first.dataset.labels)
+        note(f"{name} is judged by {other}: {metric} chooses its checkpoints, but no verdict is made of it")
+        metric = other
+    for line in first.dataset.report.warnings():
+        warn(f"{name}: {line}")
+    return LabelledTask(name, location, first.config, first.dataset, metric, arms)

@@ -1,0 +1,113 @@
+"""Which model a run trains, and what its weights begin with: the configuration's, a model's that it continues, or those
+of another run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from maskwright.config.pretraining import RunConfig
+from maskwright.core.console import warn
+from maskwright.core.errors import ConfigError, ModelError, StoreError
+from maskwright.core.hub import is_hub
+from maskwright.data.opening import Store
+from maskwright.model.config import ModelConfig, config_at, model_config, recorded_config
+from maskwright.model.hf.config import class_name, fine_tuning_values, read_hf_config
+from maskwright.model.hf.folder import NEW_HEAD, read_encoder, read_hf_parameters, weight_digests
+from maskwright.model.hf.names import Parameters
+from maskwright.model.initial import initial_parameters
+from maskwright.run.directory import RunDirectory
+from maskwright.run.lineage import Lineage
+from maskwright.tasks.models.hub import local
+from maskwright.tasks.models.load import special_ids
+from maskwright.tasks.pretrain import lineage as lineages
+from maskwright.text.vocabulary import has_tokenizer, read_vocabulary
+
+
+@dataclass(frozen=True)
+class Base:
+    """The model folder, or the run, that `model.init_from` names."""
+
+    location: str
+    """With the commit that a model of the Hub had when the run began."""
+
+    @cached_property
+    def folder(self) -> str:
+        """On this machine. A run that is continued asks for it only where it cannot do without."""
+        return local(self.location)
+
+    @property
+    def is_run(self) -> bool:
+        return lineages.is_run(self.folder)
+
+    @property
+    def tokenizer(self) -> str | None:
+        """Its tokenizer's folder; None where it has none."""
+        folder = RunDirectory(self.folder).path("tokenizer") if self.is_run else self.folder
+        return folder if has_tokenizer(folder) else None
+
+    def model(self, config: RunConfig) -> ModelConfig:
+        """Its shape, with the run's dropout. Raises `ModelError` without a masked-LM head, `ConfigError` where it takes
+        no rows as long as the run's."""
+        if self.is_run:
+            run = RunDirectory(self.folder)
+            model = config_at(run.read_config(), run.newest_step(), run.config)
+        else:
+            model = read_hf_config(self.folder, head=not config.model.new_head)
+        if model.task != "masked_lm":
+            fix = f"continue from the masked-LM model that it was fine-tuned from{NEW_HEAD}"
+            raise ModelError(f"is a {class_name(model)}, without a masked-LM head", where=self.location, fix=fix)
+        if config.longest_row > model.max_seq_len:
+            what = f"{config.longest_row} is above the {model.max_seq_len} tokens that {self.location} can take"
+            where = "data.seq_len" if config.data.seq_len == config.longest_row else "seq_len of a phase"
+            raise ConfigError(what, where=where, fix=f"set it to {model.max_seq_len}")
+        own = config.model
+        return replace(
+            model, hidden_dropout_prob=own.hidden_dropout, attention_probs_dropout_prob=own.attention_dropout
+        )
+
+    def parameters(self, config: RunConfig, model: ModelConfig) -> Parameters:
+        """Of `model`, with a head of the run's own if it says so."""
+        if not config.model.new_head:
+            return read_hf_parameters(self.folder, model)
+        return initial_parameters(model, config.seed) | read_encoder(self.folder, model)
+
+    def record(self, config: RunConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+        """For the run's record: the checksums of the weights, and what the model's `config.json` says of
+        fine-tuning."""
+        commit = {"base": {"location": self.location}} if is_hub(self.location) else {}
+        values = fine_tuning_values(self.folder, read_hf_config(self.folder, head=not config.model.new_head))
+        return {"base_weights": weight_digests(self.folder), **commit}, values
+
+
+def model_of(
+    config: RunConfig, store: Store, before: dict[str, Any] | None, parent: lineages.Parent | None, base: Base | None
+) -> tuple[ModelConfig, Lineage | None]:
+    """`before`: the record of a run that is continued. `parent`: of a new run that begins from another's checkpoint."""
+    init_from, words = config.model.init_from, store.vocabulary
+    if before is not None and ("lineage" in before or init_from == before["config"].get("model.init_from") is not None):
+        return recorded_config(before["model"], "config.resolved.json"), before.get("lineage")
+    if parent is not None:
+        return lineages.child_model(config, parent[1], parent[0], store), parent[0]
+    if base is None:
+        return model_config(config.model, words.size, config.data.seq_len, **special_ids(words)), None
+    if base.is_run and config.model.new_head:
+        fix = "leave it out, or continue from the run's export"
+        raise ConfigError(f"is for a model folder, and {init_from} is a run", where="model.new_head", fix=fix)
+    model = base.model(config)
+    _require_its_tokenizer(base, model, store)
+    lineage = lineages.find_parent(base.location, fresh_optimizer=True)[0] if base.is_run else None
+    return model, lineage
+
+
+def _require_its_tokenizer(base: Base, model: ModelConfig, store: Store) -> None:
+    if (tokenizer := base.tokenizer) is not None:
+        store.require_tokenizer(read_vocabulary(tokenizer), tokenizer)
+    else:
+        what = "has no tokenizer.json, so nothing shows whether the text was prepared with the model's own one"
+        warn(f"{base.folder}: {what}")
+    if store.vocabulary.size > model.vocab_size:
+        theirs = f"the model in {base.folder} only {model.vocab_size:,}"
+        what = f"its tokenizer has {store.vocabulary.size:,} tokens, {theirs}"
+        raise StoreError(what, where=store.location, fix="prepare the text with that model's own tokenizer")

@@ -1,0 +1,298 @@
+"""`maskwright tokenizer trim`: the part of a tokenizer's vocabulary that a text uses.
+
+Special and added tokens stay, and so do bytes and all that kept tokens are built from: for BPE the pieces of their
+merges, for the other kinds their characters. A text whose tokens are all kept is parted as before. BPE picks the first
+of the merges that fit, and the kept ones are a part of them in their old order that has each merge that it picked;
+WordPiece picks the longest token, and Unigram the likeliest tokens, of fewer ones. A word with a token that was cut is
+parted into smaller ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.core import storage
+from maskwright.core.errors import InputError
+from maskwright.text.sample import MAX_BYTES, Measured, Piece, fertility, learn_from
+from maskwright.text.sources import Sources
+from maskwright.text.tokenizer import SENTENCEPIECE, copy_tokenizer, load_tokenizer
+from maskwright.text.vocabulary import Vocabulary, read_tokenizer, read_vocabulary, token_ids
+
+Int64 = NDArray[np.int64]
+BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
+"""How BPE and Unigram with ▁ spell characters without a token."""
+AT_ONCE = 1_000
+"""Texts that the library encodes in one call."""
+LOW_IDS = 10
+"""RoBERTa and its kin number their positions from the id of padding. Where that is below this, no id before it goes."""
+OLD_IDS = "old_ids.json"
+"""The file beside `tokenizer.json` that has the old id of each new one."""
+
+
+@dataclass(frozen=True)
+class Trimming:
+    """What is left of a vocabulary, and what that does to a text."""
+
+    old_ids: list[int]
+    """[new ids]: the id that each token had, in ascending order."""
+    removed: int
+    """Tokens."""
+    documents: int
+    """Held-out documents; 0 if there are too few, and the text itself is measured."""
+    fertility: tuple[float, float]
+    """Tokens per whitespace-separated word of those documents, before and after a trimming by all others. The one that
+    is written keeps what they use too."""
+
+
+def trim_tokenizer(
+    location: str,
+    sources: Sources,
+    folder: str,
+    *,
+    min_frequency: int = 1,
+    vocab_size: int | None = None,
+    max_bytes: int = MAX_BYTES,
+) -> tuple[Trimming, Vocabulary]:
+    """Writes the trimmed tokenizer's folder, by the text or by a sample of `max_bytes` of a larger one. A token stays
+    that occurs `min_frequency` times; with `vocab_size`, the most frequent ones do as far as there is room. The same
+    documents give the same files.
+
+    Raises `InputError` for a folder that holds something, and for a `vocab_size` below what has to stay."""
+    content, vocabulary = read_tokenizer(location)
+    if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
+        raise InputError("is not empty", where=folder, fix="choose another folder")
+    tokenizer, ids = load_tokenizer(location, special_tokens_are_text=True), token_ids(location)
+    learned, held_out, measured = learn_from(sources, max_bytes, lambda pieces: _count(pieces, tokenizer, vocabulary))
+
+    def kept(counts: Int64) -> list[int]:
+        return _kept(_Kept(content, ids, vocabulary), counts, min_frequency, vocab_size)
+
+    def write(old_ids: Sequence[int], place: str) -> None:
+        temporary = f"{place.rstrip('/')}.tmp-{os.getpid()}"
+        try:
+            with storage.new_folder(temporary):
+                _write(location, temporary, content, old_ids)
+            os.replace(temporary, place)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    with tempfile.TemporaryDirectory() as place:
+        write(kept(learned), f"{place}/measured")
+        after = load_tokenizer(f"{place}/measured", special_tokens_are_text=True)
+        ratios = fertility(tokenizer, measured.texts), fertility(after, measured.texts)
+    old_ids = kept(learned + held_out)
+    write(old_ids, folder)
+    removed = len(set(ids.values())) - len(old_ids)
+    return Trimming(old_ids, removed, measured.documents, ratios), read_vocabulary(folder)
+
+
+def _kept(kept: _Kept, counts: Int64, min_frequency: int, vocab_size: int | None) -> list[int]:
+    """The ids that stay, in ascending order."""
+    for index in np.flatnonzero(counts):
+        kept.add_characters(int(index))
+    if vocab_size is not None and len(kept.ids) > vocab_size:
+        what = f"--vocab-size {vocab_size} is too small: {len(kept.ids):,} tokens have to stay"
+        raise InputError(what, fix=f"give {len(kept.ids)} or more: special and added tokens, bytes, and characters")
+    by_frequency = np.lexsort((np.arange(len(counts)), -counts))
+    for index in by_frequency[: np.count_nonzero(counts >= min_frequency)]:
+        kept.add(int(index), vocab_size)
+    return sorted(kept.ids)
+
+
+def report(trimming: Trimming, vocabulary: Vocabulary, folder: str) -> str:
+    before, after = trimming.fertility
+    on = f"{trimming.documents:,} held-out documents" if trimming.documents else "the text itself: none is held out"
+    return "\n".join(
+        [
+            f"{folder}: {vocabulary.size:,} tokens, {trimming.removed:,} were removed, fingerprint "
+            f"{vocabulary.fingerprint[:16]}",
+            f"fertility {before:.3f} before, {after:.3f} after ({after / before - 1.0:+.1%}), on {on}",
+        ]
+    )
+
+
+def _count(pieces: Iterable[Piece], tokenizer: Any, vocabulary: Vocabulary) -> tuple[Int64, Int64, Measured]:
+    """(how often each id occurs in what is not held out, and in what is, [size] each; texts to measure on)"""
+    measured, waiting = Measured(), (list[str](), list[str]())
+    counts = (np.zeros(vocabulary.size, np.int64), np.zeros(vocabulary.size, np.int64))
+
+    def count(is_out: bool) -> None:
+        encoded = tokenizer.encode_batch_fast(waiting[is_out], add_special_tokens=False)
+        ids = np.concatenate([np.zeros(0, np.int64), *(np.asarray(one.ids, np.int64) for one in encoded)])
+        counts[is_out][:] += np.bincount(ids, minlength=vocabulary.size)
+        waiting[is_out].clear()
+
+    for piece in pieces:
+        is_out = measured.holds_out(piece)
+        waiting[is_out].append(piece.text)
+        if len(waiting[is_out]) == AT_ONCE:
+            count(is_out)
+    count(False)
+    count(True)
+    return *counts, measured
+
+
+# ---- what stays ------------------------------------------------------------------------------------------------------
+
+
+class _Kept:
+    """The ids that stay, each with all that its token is built from."""
+
+    def __init__(self, content: dict[str, Any], ids: dict[str, int], vocabulary: Vocabulary) -> None:
+        model = content["model"]
+        self._ids = ids
+        self._tokens = {index: token for token, index in ids.items()}
+        self._prefix = str(model.get("continuing_subword_prefix") or "")
+        self._is_bpe = "merges" in model
+        self._merges = {pair: rank for rank, pair in enumerate(_pairs(model))}
+        self.ids = {int(token["id"]) for token in content.get("added_tokens") or []}
+        self.ids |= set(range(vocabulary.pad)) if vocabulary.pad < LOW_IDS else set()
+        unknown = model.get("unk_token")
+        self._keep(unknown if isinstance(unknown, str) else "")
+        if isinstance(model.get("unk_id"), int):
+            self.ids.add(model["unk_id"])
+        for token in (*BYTES, *_byte_letters(content)):
+            self._keep(token)
+
+    def _keep(self, token: str) -> None:
+        if token in self._ids:
+            self.ids.add(self._ids[token])
+
+    def add_characters(self, index: int) -> None:
+        """Keeps what spells the token, should it be cut itself."""
+        if index in self.ids or (token := self._tokens.get(index)) is None:
+            return
+        begins = not self._prefix or not token.startswith(self._prefix)
+        for number, character in enumerate(token if begins else token.removeprefix(self._prefix)):
+            self._keep(character if number == 0 and begins else f"{self._prefix}{character}")
+
+    def add(self, index: int, most: int | None) -> None:
+        """Keeps the token, and what it is built from, unless that makes more than `most`."""
+        token = self._tokens.get(index)
+        if token is None or index in self.ids:
+            return
+        needed = {index, *self._built_from(token)} - self.ids
+        if most is None or len(self.ids) + len(needed) <= most:
+            self.ids |= needed
+
+    def _built_from(self, token: str) -> set[int]:
+        """The ids of all that BPE makes on the way from the characters of `token` to it; none where it makes another
+        one of them, as of a token that only `ignore_merges` finds."""
+        if not self._is_bpe:
+            return set()
+        parts, made = list(token), set[str](token)
+        while len(parts) > 1:
+            ranks = [self._merges.get((left, right)) for left, right in pairwise(parts)]
+            if (best := min((rank for rank in ranks if rank is not None), default=None)) is None:
+                return set()
+            at = ranks.index(best)
+            parts[at : at + 2] = ["".join(parts[at : at + 2])]
+            made.add(parts[at])
+        return {self._ids[part] for part in made if part in self._ids}
+
+
+def _pairs(model: dict[str, Any]) -> list[tuple[str, str]]:
+    """The merges of a BPE, whose left part has no space where both are one text."""
+    spelt = model.get("merges") or []
+    return [
+        (pair[0], pair[1]) if isinstance(pair, list) else (pair.partition(" ")[0], pair.partition(" ")[2])
+        for pair in spelt
+    ]
+
+
+def _byte_letters(content: dict[str, Any]) -> list[str]:
+    """The 256 letters that byte-level BPE writes bytes with; none for other kinds."""
+    from tokenizers import pre_tokenizers
+
+    is_byte_level = '"ByteLevel"' in json.dumps([content.get("pre_tokenizer"), content.get("normalizer")])
+    return list(pre_tokenizers.ByteLevel.alphabet()) if is_byte_level else []
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def _write(location: str, folder: str, content: dict[str, Any], old_ids: Sequence[int]) -> None:
+    """Writes the folder with ids from 0 on. tokenizer.json comes last: with it, the folder is whole."""
+    new = {old: index for index, old in enumerate(old_ids)}
+    ids = {
+        token: new[old] for token, old in sorted(token_ids(location).items(), key=lambda pair: pair[1]) if old in new
+    }
+    model = dict(content["model"])
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = ids
+    else:
+        # The library numbers added tokens that the list lacks from its end on: all have to be in it to stay.
+        scores = dict(map(tuple, model["vocab"]))
+        model["vocab"] = [[token, scores.get(token, 0.0)] for token in ids]
+        if model.get("unk_id") is not None:
+            model["unk_id"] = new[model["unk_id"]]
+    lines = []
+    if "merges" in model:
+        kept = [(left, right) for left, right in _pairs(model) if left in ids and right in ids and left + right in ids]
+        lines = [" ".join(pair) for pair in kept]
+        spelt = bool(model["merges"]) and isinstance(model["merges"][0], str)
+        model["merges"] = lines if spelt else [list(pair) for pair in kept]
+    copy_tokenizer(location, folder)
+    os.unlink(os.path.join(folder, "tokenizer.json"))
+    _beside(folder, ids, lines, new)
+    storage.write_json(os.path.join(folder, OLD_IDS), list(old_ids))
+    whole = {**content, "model": model}
+    whole["added_tokens"] = [{**token, "id": new[token["id"]]} for token in content.get("added_tokens") or []]
+    whole["post_processor"] = _renumbered(content.get("post_processor"), ids)
+    whole |= {"padding": None, "truncation": None}
+    with storage.atomic_writer(os.path.join(folder, "tokenizer.json")) as file:
+        file.write(json.dumps(whole, indent=2, ensure_ascii=False).encode())
+
+
+def _renumbered(step: Any, ids: dict[str, int]) -> Any:
+    """A post-processor with the new ids of the tokens that it names: `["</s>", 2]`, or `ids` beside `tokens`."""
+    if isinstance(step, list):
+        is_token = len(step) == 2 and isinstance(step[0], str) and type(step[1]) is int and step[0] in ids
+        return [step[0], ids[step[0]]] if is_token else [_renumbered(part, ids) for part in step]
+    if not isinstance(step, dict):
+        return step
+    changed = {key: _renumbered(part, ids) for key, part in step.items()}
+    if isinstance(step.get("tokens"), list) and isinstance(step.get("ids"), list):
+        changed["ids"] = [ids[token] for token in step["tokens"]]
+    return changed
+
+
+def _beside(folder: str, ids: dict[str, int], merges: list[str], new: dict[int, int]) -> None:
+    """Renews the files from which classes of `transformers` make the tokenizer anew. SentencePiece's model cannot be
+    written here, and is deleted."""
+    for name in SENTENCEPIECE:
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(folder, name))
+
+    def renew(name: str, text: str) -> None:
+        path = os.path.join(folder, name)
+        if os.path.exists(path):
+            with storage.atomic_writer(path) as file:
+                file.write(text.encode())
+
+    def read(name: str) -> Any:
+        path = os.path.join(folder, name)
+        return storage.read_json(path) if os.path.exists(path) else {}
+
+    renew("vocab.json", json.dumps(ids, ensure_ascii=False))
+    renew("merges.txt", "".join(f"{line}\n" for line in ["#version: 0.2", *merges]))
+    renew("vocab.txt", "".join(f"{token}\n" for token in ids))
+    added = {token: ids[token] for token in read("added_tokens.json") if token in ids}
+    renew("added_tokens.json", json.dumps(added, ensure_ascii=False))
+    config = read("tokenizer_config.json")
+    if decoder := config.get("added_tokens_decoder"):
+        config["added_tokens_decoder"] = {
+            str(new[int(old)]): token for old, token in decoder.items() if int(old) in new
+        }
+        renew("tokenizer_config.json", json.dumps(config, indent=2, ensure_ascii=False))
