@@ -435,6 +435,23 @@ def test_parts_that_cannot_be_computed_there_say_why(cluster: Cluster, tmp_path:
     assert ended.code == 2 and "ray job submit" in ended.last, ended
 
 
+RENEWED = """
+from collections import Counter
+from maskwright.processes import runner
+from maskwright.processes.ray.tasks import connected
+runner.RENEWED_AFTER_BYTES = 20
+with connected("127.0.0.1:6379") as tasks:
+    found = dict(tasks.run(eval, [f"{number}, __import__('os').getpid()" for number in range(6)], "count", [10] * 6))
+print([found[place][0] for place in range(6)], max(Counter(pid for _, pid in found.values()).values()))
+"""
+
+
+def test_a_worker_that_has_read_much_makes_way_for_a_new_one(cluster: Cluster) -> None:
+    """As a process of one machine does: after two parts here, of 10 bytes each."""
+    ended = cluster.ended(cluster.start(sys.executable, "-c", RENEWED))
+    assert ended.out == "[0, 1, 2, 3, 4, 5] 2\n", ended
+
+
 @pytest.mark.large
 def test_a_client_of_the_cluster_computes_there_too(cluster: Cluster, tmp_path: Path) -> None:
     """Large, though it is small: once in some fifteen clusters Ray's own server for clients is not reached, neither in

@@ -296,22 +296,33 @@ def test_the_next_window_of_every_store_is_known(reading: tuple[RunConfig, list[
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ShardPrefetcher, "look", lambda self, windows: seen.append(windows))
         read = [read_at(loader, step) for step in range(160)]
-    windows = seen[::2]
+    assert len(seen) == 160, "once for each update"
     changes = [0] * len(stores)
     for step, of_step in enumerate(read):
-        for source, (window, shard_idxs) in enumerate(zip(windows[step], of_step, strict=True)):
+        for source, (window, shard_idxs) in enumerate(zip(seen[step], of_step, strict=True)):
             assert shard_idxs <= {*window.now, *window.following} and 1 <= len(window.now) <= 2
-            before = windows[max(step - 1, 0)][source]
+            before = seen[max(step - 1, 0)][source]
             assert {*window.now} <= {*before.now, *before.following}
             changes[source] += window.now != before.now
     assert min(changes) > 2
 
 
 def test_the_next_window_is_there_before_its_rows_are_taken(
-    reading: tuple[RunConfig, list[TokenStore]], cache: Path
+    reading: tuple[RunConfig, list[TokenStore]], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Several shards come at once."""
     config, stores = reading
     loader = Loader(config, open_store(config.data))
+    bring, coming, most = remote._fetch, set[str](), [0]
+
+    def fetch(there: Any, name: str, path: str, sha256: str) -> None:
+        coming.add(path)
+        most.append(len(coming))
+        time.sleep(0.02)  # as a bucket that is far away
+        bring(there, name, path, sha256)
+        coming.remove(path)
+
+    monkeypatch.setattr(remote, "_fetch", fetch)
     for step in (0, 19):  # at 19, the next window may be of the next phase
         for path in cache.rglob("*.tokens.*"):
             path.unlink()
@@ -328,6 +339,7 @@ def test_the_next_window_is_there_before_its_rows_are_taken(
             assert time.monotonic() < ends, "the thread brings them"
             time.sleep(0.01)
         assert len([*cache.rglob("*.tokens.*")]) <= 4 * len(stores), "and no others"
+    assert 2 <= max(most) <= remote.AT_ONCE + 1, "the run itself may bring one"
 
 
 def test_a_cache_as_large_as_the_run_needs_is_enough(

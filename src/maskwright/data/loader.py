@@ -45,6 +45,7 @@ class Loader:
         needed, least = (sum(one.mapped_at_once(shards) for one in remote) + one_more for shards in (window, 1))
         require_room(needed, least, window)
         self._prefetcher = ShardPrefetcher() if remote and window is not None else None
+        self._looked: int | None = None
         self.legs = make_legs(config, store)
         if window is not None:
             for leg in self.legs:
@@ -152,7 +153,8 @@ class Loader:
         """(epochs, rows) of `count` rows of update `step` from its row `first` on."""
         leg, stage = self._leg(step), stage_at(self.stages, step)
         begin = stage.rows_before(step) - leg.first_row
-        if self._prefetcher:
+        if self._prefetcher and self._looked != step:
+            self._looked = step
             after = next((other for other in self.legs if other.first_row > leg.first_row), None)
             self._prefetcher.look(windows_at(leg, begin, after))
         return leg.order.at(begin + first + np.arange(count, dtype=np.int64))

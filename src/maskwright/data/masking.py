@@ -28,7 +28,6 @@ from maskwright.data.batch import Int32
 from maskwright.text.vocabulary import Vocabulary
 
 Kind = Literal["token", "whole_word", "span"]
-LONGEST_SPAN_WORDS = 10
 LONGER_SPANS = np.array(
     [
         1801439850948198,
@@ -44,7 +43,7 @@ LONGER_SPANS = np.array(
     np.uint64,
 )
 """Thresholds of a 53-bit draw for a second word of a span, a third and so on: 2^53 (1 - 0.8^n), as `np.log` rounded it.
-They are constants because processors differ in how they round a logarithm."""
+A span has at most 10 words. They are constants because processors differ in how they round a logarithm."""
 LONGEST_GROUP_TOKENS = {"token": 1, "whole_word": 8, "span": 16}
 MASK_PURPOSE = 2
 # Purposes lie above all positions, or the draws of a row, group or token would meet those of positions.
@@ -79,13 +78,13 @@ class Masker:
     def _other_special(self) -> list[int]:
         return [index for index in np.flatnonzero(self.special).tolist() if index > self._first_ordinary]
 
-    def may_be_predicted(self, input_ids: Int32) -> NDArray[np.bool_]:
-        """[M, T]: whether each token is ordinary. Comparing with a few ids costs a fifth of a table look-up."""
+    def is_special(self, input_ids: Int32) -> NDArray[np.bool_]:
+        """[M, T]: whether each token is special. Comparing with a few ids costs a fifth of a table look-up."""
         if len(self._other_special) > FEW:
-            return ~self.special[input_ids]
-        result = input_ids >= self._first_ordinary
+            return self.special[input_ids]
+        result = input_ids < self._first_ordinary
         for index in self._other_special:
-            result &= input_ids != index
+            result |= input_ids == index
         return result
 
 
@@ -114,22 +113,21 @@ def mask_rows(
     """
     (M, T), kind = input_ids.shape, masking.kind
     row_keys = bits.extend(bits.extend(bits.key(seed, MASK_PURPOSE), epochs.astype(np.uint64)), rows.astype(np.uint64))
-    candidate = masker.may_be_predicted(input_ids)
+    special = masker.is_special(input_ids)
     draws = _position_keys(row_keys, T)
-    begins = (
-        None if kind == "token" else _group_begins(masker, input_ids, segment_ids, ~candidate, draws, row_keys, kind)
-    )
-    keys = draws if begins is None else np.take_along_axis(draws, begins, axis=1)
-    keys[~candidate] = NEVER
-    if budgets is None:  # `np.count_nonzero` along an axis takes twice as long as this sum
-        budgets = masking.rate * candidate.view(np.uint8).sum(axis=1, dtype=np.uint32)
+    begins = None if kind == "token" else _group_begins(masker, input_ids, segment_ids, special, draws, row_keys, kind)
+    keys = draws if begins is None else draws.ravel().take(begins)
+    never = np.flatnonzero(special)  # few, most often
+    keys.ravel()[never] = NEVER
+    candidates = T - np.bincount(never // T, minlength=M)
+    budgets = masking.rate * candidates if budgets is None else budgets
     edge = bits.uniform(bits.extend(row_keys, _number(EDGE_PURPOSE)))
-    flat, count = _choose(keys, budgets, edge, slots, alone=begins is None)
+    flat, count = _choose(keys, budgets, edge, slots, candidates if begins is None else None)
 
     labels = input_ids.ravel()[flat]
-    keys_of_rows = np.repeat(row_keys, count)
-    place = flat - np.repeat(np.arange(M) * T, count)
-    begin = place if begins is None else begins.ravel()[flat]
+    keys_of_rows, row_begins = np.repeat(row_keys, count), np.repeat(np.arange(0, M * T, T), count)
+    place = flat - row_begins
+    begin = place if begins is None else begins.ravel()[flat] - row_begins
     action = bits.extend(keys_of_rows, begin.astype(np.uint64) + np.uint64(ACTION_PURPOSE))
     is_mask = bits.below(action, masking.mask_share)
     shown = labels + (np.int32(masker.mask_id) - labels) * is_mask  # `np.where` branches, which takes 4 times as long
@@ -141,25 +139,29 @@ def mask_rows(
 
     # Each row's predictions fill its first slots. Each other slot has a position of its own: a GPU adds up the
     # gradients of one that many share one after the other, which took a fifth of a step of nano on an H200.
-    has_label = np.arange(slots) < count[:, None]
-    slot = np.flatnonzero(has_label)
-    index = (np.arange(0, M * T, T, dtype=np.int32)[:, None] + np.arange(slots, dtype=np.int32)).ravel()
-    padded_labels = np.zeros(M * slots, np.int32)
-    index[slot], padded_labels[slot] = flat, labels
-    return masked, index, padded_labels, has_label.ravel().astype(np.float32)
+    slot = np.arange(slots, dtype=np.int32)
+    has_label = slot < count.astype(np.int32)[:, None]
+    index = np.arange(0, M * T, T, dtype=np.int32)[:, None] + slot
+    padded_labels = np.zeros((M, slots), np.int32)
+    index[has_label], padded_labels[has_label] = flat.astype(np.int32), labels
+    return masked, index.ravel(), padded_labels.ravel(), has_label.ravel().astype(np.float32)
 
 
 def _number(value: int) -> bits.Bits:
     return np.array([value], np.uint64)
 
 
+def _places(T: int) -> np.uint32:
+    """The lower bits of a key, which are its position."""
+    return np.uint32((1 << (T - 1).bit_length()) - 1)
+
+
 def _position_keys(row_keys: bits.Bits, T: int) -> NDArray[np.uint32]:
     """[M, T]: the position, with random bits above it, below 2^31. One 64-bit draw serves two positions."""
-    place = (1 << (T - 1).bit_length()) - 1
     pairs = np.arange((T + 1) // 2, dtype=np.uint64)[None, :]
     draws = bits.extend(row_keys[:, None], pairs).astype("<u8", copy=False).view("<u4")[:, :T]
     keys = draws >> np.uint32(1)
-    keys &= np.uint32(0xFFFFFFFF ^ place)
+    keys &= ~_places(T)
     keys |= np.arange(T, dtype=np.uint32)
     return keys
 
@@ -173,71 +175,54 @@ def _group_begins(
     row_keys: bits.Bits,
     kind: Kind,
 ) -> NDArray[np.intp]:
-    """[M, T]: start position of each token's group."""
-    T = input_ids.shape[1]
-    position = np.arange(T)
-    start = masker.word_start[input_ids] | special
-    start[:, 0] = True
-    start[:, 1:] |= special[:, :-1] | (segment_ids[:, 1:] != segment_ids[:, :-1])
-    begins = np.maximum.accumulate(np.where(start, position, 0), axis=1)
-    if kind == "span":
-        begins = _span_begins(start, begins, segment_ids, draws, row_keys)
-    longest = LONGEST_GROUP_TOKENS[kind]
-    return begins + (position - begins) // longest * longest
+    """[M, T]: start of each token's group, an index into the flattened rows."""
+    starts_run = np.ones_like(special)
+    np.not_equal(segment_ids[:, 1:], segment_ids[:, :-1], out=starts_run[:, 1:])
+    starts_word = masker.word_start.take(input_ids) | special | starts_run
+    starts_word[:, 1:] |= special[:, :-1]
+    words = np.flatnonzero(starts_word)
+    first = words if kind == "whole_word" else _span_begins(words, starts_run, draws, row_keys)
+    begins = first.take(np.cumsum(starts_word) - 1).reshape(special.shape)
+    longest = LONGEST_GROUP_TOKENS[kind]  # a power of 2
+    position = np.arange(special.size).reshape(special.shape)
+    return position - ((position - begins) & (longest - 1))
 
 
 def _span_begins(
-    start: NDArray[np.bool_],
-    begins: NDArray[np.intp],
-    segment_ids: Int32,
-    draws: NDArray[np.uint32],
-    row_keys: bits.Bits,
+    words: NDArray[np.intp], starts_run: NDArray[np.bool_], draws: NDArray[np.uint32], row_keys: bits.Bits
 ) -> NDArray[np.intp]:
-    """[M, T]: start position of the span of each token's word. Each word starts a span of random length, whose key is
-    its priority; a word joins the span of least key among those that cover it."""
-    M = len(start)
-    row, column = np.nonzero(start)
-    words = np.bincount(row, minlength=M)
-    word_idx = np.arange(len(row)) - np.repeat(np.cumsum(words) - words, words)  # in its row
-    W = int(words.max(initial=1))
-    priority, origin = np.full((M, W), NEVER), np.zeros((M, W), np.intp)
-    segment, length = np.full((M, W), -1, np.int32), np.zeros((M, W), np.int8)
-    priority[row, word_idx], origin[row, word_idx] = draws[row, column], column
-    segment[row, word_idx] = segment_ids[row, column]
-    draw = bits.extend(row_keys[row], column.astype(np.uint64) + np.uint64(LENGTH_PURPOSE)) >> np.uint64(11)
-    length[row, word_idx] = 1 + np.searchsorted(LONGER_SPANS, draw, side="right")
-    best, first = priority.copy(), origin.copy()
-    for distance in range(1, min(LONGEST_SPAN_WORDS, W)):
-        better = (length[:, :-distance] > distance) & (segment[:, :-distance] == segment[:, distance:])
-        better &= priority[:, :-distance] < best[:, distance:]
-        np.copyto(best[:, distance:], priority[:, :-distance], where=better)
-        np.copyto(first[:, distance:], origin[:, :-distance], where=better)
-    of_token = np.cumsum(start, axis=1) - 1
-    return np.take_along_axis(first, of_token, axis=1)
+    """[words]: start of the span of each word, given the words' starts. Each word starts a span of random length, whose
+    key is its priority; a word joins the span of least key among those of its run that cover it."""
+    T = starts_run.shape[1]
+    priority, run = draws.ravel().take(words), np.cumsum(starts_run, dtype=np.int32).take(words)
+    column = priority & _places(T)
+    draw = bits.extend(row_keys.take(words // T), column + np.uint64(LENGTH_PURPOSE)) >> np.uint64(11)
+    best = priority.copy()
+    for distance, longer in enumerate(LONGER_SPANS[: len(words) - 1], 1):
+        reaches = (draw[:-distance] >= longer) & (run[:-distance] == run[distance:])
+        np.minimum(best[distance:], priority[:-distance] | (NEVER * ~reaches), out=best[distance:])
+    return words - column + (best & _places(T))
 
 
 def _choose(
-    keys: NDArray[np.uint32], budget: NDArray[Any], edge: NDArray[np.float64], slots: int, *, alone: bool
+    keys: NDArray[np.uint32],
+    budget: NDArray[Any],
+    edge: NDArray[np.float64],
+    slots: int,
+    alone: NDArray[np.intp] | None,
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """(ascending indices of the taken tokens in the flattened rows, [M] taken tokens of each row). `alone`: every token
-    is a group."""
+    """(ascending indices of the taken tokens in the flattened rows, [M] taken tokens of each row). `alone`: [M] tokens
+    of each row that may be taken, where each is a group."""
     # All taken tokens lie among a row's `slots` smallest keys, so only those are sorted: a group that starts within the
     # budget is no longer than the slots beyond it, and a group that starts later is never taken.
-    M = len(keys)
     smallest = np.partition(keys, slots - 1, axis=1)[:, :slots]
     smallest.sort(axis=1)
-    place = np.arange(slots)
-    if alone:
-        crossing = place + edge[:, None]
+    within = np.minimum(budget.astype(np.intp), slots - 1)
+    crossing = smallest[np.arange(len(keys)), within]  # the key of the group that crosses the budget
+    if alone is not None:
+        before, size = np.minimum(within, alone), 1
     else:
-        first = np.ones((M, slots), bool)
-        np.not_equal(smallest[:, 1:], smallest[:, :-1], out=first[:, 1:])
-        before = np.maximum.accumulate(np.where(first, place, 0), axis=1)
-        last = np.ones((M, slots), bool)
-        last[:, :-1] = first[:, 1:]
-        after = np.minimum.accumulate(np.where(last, place + 1, slots)[:, ::-1], axis=1)[:, ::-1]
-        crossing = before + edge[:, None] * (after - before)
-    taken = (crossing < budget[:, None]) & (smallest != NEVER)
-    count = np.count_nonzero(taken, axis=1)  # groups are taken in order, so these are the first ones
-    bound = np.where(count > 0, smallest[np.arange(M), np.maximum(count - 1, 0)] + np.uint32(1), np.uint32(0))
-    return np.flatnonzero(keys < bound[:, None]), count
+        before = np.count_nonzero(smallest < crossing[:, None], axis=1)
+        size = np.count_nonzero(smallest == crossing[:, None], axis=1)
+    is_taken = (before + edge * size < budget) & (crossing != NEVER)
+    return np.flatnonzero(keys < (crossing + is_taken)[:, None]), before + size * is_taken

@@ -90,7 +90,7 @@ class RowOrder:
         epochs, index = np.divmod(seen, self.size)
         rows = np.empty(len(seen), np.int64)
         block = epochs * self.size + index // ORDER_BLOCK * ORDER_BLOCK  # distinct for each block of each epoch
-        for first in np.unique(block).tolist():
+        for first in sorted({*block.tolist()}):
             here = block == first
             rows[here] = self._order_block(first // self.size, first % self.size)[index[here] % ORDER_BLOCK]
         return epochs, rows

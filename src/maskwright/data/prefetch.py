@@ -1,14 +1,15 @@
-"""The next windows of shards of remote stores, brought by a thread while rows are taken from these."""
+"""The next windows of shards of remote stores, brought by threads while rows are taken from these."""
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from itertools import chain, zip_longest
 from typing import Any
 
 from maskwright.core.errors import MaskwrightError
 from maskwright.data.legs import Window
-from maskwright.data.remote import NoRoom
+from maskwright.data.remote import AT_ONCE, NoRoom
 from maskwright.data.store import Split
 
 WAIT_SECONDS = 1.0
@@ -16,39 +17,46 @@ WAIT_SECONDS = 1.0
 
 
 class ShardPrefetcher:
-    """Of one run. Its thread maps the shards that it brings, so that they stay in the cache until their window is
+    """Of one run. Its threads map the shards that they bring, so that they stay in the cache until their window is
     left."""
 
     def __init__(self) -> None:
         self._now: list[Window] = []
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
 
     def __del__(self) -> None:
         self._stop.set()
 
     def look(self, windows: list[Window]) -> None:
-        """Has what follows these windows brought, of all sources, and lets go of all earlier shards."""
+        """Has these windows and what follows them brought, of all sources, and lets go of all earlier shards."""
         if self._now == windows:
             return
         self._now = windows
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()  # then it maps nothing any more; the shard that it is bringing is read next
+        for thread in self._threads:
+            thread.join()  # then it maps nothing any more; the shard that it is bringing is read next
         self._stop = threading.Event()
         for window in windows:
             window.split.keep_only({*window.now, *window.following})
         # By turns, since any source may be the first to come to its next window.
-        turns = zip_longest(*([(window.split, one) for one in window.following] for window in windows))
-        shards = [one for one in chain.from_iterable(turns) if one is not None]
-        # A daemon, since a process that ends waits for no download.
-        self._thread = threading.Thread(target=_bring, args=(shards, self._stop), daemon=True)
-        self._thread.start()
+        turns = zip_longest(*([(window.split, one) for one in (*window.now, *window.following)] for window in windows))
+        shards = deque(one for one in chain.from_iterable(turns) if one is not None)
+        # Daemons, since a process that ends waits for no download.
+        self._threads = [
+            threading.Thread(target=_bring, args=(shards, self._stop), daemon=True) for _ in range(AT_ONCE)
+        ]
+        for thread in self._threads:
+            thread.start()
 
 
-def _bring(shards: list[tuple[Split, int]], stop: threading.Event) -> None:
+def _bring(shards: deque[tuple[Split, int]], stop: threading.Event) -> None:
     kept: list[Any] = []
-    for split, shard_idx in shards:
+    while shards and not stop.is_set():
+        try:
+            split, shard_idx = shards.popleft()
+        except IndexError:  # another thread took the last one
+            break
         while not stop.is_set():
             try:
                 kept.append(split.shards[shard_idx].ids())
@@ -56,5 +64,6 @@ def _bring(shards: list[tuple[Split, int]], stop: threading.Event) -> None:
             except NoRoom:  # there is some once another process of this machine has left its last window
                 stop.wait(WAIT_SECONDS)
             except (MaskwrightError, OSError):
+                shards.clear()
                 return  # the run meets the error when it reads the shard
     stop.wait()

@@ -5,7 +5,8 @@ against the manifest before it gets its name, and those that nobody maps make ro
 
     $MASKWRIGHT_CACHE, or $XDG_CACHE_HOME/maskwright     MASKWRIGHT_CACHE_GB limits what lies in stores/
       stores/FINGERPRINT/                                the files of a store that were read
-      stores/lock                                        held by the one process that brings a file
+      stores/FINGERPRINT/NAME.BYTES.tmp-0                one that is on its way, locked by who brings it
+      stores/lock                                        held by the one process that changes what lies there
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import fcntl
 import gzip
 import json
 import os
+import re
 import shutil
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, BinaryIO, Self, TypeVar
 
 from maskwright.core import storage
@@ -36,7 +38,10 @@ LONGEST_NAME_BYTES = 1 << 20
 """With all else that a header of a header may say."""
 PUSH = "push the store again"
 AT_ONCE = 4
-"""Files on their way at the same time."""
+"""Files of one process on their way at the same time. A file waits for the answers of a bucket, and one connection
+rarely fills a link; each that is cut short is brought from its beginning."""
+CLAIM = re.compile(r"\.(\d+)\.tmp-0$")
+"""Ends the name of a file that is on its way into the cache, where it takes so many bytes."""
 SHARE_OF_DISK = 0.9
 """Of the disk, what the cache may fill without MASKWRIGHT_CACHE_GB."""
 LARGER = "raise MASKWRIGHT_CACHE_GB, or name a larger disk as MASKWRIGHT_CACHE"
@@ -148,10 +153,28 @@ class Cache:
                 self._fetch(name, path)
 
     def _fetch(self, name: str, path: str) -> None:
-        with _alone(self._base):
-            if not os.path.exists(path):
-                _make_room(self._base, self._files[name]["bytes"])
-                _fetch(self._there, name, path, self._files[name]["sha256"])
+        """Brings a file, or waits until another process or thread has brought it, or failed."""
+        size, sha256 = self._files[name]["bytes"], self._files[name]["sha256"]
+        partial = f"{path}.{size}.tmp-0"
+        with ExitStack() as opened:
+            with _alone(self._base):
+                if os.path.exists(path):
+                    return
+                if is_ours := _remove_unheld(partial):
+                    _make_room(self._base, size)
+                try:
+                    file = opened.enter_context(open(partial, "wb" if is_ours else "rb"))
+                except FileNotFoundError:  # it has just failed
+                    return
+                if is_ours:
+                    fcntl.flock(file, fcntl.LOCK_EX)
+            if not is_ours:
+                return fcntl.flock(file, fcntl.LOCK_SH)
+            _fetch(self._there, name, partial, sha256)
+            # Under the lock, so that whoever counts files meets it under one name. Who deletes the cache has it brought
+            # again.
+            with _alone(self._base), suppress(FileNotFoundError):
+                os.replace(partial, path)
 
 
 def require_room(needed: int, least: int, window_shards: int | None) -> None:
@@ -160,7 +183,8 @@ def require_room(needed: int, least: int, window_shards: int | None) -> None:
     base = storage.cache_folder("stores")
     if not needed:
         return
-    room = _room(base) + sum(os.path.getsize(path) for path in _shard_files(base))
+    with _alone(base):
+        room = _room(base) + sum(map(_bytes_of, [*_shard_files(base), *_claims(base)]))
     if needed > room:
         what = f"a run needs {human_bytes(needed)} of it at once, and it has room for {human_bytes(max(room, 0))}"
         windows = f"{'lower' if window_shards else 'set'} data.window_shards, " if least <= room else ""
@@ -196,7 +220,9 @@ def _bring(there: Folder, files: Files, to: str) -> None:
     def fetch(name: str, record: dict[str, Any]) -> None:
         path = os.path.join(to, *name.split("/"))
         if not (record and os.path.exists(path) and storage.sha256_of_file(path) == record["sha256"]):
-            _fetch(there, name, path, record.get("sha256"))
+            partial = f"{path}.tmp-{os.getpid()}"
+            _fetch(there, name, partial, record.get("sha256"))
+            os.replace(partial, path)
 
     _each(f"pull {there.location}", {**files, **tokenizer}, fetch)
     with storage.atomic_writer(os.path.join(to, MANIFEST)) as file:
@@ -205,26 +231,25 @@ def _bring(there: Folder, files: Files, to: str) -> None:
 
 def _remove_temporary(folder: str) -> None:
     """What a process that was killed has left."""
-    for root, _, names in os.walk(folder):
-        for name in filter(storage.is_temporary, names):
-            os.unlink(os.path.join(root, name))
+    for path in filter(storage.is_temporary, _all_files(folder)):
+        _remove_unheld(path)
 
 
 def _fetch(there: Folder, name: str, path: str, sha256: str | None) -> None:
-    partial = f"{path}.tmp-{os.getpid()}"
+    """Nothing is left of a file that is not what it should be."""
     try:
         for _ in range(2):  # a second time, since what the network spoils is not always an error
-            there.download(name, partial)
-            if sha256 is None or storage.sha256_of_file(partial) == sha256:
-                os.replace(partial, path)
+            there.download(name, path)
+            if sha256 is None or storage.sha256_of_file(path) == sha256:
                 return
-            what = "is not what was written (its sha256 differs)"
+        what = "is not what was written (its sha256 differs)"
         raise StoreError(what, where=f"{there.location}/{name}", fix=PUSH)
-    except FileNotFoundError:
-        raise StoreError("is missing", where=f"{there.location}/{name}", fix=PUSH) from None
-    finally:
-        if os.path.exists(partial):
-            os.unlink(partial)
+    except BaseException as error:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        if isinstance(error, FileNotFoundError):
+            raise StoreError("is missing", where=f"{there.location}/{name}", fix=PUSH) from None
+        raise
 
 
 def _each(title: str, files: Files, act: Callable[[str, dict[str, Any]], None]) -> None:
@@ -261,7 +286,7 @@ def _size(there: Folder, name: str) -> int | None:
 
 @contextmanager
 def _alone(base: str) -> Iterator[None]:
-    """One process and thread brings files at a time, so that the cache never holds more than its size."""
+    """One process and thread counts, claims and removes at a time, so that the cache never holds more than its size."""
     with open(os.path.join(base, "lock"), "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -271,7 +296,8 @@ def _make_room(base: str, needed: int) -> None:
     """Removes files that nobody maps, the one that was opened longest ago first. Raises `NoRoom` if that is not
     enough."""
     _remove_temporary(base)
-    room, oldest, read_bytes = _room(base), iter(sorted(_shard_files(base), key=os.path.getmtime)), 0
+    room, oldest = _room(base), iter(sorted(_shard_files(base), key=os.path.getmtime))
+    read_bytes = sum(map(_bytes_of, _claims(base)))
     while room < needed:
         if (path := next(oldest, None)) is None:
             what, fix = f"has room for {human_bytes(max(room, 0))}, and the next file has {human_bytes(needed)}", LARGER
@@ -279,19 +305,17 @@ def _make_room(base: str, needed: int) -> None:
                 what += f"; another {human_bytes(read_bytes)} are being read"
                 fix = f"wait for the other commands that read them, {LARGER}"
             raise NoRoom(what, where=base, fix=fix)
-        with open(path, "r+b") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                read_bytes += os.path.getsize(path)
-                continue
-            os.unlink(path)
-        room = _room(base)
+        if _remove_unheld(path):
+            room = _room(base)
+        else:
+            read_bytes += os.path.getsize(path)
 
 
 def _room(base: str) -> int:
+    """Bytes beside what is there and what is on its way."""
     disk, limit = shutil.disk_usage(base), os.environ.get("MASKWRIGHT_CACHE_GB")
-    free = disk.free - int((1.0 - SHARE_OF_DISK) * disk.total)
+    coming = sum(_bytes_of(path) - _arrived(path) for path in _claims(base))
+    free = disk.free - int((1.0 - SHARE_OF_DISK) * disk.total) - coming
     if limit is None:
         return free
     try:
@@ -300,7 +324,38 @@ def _room(base: str) -> int:
         most = -1
     if most < 0:
         raise InputError(f"{limit!r} is no size", where="MASKWRIGHT_CACHE_GB", fix="give gigabytes, such as 200")
-    return min(free, most - sum(os.path.getsize(path) for path in _all_files(base)))
+    return min(free, most - sum(map(_bytes_of, _all_files(base))))
+
+
+def _claims(base: str) -> list[str]:
+    """Files that are on their way."""
+    return [path for path in _all_files(base) if CLAIM.search(path)]
+
+
+def _bytes_of(path: str) -> int:
+    """Of a file that is on its way, those that it will have."""
+    claim = CLAIM.search(path)
+    return int(claim[1]) if claim else os.path.getsize(path)
+
+
+def _arrived(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except FileNotFoundError:  # it has just failed
+        return 0
+
+
+def _remove_unheld(path: str) -> bool:
+    """Removes a file that nobody reads or brings. False if somebody does."""
+    try:
+        with open(path, "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(path)  # under the lock, so that who has opened it meanwhile sees that it is gone
+    except BlockingIOError:
+        return False
+    except FileNotFoundError:  # it has just failed
+        pass
+    return True
 
 
 def _all_files(base: str) -> list[str]:

@@ -86,9 +86,9 @@ class Rows:
         ids[(starts + size - 1)[eos > 0]] = self.words.eos
 
         if self.plans.packing == "documents":
-            segment, origin = (number + 1).astype(np.int32), starts.astype(np.int32)
-            segments = np.repeat(segment, room)
-            positions = np.arange(M * T, dtype=np.int32) - np.repeat(origin, room)
+            segments = np.repeat((number + 1).astype(np.int32), room)
+            positions = np.arange(M * T, dtype=np.int32)
+            positions -= np.repeat(starts.astype(np.int32), room)
         else:
             segments = np.ones(M * T, np.int32)
             positions = np.tile(np.arange(T, dtype=np.int32), M)

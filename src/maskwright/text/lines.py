@@ -17,10 +17,10 @@ LONGEST_LINE_BYTES = 1 << 29
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-def numbered_lines(name: str, handle: FaultHandler = strict) -> Iterator[tuple[int, str]]:
+def numbered_lines(name: str) -> Iterator[tuple[int, str]]:
     """All lines of a file, from 1 on. Raises `SourceError` with file, line and column."""
     with open_text(name) as stream:
-        yield from lines_of(name, stream, handle)
+        yield from lines_of(name, stream, strict)
 
 
 def lines_of(name: str, stream: BinaryIO, handle: FaultHandler, span: Span | None = None) -> Iterator[tuple[int, str]]:

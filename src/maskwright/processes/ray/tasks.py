@@ -28,6 +28,7 @@ from maskwright.core.console import human_bytes, only_warnings, progress, say, s
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.extras import explain_import, missing
 from maskwright.machine.hardware import usable_cores
+from maskwright.processes import runner
 from maskwright.processes.child import signals_wait
 from maskwright.processes.ray.watch import TaskResult, Watch
 
@@ -266,7 +267,10 @@ class Tasks:
     ) -> Generator[tuple[int, Result]]:
         import ray
 
-        task, shared, cwd = ray.remote(_compute).options(**self.options), ray.put(work), os.getcwd()
+        # Parts are of many sizes; on average, a worker has computed so many bytes when it makes way for a new one.
+        calls = max(runner.RENEWED_AFTER_BYTES * len(parts) // max(sum(sizes), 1), 1)
+        task = ray.remote(max_calls=calls)(_compute).options(**self.options)
+        shared, cwd = ray.put(work), os.getcwd()
         waiting, running = deque(range(len(parts))), dict[Any, int]()
         with progress(title, sum(sizes), "bytes") as bar:
             watch = Watch(title, len(parts), self._board, bar)
