@@ -27,7 +27,7 @@ def require_before_decay(old: dict[str, Any], new: dict[str, Any], directory: Ru
     begins = decay_begins(Schedule(**values), values["steps"], values["warmup_steps"])
     if step <= begins:
         return
-    kept = [found for found in whole_steps(directory.checkpoints) if found <= begins]
+    kept = [saved for saved in whole_steps(directory.checkpoints) if saved <= begins]
     back = f"schedule.steps back to {values['steps']}"
     if new.get("schedule.epochs"):
         back = f"schedule.epochs back to what it was, {values['steps']} steps"
@@ -49,9 +49,9 @@ def require_before_decay(old: dict[str, Any], new: dict[str, Any], directory: Ru
 def require_same_run(
     before: dict[str, Any], now: dict[str, Any], directory: RunDirectory, kind: type[BaseModel]
 ) -> list[str]:
-    """The differences that a run may have between two of its starts, in words. `before`, `now`: its record, and that
-    of a start that continues it. Raises `ConfigError` for those that make another run, and `CheckpointError` where its
-    checkpoints are gone."""
+    """The differences between two starts of a run that are allowed, in words. `before`, `now`: the run's record, and
+    that of a start that continues it. Raises `ConfigError` for differences that make another run, and `CheckpointError`
+    where the run's checkpoints are gone."""
     changes = refuse_changes(before["config"], now["config"], directory.location, kind)
     for key, name in (
         ("store_fingerprint", "token store" if kind is RunConfig else "set of examples"),
@@ -92,8 +92,9 @@ def _short(value: Any) -> str:
 
 
 def history(before: dict[str, Any], changes: list[str], step: int) -> dict[str, Any]:
-    """For the run's record: what was changed, at which step and when (Unix seconds), at all starts so far."""
-    found = [*before.get("changes", [])]
+    """The `changes` of the run's record: what was changed, at which step and when (Unix seconds), at all starts so
+    far."""
+    entries = [*before.get("changes", [])]
     if changes:
-        found.append({"step": step, "time": round(time.time(), 3), "keys": changes})
-    return {"changes": found} if found else {}
+        entries.append({"step": step, "time": round(time.time(), 3), "keys": changes})
+    return {"changes": entries} if entries else {}

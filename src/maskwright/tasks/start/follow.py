@@ -1,4 +1,4 @@
-"""What ranks other than 0 do: they compute their share of each step, and write nothing.
+"""Ranks other than 0: they compute their share of each step, and write nothing.
 
 Each broadcast from rank 0, and each agreement, has its counterpart in `train.py`, in the same order.
 """
@@ -25,7 +25,7 @@ from maskwright.training.stop import out_of_time, stop_on_signals
 
 
 def follow(start: RunStart, ready: Prepared) -> None:
-    """Raises what `train` raises. If another rank fails first, its message."""
+    """Trains in a rank other than 0. Raises what `train` raises; if another rank fails first, with its message."""
     processes, directory = start.processes, start.directory
     if start.before is None:
         ready.verify()
