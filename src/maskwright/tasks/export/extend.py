@@ -42,8 +42,8 @@ def grow(model: str, before: Vocabulary, after: Vocabulary, extension: Extension
 
 
 def require_alone(parameters: Parameters, vocab_size: int, where: str) -> None:
-    """Raises `InputError` unless only the embeddings and the head's bias have a row for each token: a shape of the same
-    size would be taken for them."""
+    """Raises `InputError` unless only the embeddings and the head's bias have `vocab_size` rows: other tensors with as
+    many would be extended too."""
     rows = [name for name, value in parameters.items() if len(value) == vocab_size]
     if len(rows) != 2 or sorted(parameters[name].ndim for name in rows) != [1, 2]:
         what = f"has several tensors with {vocab_size:,} rows: {', '.join(rows[:4])}"

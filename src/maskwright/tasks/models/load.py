@@ -185,7 +185,7 @@ def _recorded_task(record: dict[str, Any], config: ModelConfig, where: str) -> t
     try:
         task = Task.model_validate(record.get("task"))
     except ValidationError:
-        raise InputError("its `task` is no task", where=where, fix=fix) from None
+        raise InputError("its `task` is not valid", where=where, fix=fix) from None
     wanted = config.num_labels if config.task in LABELLED else 0
     named = isinstance(labels, list) and all(isinstance(name, str) for name in labels)
     if not named or len(labels or []) != wanted or task.kind != config.task:

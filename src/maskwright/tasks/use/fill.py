@@ -1,4 +1,4 @@
-"""`maskwright fill`: what a model would write for each mask in a sentence."""
+"""`maskwright fill`: the tokens that a model would write for each mask in a sentence."""
 
 from __future__ import annotations
 
