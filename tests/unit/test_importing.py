@@ -451,7 +451,7 @@ def test_what_is_not_taken_over_is_said(tmp_path: Path) -> None:
         ("run_mlm", "A=aaaaaaaaaa;" + "A=$A$A;" * 20 + "run_mlm.py", "more than 1,000,000 letters"),
         ("run_mlm", "python run_mlm.py --train_file 'a", "has no ' that ends"),
         ("run_mlm", "python run_mlm.py --learning_rate fast", "fast is not a number"),
-        ("run_mlm", "python run_mlm.py --lr_scheduler_kwargs {a", "is no JSON object"),
+        ("run_mlm", "python run_mlm.py --lr_scheduler_kwargs {a", "is not a JSON object"),
         ("fairseq", "fairseq-train d --adam-betas 0.9", "not a pair"),
         ("fairseq", "fairseq-train d --input_shapes 512", "is not ROWSxTOKENS"),
         ("fairseq", "fairseq-train --fp16", "names no folder of data"),

@@ -20,7 +20,7 @@ SCRIPT = ScriptSignature(("run_glue.py", "run_glue_no_trainer.py", "run_classifi
 METRICS = {"accuracy": "accuracy", "f1": "f1_macro", "matthews_correlation": "matthews_corrcoef", "pearson": "pearson"}
 COLUMNS = ("data.text", "data.text_pair", "data.label")
 LOOKED_AT = 200
-"""Lines of the training file that show whether its labels are numbers with a fraction."""
+"""Lines of the training file that are read to see whether its labels are numbers with a fraction."""
 
 
 def run_glue(typed: Typed) -> Taken:
@@ -60,7 +60,8 @@ def run_glue(typed: Typed) -> Taken:
 
 
 def _task(taken: Taken, task: str) -> None:
-    """Scripts before transformers 4 call the tasks as their folders, such as SST-2 and STS-B, below --data_dir."""
+    """Takes over the recipe of a GLUE task. Scripts before transformers 4 name the tasks like their folders below
+    --data_dir, such as SST-2 and STS-B."""
     known = [name.removeprefix("glue-") for name in recipes.names("finetune") if name.startswith("glue-")]
     recipe = f"glue-{task.lower().replace('-', '')}"
     if recipe not in recipes.names("finetune"):
@@ -97,9 +98,12 @@ def _files(taken: Taken) -> None:
     texts = [name for name in names if name != label]
     both = [name for name in ("sentence1", "sentence2") if name in texts]
     pair = both if len(both) == 2 else texts[:2] or ["sentence1"]
-    if given := taken.text("text_column_names"):  # of run_classification.py, which joins them to one text
-        pair = [given]
-    taken.values |= {"data.text": given.split(",") if given and "," in given else pair[0], "data.label": label}
+    if text_columns := taken.text("text_column_names"):  # of run_classification.py, which joins them to one text
+        pair = [text_columns]
+    taken.values |= {
+        "data.text": text_columns.split(",") if text_columns and "," in text_columns else pair[0],
+        "data.label": label,
+    }
     if len(pair) == 2:
         taken.values["data.text_pair"] = pair[1]
     if regression or taken.has("do_regression"):
@@ -116,14 +120,14 @@ def _files(taken: Taken) -> None:
 
 
 def _columns(file: str, label: str) -> tuple[list[str], bool]:
-    """(names of a CSV file's columns, whether its labels are numbers with a fraction); ([], False) for other files."""
+    """(columns of a CSV file, whether its labels are numbers with a fraction); ([], False) for other files."""
     if not file.endswith(".csv") or not os.path.isfile(file):
         return [], False
     with open_table(file) as table:
         names = [str(column) for column in table.columns]
         rows = table.rows([label] if label in names else [])
         labels = [record.get(label, "") for _, record in itertools.islice(rows, LOOKED_AT)]
-    return names, bool(labels) and all(_fraction(one) for one in labels)
+    return names, bool(labels) and all(_fraction(label_text) for label_text in labels)
 
 
 def _fraction(label: str) -> bool:

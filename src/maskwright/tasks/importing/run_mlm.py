@@ -21,7 +21,7 @@ OLDER = "run_language_modeling.py"
 SCRIPT = ScriptSignature(("run_mlm.py", "run_mlm_no_trainer.py", WHOLE_WORDS, OLDER), switches=SWITCHES)
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 HAS_VALIDATION = ("wikitext",)
-"""Data sets with a held-out part of their own, as far as the scripts' pages name any."""
+"""Data sets of the scripts' pages that have a held-out part of their own."""
 SHAPE = {
     "hidden_size": "model.hidden_size",
     "num_hidden_layers": "model.num_hidden_layers",
@@ -37,7 +37,7 @@ OTHER_BASES = {
     "distilbert": {"num_hidden_layers": 6},
 }
 UNREAD = ("deberta", "albert", "electra", "xlnet", "longformer", "big_bird", "bigbird", "nezha", "mpnet", "funnel")
-"""Families that run_mlm.py trains and that are not here, by how their models are called."""
+"""Families that run_mlm.py trains and maskwright does not, by the names of their models."""
 OFFSET = ("roberta", "xlm-roberta", "camembert")
 POSITION_OFFSET = 2
 """RoBERTa's first two positions belong to no token, so 514 positions are rows of 512."""
@@ -68,7 +68,7 @@ def run_mlm(typed: Typed) -> Taken:
 
 
 def _kind(taken: Taken) -> None:
-    """What is predicted, which the older scripts and the one of whole words decide otherwise."""
+    """The kind of prediction, which the older scripts and the one of whole words decide otherwise."""
     script = os.path.basename(taken.typed.script)
     if script == OLDER and not taken.has("mlm"):
         fix = "add --mlm, if masked tokens are what you want"
@@ -88,7 +88,8 @@ def _kind(taken: Taken) -> None:
 
 
 def _model(taken: Taken) -> str:
-    """Its architecture, as far as the flags tell. Notes where its folder is and whether it has to be fetched."""
+    """The model's architecture, as far as the flags say it. Notes the model's folder, and whether it has to be
+    fetched."""
     place = taken.text("model_name_or_path")
     architecture = taken.text("model_type") or _guess(place or taken.text("config_name") or "")
     tokenizer = taken.text("tokenizer_name")
@@ -124,17 +125,17 @@ def _by_name(place: str) -> str:
 
 
 def _on_hub(place: str) -> bool:
-    """Whether it is a name of the Hub, and no path: those have more slashes, one at their end, or are here."""
+    """Whether it is a name on the Hub and not a path: a path has more slashes, one at its end, or exists here."""
     return bool(HUB_NAME.fullmatch(place)) and not place.startswith(".") and not os.path.isdir(place)
 
 
 def _local(place: str) -> str:
-    """Where a model of the Hub is put; a path stays as it is."""
+    """The folder that a model of the Hub is downloaded to; a path stays as it is."""
     return f"models/{place.rpartition('/')[2]}" if _on_hub(place) else place
 
 
 def fetched(taken: Taken, place: str, revision: str | None = None) -> str:
-    """The folder of a model, with the line before all others that fetches it if it is a name of the Hub."""
+    """The folder of a model. If it is a name on the Hub, adds the line that fetches it before all others."""
     folder = _local(place)
     if taken.folders.get(folder, place) != place:  # another owner's model of that name
         folder = f"models/{place.replace('/', '--')}"
@@ -147,7 +148,7 @@ def fetched(taken: Taken, place: str, revision: str | None = None) -> str:
 
 
 def _shape(taken: Taken, architecture: str) -> None:
-    """A model from scratch: the shape that the family's class has in transformers, with the overrides."""
+    """The shape of a model from scratch: that of the family's class in transformers, with the overrides."""
     known = architecture if architecture in FAMILIES else "roberta"
     values: dict[str, Any] = {SHAPE[name]: value for name, value in (BASE | OTHER_BASES.get(known, {})).items()}
     if known == "modernbert":
@@ -175,7 +176,7 @@ def _shape(taken: Taken, architecture: str) -> None:
 
 
 def _prepare(taken: Taken, tokenizer: str) -> None:
-    """The lines that fetch the text and make the store."""
+    """Adds the lines that fetch the text and prepare the store."""
     words = ["maskwright", "data", "prepare"]
     taken.note("tokenizer_name", f"data prepare --tokenizer {tokenizer}", "mapped")
     validation = taken.text("validation_file")
@@ -215,7 +216,7 @@ def _prepare(taken: Taken, tokenizer: str) -> None:
 
 
 def fetched_data(taken: Taken) -> str:
-    """The folder of --dataset_name, with the line that fetches it if it is a name of the Hub."""
+    """The folder of --dataset_name. If it is a name on the Hub, adds the line that fetches it."""
     name = str(taken.text("dataset_name"))
     if not _on_hub(name):
         return name.rstrip("/")
@@ -229,9 +230,9 @@ def _fate(taken: Taken, name: str) -> Fate:
 
 
 def _rows(taken: Taken, architecture: str) -> None:
-    given = taken.whole("max_seq_length", 0)
-    note = "" if given else "the tokenizer's own limit, and at most 1,024"
-    length = given or (1024 if architecture == "modernbert" else 512)
+    row_length = taken.whole("max_seq_length", 0)
+    note = "" if row_length else "the tokenizer's own limit, and at most 1,024"
+    length = row_length or (1024 if architecture == "modernbert" else 512)
     taken.set("max_seq_length", {"data.seq_len": length}, note)
     taken.set("mlm_probability", {"masking.rate": taken.number("mlm_probability", 0.15)})
     if "max_eval_samples" in taken.typed.flags:
