@@ -39,12 +39,12 @@ LARGEST_DIFFERENCE = 1e-4
 
 
 def export(
-    model: TrainedModel, folder: str, *, onnx: bool = False, more: Callable[[str], object] = lambda folder: None
+    model: TrainedModel, folder: str, *, onnx: bool = False, write_more: Callable[[str], object] = lambda folder: None
 ) -> float:
     """Writes `folder` and returns the largest difference of a logit. Raises `VerificationError` above 1e-4.
 
     `onnx`: also ONNX files. The fp32 one is held to the same limit; the int8 one is measured, and the result is
-    printed. `more` writes further files of the folder, before it gets its name.
+    printed. `write_more` writes further files into the folder, before it gets its name.
 
     Everything is written and verified under a temporary name beside `folder`, so a failed export leaves nothing.
     """
@@ -53,8 +53,8 @@ def export(
     if onnx:
         from maskwright.tasks.export import onnx as onnx_files
     if model.run and not _has_ended(model, steps := model.run["config"]["schedule.steps"]):
-        of = f" of {steps:,}" if steps else ""  # a fine-tuned run's record may have epochs instead
-        warn(f"{model.location}: the run has not ended; this exports its step {model.step:,}{of}")
+        total = f" of {steps:,}" if steps else ""  # a fine-tuned run's record may have epochs instead
+        warn(f"{model.location}: the run has not ended; this exports its step {model.step:,}{total}")
     storage.make_folder(os.path.dirname(os.path.abspath(folder)))
     temporary = f"{folder.rstrip('/')}.tmp-{os.getpid()}"
     storage.make_folder(temporary)
@@ -73,7 +73,7 @@ def export(
             measured = onnx_files.measure(model, temporary, expected, onnx_difference)
         with open(os.path.join(temporary, "README.md"), "w", encoding="utf-8") as file:
             file.write("\n".join([model_card(model, difference), *measured]))
-        more(temporary)
+        write_more(temporary)
         os.replace(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -170,9 +170,9 @@ def _smaller_weights(parameters: Parameters) -> str | None:
 def _verify_tokenizer(model: TrainedModel, folder: str) -> None:
     import transformers
 
-    theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     for text, arguments, expected in _tokenized(model):
-        ids = list(theirs(*arguments, is_split_into_words=isinstance(arguments[0], list))["input_ids"])
+        ids = list(tokenizer(*arguments, is_split_into_words=isinstance(arguments[0], list))["input_ids"])
         if ids != expected:
             raise VerificationError(f"transformers tokenizes {text!r} to {ids}, not {expected}")
 
@@ -233,8 +233,8 @@ def _base(run: dict[str, Any] | None) -> str | None:
     """The model folder that the run, or the oldest run that it comes from, began with."""
     if run is None:
         return None
-    known = ancestors(run.get("lineage"))
-    return known[-1].get("init_from") if known else run["config"].get("model.init_from")
+    parents = ancestors(run.get("lineage"))
+    return parents[-1].get("init_from") if parents else run["config"].get("model.init_from")
 
 
 def _base_name(folder: str | None) -> str | None:

@@ -33,7 +33,7 @@ from maskwright.tasks.models.load import TrainedModel
 from maskwright.tasks.use.predict import row_length
 
 FILE, INT8_FILE = "onnx/model.onnx", "onnx/model_int8.onnx"
-"""Where `optimum` and transformers.js look for them."""
+"""The paths that `optimum` and transformers.js expect."""
 FILES = (FILE, INT8_FILE)
 MOST_TOKENS = 32_768
 """Tokens of text to measure on. Three models read it."""
@@ -119,10 +119,10 @@ def sample_for(model: TrainedModel, expected: Sequence[Reference]) -> Sample:
         return np.ravel(logits.argmax(0 if task == "question_answering" else -1))
 
     def score(ours: list[NDArray[Any]], theirs: list[NDArray[Any]]) -> dict[str, float]:
-        mine, other = np.concatenate(ours), np.concatenate(theirs)
+        our_values, their_values = np.concatenate(ours), np.concatenate(theirs)
         if task == "regression":
-            return {"mean difference": float(np.abs(mine - other).mean())}
-        return {"same answers": float((mine == other).mean())}
+            return {"mean difference": float(np.abs(our_values - their_values).mean())}
+        return {"same answers": float((our_values == their_values).mean())}
 
     return Sample(texts, f"{len(texts)} rows of random ids{meaning}", keep, score)
 
@@ -150,13 +150,13 @@ def labelled_sample(model: TrainedModel) -> Sample:
     def keep(number: int, logits: Floats) -> Floats:
         return logits if places is None else logits[targets.position[places[number] : places[number + 1]]]
 
-    def score(said: list[Floats], _: list[Floats]) -> dict[str, float]:
-        outputs = np.stack(said) if said[0].ndim == 1 else np.concatenate(said)
+    def score(kept: list[Floats], _: list[Floats]) -> dict[str, float]:
+        outputs = np.stack(kept) if kept[0].ndim == 1 else np.concatenate(kept)
         return scores_of(task, model.labels, examples, decode(task, encoded, examples, outputs, model.labels))
 
     types = np.zeros_like(encoded.ids) if encoded.shift is None else encoded.shift // model.config.token_type_stride
-    both = np.stack([encoded.ids, types]).astype(np.int64)
-    texts = np.split(both, encoded.offsets[1:-1], axis=1)
+    inputs = np.stack([encoded.ids, types]).astype(np.int64)
+    texts = np.split(inputs, encoded.offsets[1:-1], axis=1)
     return Sample(texts, f"{len(examples):,} examples of the validation split", keep, score)
 
 
@@ -178,13 +178,13 @@ def masked_sample(model: TrainedModel) -> Sample:
         known = batch.weights > 0
         truth[batch.predict_index[known]] = batch.labels[known]
         rows = zip(batch.input_ids, batch.segment_ids, truth.reshape(batch.input_ids.shape), strict=True)
-        for ids, segments, wanted in rows:
+        for ids, segments, targets in rows:
             for segment in range(1, segments.max() + 1):
                 in_segment = segments == segment
-                at = np.flatnonzero(wanted[in_segment] >= 0)
+                positions = np.flatnonzero(targets[in_segment] >= 0)
                 texts.append(np.stack([ids[in_segment], np.zeros_like(ids[in_segment])]).astype(np.int64))
-                places.append(at)
-                labels.append(wanted[in_segment][at])
+                places.append(positions)
+                labels.append(targets[in_segment][positions])
 
     def keep(number: int, logits: Floats) -> NDArray[np.float64]:
         exact, right = logits[places[number]].astype(np.float64), labels[number]
@@ -193,8 +193,8 @@ def masked_sample(model: TrainedModel) -> Sample:
         losses = np.log(np.exp(exact - highest[:, None]).sum(-1)) + highest - of_label
         return np.stack([losses, of_label == highest], -1)
 
-    def score(said: list[NDArray[Any]], _: list[NDArray[Any]]) -> dict[str, float]:
-        loss, accuracy = np.concatenate(said).mean(0)
+    def score(kept: list[NDArray[Any]], _: list[NDArray[Any]]) -> dict[str, float]:
+        loss, accuracy = np.concatenate(kept).mean(0)
         return {"loss": float(loss), "accuracy": float(accuracy)}
 
     predicted = sum(map(len, labels))
@@ -249,15 +249,15 @@ def _read(speakers: Sequence[Speaker], sample: Sample, pad: int) -> tuple[list[l
             for row, number in enumerate(numbers):
                 ids[row, : lengths[number]], types[row, : lengths[number]] = sample.texts[number]
             mask = (np.arange(longest) < lengths[numbers][:, None]).astype(np.int64)
-            for which, say in enumerate(speakers):
+            for reader, say in enumerate(speakers):
                 if not warm:
                     say(ids, mask, types)
                 began = time.perf_counter()
                 logits = say(ids, mask, types)
-                seconds[which] += time.perf_counter() - began
+                seconds[reader] += time.perf_counter() - began
                 for row, number in enumerate(numbers):
                     of_text = logits[row] if logits.ndim == 2 else logits[row, : lengths[number]]
-                    kept[which][number] = sample.keep(number, of_text)
+                    kept[reader][number] = sample.keep(number, of_text)
             warm, waiting = True, waiting[len(numbers) :]
             bar.advance(len(numbers))
     return kept, seconds

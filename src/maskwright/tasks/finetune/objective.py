@@ -141,12 +141,12 @@ def chance(task: Task, num_labels: int) -> float | None:
 
 def chosen_metric(config: FinetuneConfig, labels: Sequence[str]) -> str:
     """The metric that finds the best checkpoint. Raises `ConfigError` for one that the task does not have."""
-    wanted = config.evaluation.metric or default_metric(config.task, labels)
-    known = ("loss", *metric_names(config.task, labels))
-    if wanted not in known:
-        fix = f"take one of {', '.join(known)}"
-        raise ConfigError(f"{config.task.kind} has no metric {wanted}", where="evaluation.metric", fix=fix)
-    return wanted
+    metric = config.evaluation.metric or default_metric(config.task, labels)
+    names = ("loss", *metric_names(config.task, labels))
+    if metric not in names:
+        fix = f"take one of {', '.join(names)}"
+        raise ConfigError(f"{config.task.kind} has no metric {metric}", where="evaluation.metric", fix=fix)
+    return metric
 
 
 def score_split(

@@ -30,7 +30,7 @@ from maskwright.run.directory import RunDirectory, step_folder
 from maskwright.tasks.finetune.objective import EvaluationSplit, LabelledObjective, chosen_metric, score_split
 from maskwright.tasks.models.hub import local, pinned
 from maskwright.tasks.models.load import RESULTS, TrainedModel, load_model, special_ids
-from maskwright.tasks.start.capacity import takes
+from maskwright.tasks.start.capacity import memory_and_disk
 from maskwright.tasks.start.data_card import labelled_card
 from maskwright.tasks.start.opened import looked_at, opened
 from maskwright.tasks.start.prepared import TimeHere
@@ -130,8 +130,8 @@ class FinetuneRun:
         """Nothing to do: the examples are in memory."""
 
     def starting_state(self) -> TrainState:
-        """The state of step 0: the encoder of the starting model and a new head, of which every tensor of that model
-        that fits is kept too."""
+        """The state of step 0: the encoder of the starting model, and a new head. Tensors of that model's head are kept
+        where they fit, the matrix of the labels only for the same labels."""
         random = initial_parameters(self.model, self.config.seed)
         if self.config.model.init_from is None or self.config.model.weights == "random":
             return TrainState(0, random)
@@ -194,7 +194,7 @@ class FinetuneRun:
                 + (f", {cut:,} training examples cut at {self.max_seq_len} tokens" if cut else ""),
                 f"run: {steps:,} steps of {config.batch.examples} examples, {epochs:.2f} epochs; best by "
                 f"{chosen_metric(config, self.dataset.labels)}",
-                takes(self),
+                memory_and_disk(self),
             ]
         )
 

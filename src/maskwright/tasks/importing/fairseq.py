@@ -227,18 +227,20 @@ def _batch(taken: Taken, devices: int | None) -> None:
     for name in ("max_sentences_valid", "batch_size_valid", "max_tokens_valid"):
         taken.note(name, "evaluation takes the rows that fit", "not needed")
     cores = devices or taken.whole("distributed_world_size", 0)
-    whose = "--devices" if devices else "--distributed-world-size"
+    source = "--devices" if devices else "--distributed-world-size"
     if not cores and taken.typed.gpus:
-        cores, whose = taken.typed.gpus, "CUDA_VISIBLE_DEVICES"
+        cores, source = taken.typed.gpus, "CUDA_VISIBLE_DEVICES"
     if not cores:
-        cores, whose = (
+        cores, source = (
             taken.whole("num_cores", NUM_CORES) if taken.typed.flags.keys() & TPU else 1,
             "this command alone (it takes all GPUs that it sees: give --devices)",
         )
     first, *later = (taken.text("update_freq") or "1").split(",")
     frequency = int(number_of(first, "--update-freq"))
     rows_a_step = taken.values["batch.micro_batch_rows"] * frequency * cores
-    note = f"{frequency} x {several(cores, 'device')}, by {whose}: {rows_a_step:,} rows of {length} tokens in an update"
+    note = (
+        f"{frequency} x {several(cores, 'device')}, by {source}: {rows_a_step:,} rows of {length} tokens in an update"
+    )
     note += "; that of later epochs is left out" if later else ""
     taken.set("update_freq", {"batch.virtual_workers": frequency * cores}, note)
     taken.note("distributed_world_size", "batch.virtual_workers", "mapped")

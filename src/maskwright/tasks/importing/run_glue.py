@@ -32,24 +32,24 @@ def run_glue(typed: Typed) -> Taken:
         _task(taken, task)
     else:
         _files(taken)
-    place = taken.text("model_name_or_path") or "model"
-    folder = fetched(taken, place, taken.text("model_revision"))
+    name_or_path = taken.text("model_name_or_path") or "model"
+    folder = fetched(taken, name_or_path, taken.text("model_revision"))
     taken.set("model_name_or_path", {"model.init_from": folder})
     taken.note("model_revision", "the line that fetches the folder has it", "mapped")
     taken.note("trust_remote_code", "code that comes with a model is never run")
     for name in ("config_name", "tokenizer_name"):
-        same = taken.text(name) in (place, folder)
-        said = (
+        same = taken.text(name) in (name_or_path, folder)
+        became = (
             "the folder of --model_name_or_path has it" if same else "the model's own is taken: put it into its folder"
         )
-        taken.note(name, said, "not needed" if same else "left out")
+        taken.note(name, became, "not needed" if same else "left out")
     taken.note("model_type", "the folder of --model_name_or_path decides", "not needed")
     taken.note("ignore_mismatched_sizes", "the head always begins from random weights", "not needed")
     taken.set("max_seq_length", {"data.max_seq_len": taken.whole("max_seq_length", 128)})
     _batch(taken)
     for name in ("max_train_samples", "max_eval_samples", "max_predict_samples"):
-        said = "data.fraction takes a share of the training examples" if "train" in name else "give a shorter file"
-        taken.note(name, said)
+        became = "data.fraction takes a share of the training examples" if "train" in name else "give a shorter file"
+        taken.note(name, became)
     training(taken)
     if "label_smoothing_factor" in typed.flags:
         smoothing = taken.number("label_smoothing_factor", 0.0)
@@ -109,8 +109,8 @@ def _files(taken: Taken) -> None:
     if regression or taken.has("do_regression"):
         taken.values["task.kind"] = "regression"
     note = "as the script chooses them from the file's first line" if names else "look whether they are the file's"
-    said = ", ".join(f"{key}: {shown(taken.values[key])}" for key in COLUMNS if key in taken.values)
-    taken.row("train_file", "mapped", f"{said} ({note})")
+    became = ", ".join(f"{key}: {shown(taken.values[key])}" for key in COLUMNS if key in taken.values)
+    taken.row("train_file", "mapped", f"{became} ({note})")
     for name in ("train_split_name", "validation_split_name", "test_split_name", "remove_splits"):
         taken.note(name, "data.train, data.validation and data.test name the files of each part")
     taken.note("remove_columns", "columns that no key names are not read", "not needed")

@@ -90,14 +90,14 @@ def _kind(taken: Taken) -> None:
 def _model(taken: Taken) -> str:
     """The model's architecture, as far as the flags say it. Notes the model's folder, and whether it has to be
     fetched."""
-    place = taken.text("model_name_or_path")
-    architecture = taken.text("model_type") or _guess(place or taken.text("config_name") or "")
+    name_or_path = taken.text("model_name_or_path")
+    architecture = taken.text("model_type") or _guess(name_or_path or taken.text("config_name") or "")
     tokenizer = taken.text("tokenizer_name")
     taken.note("trust_remote_code", "code that comes with a model is never run")
-    if unread := next((name for name in UNREAD if name in (place or architecture).lower()), None):
+    if unread := next((name for name in UNREAD if name in (name_or_path or architecture).lower()), None):
         taken.row("model_type", "left out", f"{unread} is not among the families that are read (docs/encoders.md)")
-    if place:
-        folder = fetched(taken, place, taken.text("model_revision"))
+    if name_or_path:
+        folder = fetched(taken, name_or_path, taken.text("model_revision"))
         taken.set("model_name_or_path", {"model.init_from": folder})
         taken.note("model_revision", "the line that fetches the folder has it", "mapped")
         for name in ("model_type", "config_name", "config_overrides"):
@@ -112,36 +112,44 @@ def _model(taken: Taken) -> str:
     return architecture
 
 
-def _guess(place: str) -> str:
+def _guess(name_or_path: str) -> str:
     """`modernbert` where the name or the folder's config.json says so; the others have one dropout and one offset."""
     try:
-        return read_hf_config(place, head=False).architecture if os.path.isdir(place) else _by_name(place)
+        return (
+            read_hf_config(name_or_path, head=False).architecture
+            if os.path.isdir(name_or_path)
+            else _by_name(name_or_path)
+        )
     except ModelError:  # the run says what is wrong with it
-        return _by_name(place)
+        return _by_name(name_or_path)
 
 
-def _by_name(place: str) -> str:
-    return "modernbert" if any(part in place.lower() for part in ("modernbert", "ettin", "mmbert")) else "roberta"
+def _by_name(name_or_path: str) -> str:
+    return (
+        "modernbert" if any(part in name_or_path.lower() for part in ("modernbert", "ettin", "mmbert")) else "roberta"
+    )
 
 
-def _on_hub(place: str) -> bool:
+def _on_hub(name_or_path: str) -> bool:
     """Whether it is a name on the Hub and not a path: a path has more slashes, one at its end, or exists here."""
-    return bool(HUB_NAME.fullmatch(place)) and not place.startswith(".") and not os.path.isdir(place)
+    return (
+        bool(HUB_NAME.fullmatch(name_or_path)) and not name_or_path.startswith(".") and not os.path.isdir(name_or_path)
+    )
 
 
-def _local(place: str) -> str:
+def _local(name_or_path: str) -> str:
     """The folder that a model of the Hub is downloaded to; a path stays as it is."""
-    return f"models/{place.rpartition('/')[2]}" if _on_hub(place) else place
+    return f"models/{name_or_path.rpartition('/')[2]}" if _on_hub(name_or_path) else name_or_path
 
 
-def fetched(taken: Taken, place: str, revision: str | None = None) -> str:
+def fetched(taken: Taken, name_or_path: str, revision: str | None = None) -> str:
     """The folder of a model. If it is a name on the Hub, adds the line that fetches it before all others."""
-    folder = _local(place)
-    if taken.folders.get(folder, place) != place:  # another owner's model of that name
-        folder = f"models/{place.replace('/', '--')}"
-    if folder != place and folder not in taken.folders:
-        taken.folders[folder] = place
-        line = f"hf download {shlex.quote(place)} --local-dir {shlex.quote(folder)}"
+    folder = _local(name_or_path)
+    if taken.folders.get(folder, name_or_path) != name_or_path:  # another owner's model of that name
+        folder = f"models/{name_or_path.replace('/', '--')}"
+    if folder != name_or_path and folder not in taken.folders:
+        taken.folders[folder] = name_or_path
+        line = f"hf download {shlex.quote(name_or_path)} --local-dir {shlex.quote(folder)}"
         line += f" --revision {shlex.quote(revision)}" if revision and revision != "main" else ""
         taken.before.append(line)
     return folder
@@ -208,9 +216,9 @@ def _prepare(taken: Taken, tokenizer: str) -> None:
     else:
         share = taken.number("validation_split_percentage", 5) / 100
         words += ["--valid-fraction", f"{share:g}"]
-        said = f"data prepare --valid-fraction {share:g}"
-        said += "; if the data set has a validation part, the script takes that: --valid-files" if name else ""
-        taken.row("validation_split_percentage", _fate(taken, "validation_split_percentage"), said)
+        became = f"data prepare --valid-fraction {share:g}"
+        became += "; if the data set has a validation part, the script takes that: --valid-files" if name else ""
+        taken.row("validation_split_percentage", _fate(taken, "validation_split_percentage"), became)
     taken.before.append(shlex.join(words))
     taken.note("max_train_samples", "prepare a part of the text instead")
 

@@ -102,9 +102,9 @@ class Taken:
     def set(self, name: str, values: Mapping[str, Any], note: str = "") -> None:
         """Takes the flag `name` over as `values`, by dotted key."""
         self.values |= values
-        said = ", ".join(f"{key}: {shown(value)}" for key, value in values.items())
+        became = ", ".join(f"{key}: {shown(value)}" for key, value in values.items())
         fate: Fate = "mapped" if name in self.typed.flags else "default"
-        self.row(name, fate, f"{said} ({note})" if note else said)
+        self.row(name, fate, f"{became} ({note})" if note else became)
 
     def note(self, name: str, became: str, fate: Fate = "left out") -> None:
         """Adds the row of a flag, if the command has it."""
@@ -119,7 +119,7 @@ class Taken:
     def close(self, not_needed: Mapping[str, str]) -> None:
         """Adds the rows of all remaining flags. `not_needed`: names, joined by spaces -> the reason. Raises
         `InputError` for words that only a shell knows, and that may be flags."""
-        why = {name: said for names, said in not_needed.items() for name in names.split()}
+        why = {name: reason for names, reason in not_needed.items() for name in names.split()}
         for name in self.typed.flags:
             if name in self.unnamed and name in why:
                 self.row(name, "not needed", why[name])

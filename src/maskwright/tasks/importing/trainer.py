@@ -150,30 +150,33 @@ def _length(taken: Taken) -> int | None:
 
 def _schedule(taken: Taken, steps: int | None) -> None:
     kind = taken.text("lr_scheduler_type") or "linear"
-    more, peak = _keywords(taken), taken.positive("learning_rate", 5e-5)
-    keywords = {*more}
+    keywords, peak = _keywords(taken), taken.positive("learning_rate", 5e-5)
+    names = {*keywords}
     if kind in SCHEDULES:
         taken.set("lr_scheduler_type", {"schedule.kind": SCHEDULES[kind]})
-    elif kind in ("cosine_with_min_lr", "cosine_warmup_with_min_lr") and more.keys() & {"min_lr_rate", "min_lr"}:
-        share = more.pop("min_lr_rate", None)
-        share = more.pop("min_lr", 0.0) / peak if share is None else share
+    elif kind in ("cosine_with_min_lr", "cosine_warmup_with_min_lr") and keywords.keys() & {"min_lr_rate", "min_lr"}:
+        share = keywords.pop("min_lr_rate", None)
+        share = keywords.pop("min_lr", 0.0) / peak if share is None else share
         taken.set("lr_scheduler_type", {"schedule.kind": "cosine", "schedule.final_lr_share": share})
     else:
         taken.values["schedule.kind"] = "linear"
         taken.note("lr_scheduler_type", "there is none of its kind; schedule.kind: linear takes its place")
     if kind == "polynomial":
         # transformers ends at 1e-7 whatever the peak is.
-        values = {"schedule.power": more.pop("power", 1.0), "schedule.final_lr_share": more.pop("lr_end", 1e-7) / peak}
+        values = {
+            "schedule.power": keywords.pop("power", 1.0),
+            "schedule.final_lr_share": keywords.pop("lr_end", 1e-7) / peak,
+        }
         taken.values |= values
     if kind == "warmup_stable_decay":
-        if "num_decay_steps" in more:
-            taken.values["schedule.decay_steps"] = int(more.pop("num_decay_steps"))
-        taken.values["schedule.final_lr_share"] = more.pop("min_lr_ratio", 0.0)
+        if "num_decay_steps" in keywords:
+            taken.values["schedule.decay_steps"] = int(keywords.pop("num_decay_steps"))
+        taken.values["schedule.final_lr_share"] = keywords.pop("min_lr_ratio", 0.0)
         taken.row("lr_scheduler_type", "left out", "the curve of its decay: it falls as 1 - sqrt here")
-    used = sorted(keywords - more.keys())
-    left = f"left out: {', '.join(sorted(more))}" if more else ""
-    said = "; ".join(part for part in (f"schedule.*: {', '.join(used)}" if used else "", left) if part)
-    taken.note("lr_scheduler_kwargs", said or "nothing in it", "left out" if more else "mapped")
+    used = sorted(names - keywords.keys())
+    left = f"left out: {', '.join(sorted(keywords))}" if keywords else ""
+    became = "; ".join(part for part in (f"schedule.*: {', '.join(used)}" if used else "", left) if part)
+    taken.note("lr_scheduler_kwargs", became or "nothing in it", "left out" if keywords else "mapped")
     if kind == "constant":  # the one that has no warm-up, whatever the flags say
         taken.values["schedule.warmup_steps"] = 0
         for name in ("warmup_steps", "warmup_ratio"):
@@ -254,10 +257,10 @@ def _saving(taken: Taken, steps: int | None) -> None:
         taken.note(name, "evaluation.every_steps", "mapped")
         return
     if evaluated == "epoch":
-        said = (
+        became = (
             "once an epoch is what a fine-tuning run does" if taken.verb == "finetune" else "set evaluation.every_steps"
         )
-        taken.note(name, said, "mapped" if taken.verb == "finetune" else "left out")
+        taken.note(name, became, "mapped" if taken.verb == "finetune" else "left out")
     else:
         taken.note(name, "a run is judged at its start and its end all the same", "not needed")
     taken.note("eval_steps", f"--{name} is {evaluated}", "not needed")
@@ -279,17 +282,17 @@ def _every(taken: Taken, name: str, key: str, default: int, steps: int | None, n
 
 
 def _elsewhere(taken: Taken) -> None:
-    wanted = (taken.text("report_to") or "none").split()
-    known = [name for name in get_args(Reported) if name in wanted]
-    if "all" in wanted:  # of what is installed, which another machine cannot know
+    services = (taken.text("report_to") or "none").split()
+    known = [name for name in get_args(Reported) if name in services]
+    if "all" in services:  # of what is installed, which another machine cannot know
         known = list(dict.fromkeys(["tensorboard", *known]))
-    others = [name for name in wanted if name not in (*known, "all", "none")]
+    others = [name for name in services if name not in (*known, "all", "none")]
     taken.values["logging.report_to"] = known
-    said = f"logging.report_to: {shown(known)}"
+    became = f"logging.report_to: {shown(known)}"
     if others:
-        taken.note("report_to", f"{said}; for {' and '.join(others)} there is RUN/metrics.jsonl", "left out")
+        taken.note("report_to", f"{became}; for {' and '.join(others)} there is RUN/metrics.jsonl", "left out")
     else:
-        taken.note("report_to", said, "mapped")
+        taken.note("report_to", became, "mapped")
     if taken.has("push_to_hub"):
         name = taken.text("hub_model_id") or "NAME"
         taken.push_to = name if "/" in name else f"OWNER/{name}"

@@ -47,7 +47,7 @@ ELSEWHERE = {
     "run_ner.py": "`maskwright finetune` labels words; begin with the recipe conll2003 or wikiann",
     "run_qa.py": "`maskwright finetune` answers questions; begin with the recipe squad",
     "run_squad.py": "`maskwright finetune` answers questions; begin with the recipe squad",
-    "run_clm.py": "there are no causal models here; run_mlm.py is what is read",
+    "run_clm.py": "maskwright has no causal models; it reads run_mlm.py",
 }
 """The fix where the command starts another script."""
 
@@ -148,16 +148,16 @@ def read_command(
         text = text.replace("\\\n", " ").replace("\n", " ")
     typed, variables = None, {**sourced, **fixed}
     for command in simple_commands(text, where, variables, fixed):
-        place = _place(command.words, script)
-        if place is None or command.assigns:
+        index = _place(command.words, script)
+        if index is None or command.assigns:
             continue
         if typed is not None:
             typed.others += 1
             continue
         shown = _without_secrets(command.words)
-        typed = _sorted(shown[:place], shown[place:], script)
+        typed = _sorted(shown[:index], shown[index:], script)
         typed.original = shlex.join(map(as_written, shown))
-        typed.gpus = _gpus(shown[:place], variables)
+        typed.gpus = _gpus(shown[:index], variables)
     if typed is not None:
         return typed
     fix = "give the whole command in single quotes, or the file of a shell script that has it"

@@ -108,8 +108,8 @@ def measure(
     if request.store is not None:
         stores = {"": open_judging_store(request.store, model.run, model.tokenizer_folder)}
     elif recorded_data(model.run) is None:
-        known = ", ".join(map(spelt, ("store", "blimp")))
-        raise InputError("a model folder names no text to evaluate on", fix=f"give {known} or {spelt('text')}")
+        choices = ", ".join(map(spelt, ("store", "blimp")))
+        raise InputError("a model folder names no text to evaluate on", fix=f"give {choices} or {spelt('text')}")
     else:
         stores = recorded_stores(model.run or {})
     evaluations = evaluate_sources(model, stores, seq_len=request.seq_len, max_rows=request.max_rows, engine=engine)

@@ -56,12 +56,12 @@ def local(location: str, *, weights: bool = True) -> str:
     try:
         info = hf.HfApi().model_info(address.name, revision=address.revision)
     except Exception as error:  # huggingface_hub lets errors of its HTTP library through
-        kept = _cached(address, weights) if _unanswered(error) else None
-        if kept is None:
+        snapshot = _cached(address, weights) if _unanswered(error) else None
+        if snapshot is None:
             raise _not_available(address, error) from None
         why = "HF_HUB_OFFLINE is set" if isinstance(error, OfflineModeIsEnabled) else "the Hub does not answer"
-        note(f"{why}: {address} is commit {os.path.basename(kept)} of the cache on this machine")
-        return kept
+        note(f"{why}: {address} is commit {os.path.basename(snapshot)} of the cache on this machine")
+        return snapshot
     names = [sibling.rfilename for sibling in info.siblings or []]
     return _download(Address(address.name, info.sha), address, names, weights)
 
@@ -178,9 +178,11 @@ def _reason(error: Exception) -> str:
     response = getattr(error, "response", None)
     cause = error if response is not None else error.__cause__ or error
     code = getattr(getattr(cause, "response", None), "status_code", None)
-    said = " ".join((getattr(cause, "server_message", None) or str(cause) or type(cause).__name__).split()).rstrip(".")
+    message = " ".join((getattr(cause, "server_message", None) or str(cause) or type(cause).__name__).split()).rstrip(
+        "."
+    )
     token = get_token()
-    return (f"{code} " if code else "") + (said.replace(token, "***") if token else said)
+    return (f"{code} " if code else "") + (message.replace(token, "***") if token else message)
 
 
 # ---- pushing ---------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Other devices' speed, memory and power from their makers' tables, and the CPU cores that we measured.
 
-Figures are dense products in the precision that `engine.dtype: auto` takes, memory, its bandwidth, and the power that
+Figures are dense products in the precision that `engine.dtype: auto` chooses, memory, its bandwidth, and the power that
 the device may draw. NVIDIA's are those of its data sheets (nvidia.com/en-us/data-center: t4, v100, l4, a100, h100,
 h200, and B200 in the DGX B200's). TPUs' are of a chip, from docs.cloud.google.com/tpu/docs/v2 and its neighbours.
 Google publishes no power, but a paper does for v4 (Jouppi et al. 2023, arXiv:2304.01433: 170 W on average).
@@ -124,7 +124,9 @@ def place(on: str) -> DeviceCount:
     device = DEVICES.get(name)
     if device is None:
         near = difflib.get_close_matches(name, DEVICES, n=1)
-        fix = f"did you mean {near[0]}{':' * bool(number)}{number}?" if near else "name a device, as h100:8 or v6e:4x4."
+        fix = "name a device, as h100:8 or v6e:4x4."
+        if near:
+            fix = f"did you mean {near[0]}:{number}?" if number else f"did you mean {near[0]}?"
         names = ", ".join(DEVICES)
         what = f"'{on}' is not a device that `plan` knows"
         raise ConfigError(what, where="--on", fix=f"{fix} Or here, or an environment's YAML. Devices: {names}")

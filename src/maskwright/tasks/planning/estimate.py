@@ -124,9 +124,9 @@ class Estimate:
             speed_alone = self.alone.text(human_count, "tokens/s")
             lines.append(f"              alone on this machine, projected from CPU time: {speed_alone}")
         parts = ", ".join(f"{name} {human_bytes(size)}" for name, size in self.memory.items())
-        there = f" of {human_bytes(self.memory_there)} a device" if self.memory_there else ""
+        of_memory = f" of {human_bytes(self.memory_there)} a device" if self.memory_there else ""
         word = {True: ": fits", False: ": does not fit", None: ": close" if self.memory_there else ""}[self.fits]
-        lines.append(f"  memory      {human_bytes(self.needed)}{there}, projected within a quarter{word}; {parts}")
+        lines.append(f"  memory      {human_bytes(self.needed)}{of_memory}, projected within a quarter{word}; {parts}")
         if self.peak_bytes:
             lines.append(f"              the probe held {human_bytes(self.peak_bytes)} at its highest, measured")
         wait = f"training waits {self.stall_seconds:.2f} s at each save, {self.saves:,} in all"

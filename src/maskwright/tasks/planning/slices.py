@@ -66,10 +66,11 @@ class SliceFit:
         asked = self.asked
         chips = f"{several(asked.devices, 'device')} ({asked.device_kind})"
         versions = ", ".join(f"{name} {version}" for name, version in asked.versions.items())
+        micro_batches = several(self.micro_batches, "micro-batch", "micro-batches")
         lines = [
             f"{self.slice}: {chips}; compiled by {versions}, nothing was run",
-            f"step: {self.rows_per_step:,} rows, {self.micro_batches} micro-batch"
-            f"{'es' * (self.micro_batches > 1)} a device; {self.model_flops_per_step / 1e12:,.1f} TFLOP of the model, "
+            f"step: {self.rows_per_step:,} rows, {micro_batches} a device; "
+            f"{self.model_flops_per_step / 1e12:,.1f} TFLOP of the model, "
             f"{self.model_flops_per_step / asked.devices / 1e12:,.2f} a device",
             _line(self.asked_rows, asked, self.micro_batches),
         ]

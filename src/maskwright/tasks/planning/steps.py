@@ -15,7 +15,7 @@ from maskwright.training.objective import Objective
 
 GOLDEN = 0.6180339887498949
 """The golden ratio. Its multiples, less their whole part, lie evenly from 0 to 1 however many they are: so do the
-measured steps of a run with phases, of which each phase then has its share."""
+measured steps of a run with phases, so that each phase has its share of them."""
 
 
 Program = tuple[tuple[int, ...], ...]
@@ -40,12 +40,12 @@ class StepTiming:
 
 class Stepper:
     """Steps with the loop's own batches and rates: in order or, where a run has phases, spread over it. Time is that of
-    the host, after the device is done; compiling does not count. `of`: the steps to compute in turn instead."""
+    the host, after the device is done; compiling does not count. `steps`: those to compute in turn instead."""
 
     def __init__(
-        self, engine: Engine, objective: Objective, config: RunConfig | FinetuneConfig, of: Sequence[int] = ()
+        self, engine: Engine, objective: Objective, config: RunConfig | FinetuneConfig, steps: Sequence[int] = ()
     ) -> None:
-        self._engine, self._objective, self._config, self._of, self._number = engine, objective, config, of, 0
+        self._engine, self._objective, self._config, self._steps, self._number = engine, objective, config, steps, 0
         self._compiled: set[Program] = set()
         self._cpu = self._wall = 0.0
         self.restart()
@@ -72,8 +72,8 @@ class Stepper:
     def _next(self) -> int:
         number = self._number
         self._number += 1
-        if self._of:
-            return self._of[number % len(self._of)]
+        if self._steps:
+            return self._steps[number % len(self._steps)]
         spread = isinstance(self._config, RunConfig) and bool(self._config.phases)
         return int(self._config.steps * (number * GOLDEN % 1.0)) if spread else number
 

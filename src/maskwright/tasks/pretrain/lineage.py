@@ -110,7 +110,7 @@ def named(lineage: Lineage) -> str:
 def child_model(config: RunConfig, parent: dict[str, Any], lineage: Lineage, store: Store) -> ModelConfig:
     """The parent's shape with the child's dropout and, where positions are rotary, its longer rows. Raises `StoreError`
     for text of another tokenizer, `ConfigError` for a key whose value was another one in the parent."""
-    where, theirs = lineage["run"], config_at(parent, lineage["step"], lineage["run"])
+    where, shape = lineage["run"], config_at(parent, lineage["step"], lineage["run"])
     if store.vocabulary.fingerprint != parent["tokenizer_fingerprint"]:
         what = f"was made with another tokenizer than {where} has"
         raise StoreError(what, where=store.location, fix=f"prepare the text with --tokenizer {where}/tokenizer")
@@ -122,29 +122,29 @@ def child_model(config: RunConfig, parent: dict[str, Any], lineage: Lineage, sto
     configured = model_config(config.model, words.size, config.data.seq_len, **special_ids(words))
     base = parent["config"].get("model.init_from")
     if config.model.init_from is None:
-        _require_shape(asdict(configured), asdict(theirs), where, base)
+        _require_shape(asdict(configured), asdict(shape), where, base)
     elif config.model.init_from != base:
         fix = f"set it to {base}, whose shape {where} has" if base else "leave it out: --from says where weights begin"
         raise ConfigError(f"is {config.model.init_from}, but not in {where}", where="model.init_from", fix=fix)
     longest = max(config.model.max_seq_len or 0, config.longest_row)
-    if longest > theirs.max_seq_len:
-        if theirs.architecture != "modernbert":
-            key = "model.max_seq_len" if config.longest_row <= theirs.max_seq_len else "data.seq_len"
-            what = f"{longest} is above the {theirs.max_seq_len} positions that a {class_name(theirs)} has learned"
-            raise ConfigError(what, where=key, fix=f"set it to {theirs.max_seq_len}; only rotary positions go further")
-        theirs = replace(theirs, max_position_embeddings=longest)
+    if longest > shape.max_seq_len:
+        if shape.architecture != "modernbert":
+            key = "model.max_seq_len" if config.longest_row <= shape.max_seq_len else "data.seq_len"
+            what = f"{longest} is above the {shape.max_seq_len} positions that a {class_name(shape)} has learned"
+            raise ConfigError(what, where=key, fix=f"set it to {shape.max_seq_len}; only rotary positions go further")
+        shape = replace(shape, max_position_embeddings=longest)
     return replace(
-        theirs,
+        shape,
         hidden_dropout_prob=config.model.hidden_dropout,
         attention_probs_dropout_prob=config.model.attention_dropout,
     )
 
 
-def _require_shape(configured: dict[str, Any], theirs: dict[str, Any], where: str, base: str | None) -> None:
+def _require_shape(configured: dict[str, Any], parent_shape: dict[str, Any], where: str, base: str | None) -> None:
     for name, value in configured.items():
-        if name not in NOT_THE_SHAPE and value != theirs[name]:
+        if name not in NOT_THE_SHAPE and value != parent_shape[name]:
             fix = f"set model.init_from to {base}, as there" if base else f"take the model: section of {where}"
-            raise ConfigError(f"is {value}, but {theirs[name]} in {where}", where=f"model.{name}", fix=fix)
+            raise ConfigError(f"is {value}, but {parent_shape[name]} in {where}", where=f"model.{name}", fix=fix)
 
 
 def warnings(lineage: Lineage | None, config: RunConfig, store_fingerprint: str) -> list[str]:

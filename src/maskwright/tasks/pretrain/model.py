@@ -109,6 +109,6 @@ def _require_its_tokenizer(base: Base, model: ModelConfig, store: Store) -> None
         what = "has no tokenizer.json, so nothing shows whether the text was prepared with the model's own one"
         warn(f"{base.folder}: {what}")
     if store.vocabulary.size > model.vocab_size:
-        theirs = f"the model in {base.folder} only {model.vocab_size:,}"
-        what = f"its tokenizer has {store.vocabulary.size:,} tokens, {theirs}"
+        limit = f"the model in {base.folder} only {model.vocab_size:,}"
+        what = f"its tokenizer has {store.vocabulary.size:,} tokens, {limit}"
         raise StoreError(what, where=store.location, fix="prepare the text with that model's own tokenizer")

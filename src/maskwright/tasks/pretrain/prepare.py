@@ -31,7 +31,7 @@ from maskwright.tasks.pretrain import lineage as lineages
 from maskwright.tasks.pretrain.describe import reading
 from maskwright.tasks.pretrain.model import Base, model_of
 from maskwright.tasks.pretrain.warnings import documents_held_out, unusual_data, unusual_settings
-from maskwright.tasks.start.capacity import takes
+from maskwright.tasks.start.capacity import memory_and_disk
 from maskwright.tasks.start.data_card import pretraining_card
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import none_is_text
@@ -164,7 +164,7 @@ class PretrainRun:
         )
         words = f"vocabulary {model.vocab_size:,}, {model.max_seq_len} tokens"
         lines = [*describe_lineage(self.lineage), f"model: {shape}, {words}", *reading(self.config, self.loader)]
-        return "\n".join([*lines, takes(self)])
+        return "\n".join([*lines, memory_and_disk(self)])
 
     def warnings(self) -> list[str]:
         stores = self.store.stores if isinstance(self.store, Mixture) else (self.store,)

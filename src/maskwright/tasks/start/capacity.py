@@ -61,7 +61,7 @@ def state_bytes(ready: Prepared) -> int:
     return round(sum(state(ready.config, ready.model, launch.world_size if launch else 1).values()))
 
 
-def takes(ready: Prepared) -> str:
+def memory_and_disk(ready: Prepared) -> str:
     """The line on memory and disk, for `--dry-run` and the beginning of each run."""
     saved = human_bytes(checkpoint_bytes(ready.config, ready.model))
     return f"memory for weights and optimizer: {human_bytes(state_bytes(ready))}; each checkpoint: {saved}"
@@ -120,14 +120,14 @@ def require_room(ready: Prepared, directory: RunDirectory) -> None:
     on_cpu = choose_device(ready.config.engine) == "cpu"
     if on_cpu and _beside() * state_bytes(ready) > hardware.usable_memory_bytes():
         raise too_large(ready, MemoryError())
-    kept = len(checkpoint.whole_steps(directory.checkpoints))
+    saved = len(checkpoint.whole_steps(directory.checkpoints))
     most = min(ready.config.checkpoint.keep, ready.config.steps)
-    more = max(most + 1 - kept, 1)
+    more = max(most + 1 - saved, 1)
     folder = directory.location
     while not os.path.exists(folder):
         folder = os.path.dirname(folder)
-    each = checkpoint_bytes(ready.config, ready.model) + checkpoint.SMALL_FILES_BYTES
-    checkpoint.require_space(folder, more * each)
+    size = checkpoint_bytes(ready.config, ready.model) + checkpoint.SMALL_FILES_BYTES
+    checkpoint.require_space(folder, more * size)
 
 
 def _beside() -> int:

@@ -1,5 +1,5 @@
-"""What has changed in a run from one of its starts to the next, and whether a run that got more steps goes on as if it
-had had them from its beginning."""
+"""The changes of a run from one start to the next, and whether a run that got more steps goes on as if it had had them
+from its beginning."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def require_before_decay(old: dict[str, Any], new: dict[str, Any], directory: Ru
         back = f"schedule.epochs back to what it was, {values['steps']} steps"
     fix = f"put {back}; checkpoint.keep_every_steps would keep one in another run"
     if kept:
-        left = new["schedule.steps"] - kept[-1]
+        remaining = new["schedule.steps"] - kept[-1]
         fix = (
             f"branch off before it: maskwright pretrain CONFIG --run NEW --from {directory.location}@{kept[-1]} "
-            f"--set schedule.steps={left} --set schedule.warmup_steps=0"
+            f"--set schedule.steps={remaining} --set schedule.warmup_steps=0"
         )
     raise ConfigError(
         f"schedule.steps cannot grow to {new['schedule.steps']:,}: the run has gone to step {step:,}, and its decay "

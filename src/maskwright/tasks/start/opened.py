@@ -1,5 +1,5 @@
-"""How a start begins, in every rank: its processes meet, rank 0 fetches the newest copy of the run, and all have the
-record of the run's last start before anything is prepared."""
+"""The beginning of a start, in every rank: its processes meet, rank 0 fetches the newest copy of the run, and all get
+the record of the run's last start before anything is prepared."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from maskwright.training.objective import Objective
 
 
 class Prepared(Protocol):
-    """A run of which nothing is written yet. Whatever is wrong raises kinds of `InputError`."""
+    """A run before anything of it is written. Whatever is wrong raises kinds of `InputError`."""
 
     @property
     def config(self) -> RunConfig | FinetuneConfig: ...

@@ -40,7 +40,7 @@ from maskwright.training.stop import StopRequest, out_of_time, stop_on_signals
 def train(
     start: RunStart, ready: Prepared, *, config_file: str | None = None, time_here: TimeHere | None = None
 ) -> None:
-    """Trains, or continues the run. `time_here` projects how long that will take, for the run's first lines.
+    """Begins or continues the run. `time_here` projects how long it will take, for the run's first lines.
 
     Raises `StoppedEarly` (75), `HealthError` (3) or kinds of `InputError` (2)."""
     if start.processes.rank:

@@ -71,8 +71,8 @@ def data_of(model: TrainedModel, location: str, options: TextOptions, *, labelle
     text = [_column(name) for name in options.text] or values.get("data.text")
     pair = options.text_pair if options.text else options.text_pair or values.get("data.text_pair")
     if text is None and pair is not None:
-        both = [spelt.rpartition(" ")[2] for spelt in (options.spelt.text_pair, options.spelt.text)]
-        raise InputError(f"{both[0]} is given without {both[1]}", fix="name both columns, or neither")
+        pair_option, text_option = (name.rpartition(" ")[2] for name in (options.spelt.text_pair, options.spelt.text))
+        raise InputError(f"{pair_option} is given without {text_option}", fix="name both columns, or neither")
     return labelled_data(
         location,
         train=location,
@@ -118,8 +118,8 @@ def ask(
     spelt: Spelt = IN_CONFIGURATION,
     may_be_none: bool | None = None,
 ) -> tuple[Predictions, int]:
-    """Predictions in the order of `examples`, and how many of these were cut (for words: words), of which it also
-    warns. `spelt`: see `encode`. `may_be_none`: see `decode`."""
+    """Predictions in the order of `examples`, and the number of texts (for words: of words) that were cut, with a
+    warning. `spelt`: see `encode`. `may_be_none`: see `decode`."""
     task = model.require_task()
     if may_be_none is None:
         may_be_none = not all(example.answers for example in examples)
@@ -193,7 +193,9 @@ def predict(
     question may have no answer. The default is that of training; where that is unknown, each has one."""
     task = model.require_task()
     words, asks = task.kind == "token_classification", task.kind == "question_answering"
-    kinds = [kind for kind in (*WRITTEN, *COLUMNS[:2]) if kind != ".csv"] if words else [*WRITTEN, *[ANSWERS] * asks]
+    kinds = [*WRITTEN, ANSWERS] if asks else [*WRITTEN]
+    if words:
+        kinds = [kind for kind in (*WRITTEN, *COLUMNS[:2]) if kind != ".csv"]
     require_writable(output, kinds)
     if may_be_none is not None and not asks:
         option = "--no-answer" if may_be_none else "--always-answer"
