@@ -431,7 +431,7 @@ def test_what_is_not_taken_over_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "command", "message"),
     [
-        ("run_mlm", "python run_clm.py", "has no run_mlm.py.* there are no causal models here"),
+        ("run_mlm", "python run_clm.py", "has no run_mlm.py.* maskwright has no causal models"),
         ("run_mlm", "python run_language_modeling.py --train_data_file a", "without --mlm it trains a causal model"),
         ("run_mlm", "fairseq-hydra-train task.data=d", "`maskwright import fairseq` reads this one"),
         ("run_glue", "python run_ner.py --data_dir d", "labels words; begin with the recipe conll2003"),
