@@ -260,7 +260,7 @@ def test_the_verdict_of_a_quickstart(tokenizer: str, tmp_path: Path, monkeypatch
     monkeypatch.setattr(quickstart, "VERDICT_BUDGET", ["--learning-rates", "1e-3", "--seeds", "1"])
     asked: list[str] = []
     monkeypatch.setattr(quickstart, "_run", lambda *words: asked.extend(words))
-    quickstart._judge(place)
+    quickstart._compare_with_random(place)
     train, test = ([*map(json.loads, Path(path).read_text().splitlines())] for path in (place.train, place.test))
     documents = [json.loads(line)["text"] for line in Path(place.corpus).read_text().splitlines()]
     options = PrepareOptions(valid_fraction=quickstart.VALID_FRACTION_DOCSTRINGS)
@@ -292,7 +292,7 @@ def test_a_quickstart_fills_in_text_that_begins_with_a_dash(
     monkeypatch.setattr("maskwright.tasks.use.fill.fill", lambda model, sentence, top: filled.append(sentence) or [])
     monkeypatch.setattr(quickstart, "_steps", lambda *given: 20)
     monkeypatch.setattr(quickstart, "_reached", lambda place: {})
-    monkeypatch.setattr(quickstart, "_summary", lambda place, found, own: None)
+    monkeypatch.setattr(quickstart, "_print_summary", lambda paths, reached, users_text: None)
     monkeypatch.setattr(quickstart, "say", said.append)
     for minutes in (2.0, 10.0):
         options = {"architecture": "modernbert", "layout": "lines", "text_column": "text"}

@@ -32,7 +32,7 @@ from maskwright.report.run import read_all
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.export.hugging_face import export
 from maskwright.tasks.finetune.prepare import FinetuneRun, finetune, prepare_finetuning
-from maskwright.tasks.measure.labelled import judge
+from maskwright.tasks.measure.labelled import evaluate_labelled
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.planning import labelled, trial
 from maskwright.tasks.planning.expected import load_of
@@ -155,7 +155,7 @@ def test_a_dry_run_counts_what_the_run_computes(
     monkeypatch.setattr(labelled, "MOST_JUDGED", 10)  # of 21 examples every third is packed
     thin, whole = load_of(ready), counted.evaluated_flops / 10
     assert thin and thin.evaluations == pytest.approx(whole, rel=0.3) and thin.labelled
-    few = thin.labelled.few.dataset
+    few = thin.labelled.thinned.dataset
     assert (len(few.validation), len(few.test)) == (7, 5)
 
 
@@ -468,10 +468,10 @@ def test_evaluate_finds_the_results_again_in_run_and_export(
     finetune(make(kind, **{"schedule.steps": 4}), run)
     results = json.loads((tmp_path / "run" / "results.json").read_text())["test"]
     results.pop("loss")
-    found = judge(load_model(run), None, TextOptions(), str, "cpu")
+    found = evaluate_labelled(load_model(run), None, TextOptions(), str, "cpu")
     assert {"examples": found.count, **found.metrics} == pytest.approx(results, abs=1e-6)
     assert export(load_model(run), folder) < 1e-4
     model = load_model(folder)
     assert model.may_be_none is (False if kind == "question_answering" else None)
-    again = judge(model, found.examples, TextOptions(), str, "cpu")
+    again = evaluate_labelled(model, found.examples, TextOptions(), str, "cpu")
     assert again.metrics == pytest.approx(found.metrics, abs=1e-6) and again.confusion == found.confusion

@@ -400,7 +400,7 @@ def test_a_fine_tuned_model_predicts_as_the_command_does(
         load_model(location),
         str(tmp_path / "texts.jsonl"),
         str(output),
-        given=predict.TextOptions(),
+        options=predict.TextOptions(),
         probabilities=True,
     )
     expected = [json.loads(line) for line in output.read_text().splitlines()]

@@ -138,7 +138,7 @@ def test_heads_that_cannot_be_read(changes: dict[str, Any], said: str, tmp_path:
 def test_runs_whose_labels_are_not_their_heads(tokenizer: str, tmp_path: Path) -> None:
     folder = finished_run(tmp_path / "run", shape("roberta", "token_classification"), tokenizer)
     record = json.loads((folder / "config.resolved.json").read_text())
-    for change, said in (({"labels": ["O"]}, "`labels` are not those of 3"), ({"task": {"kind": "x"}}, "is no task")):
+    for change, said in (({"labels": ["O"]}, "`labels` are not those of 3"), ({"task": {"kind": "x"}}, "is not valid")):
         (folder / "config.resolved.json").write_text(json.dumps(record | change))
         with pytest.raises(InputError, match=said):
             load_model(str(folder))

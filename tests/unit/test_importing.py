@@ -431,7 +431,7 @@ def test_what_is_not_taken_over_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "command", "message"),
     [
-        ("run_mlm", "python run_clm.py", "has no run_mlm.py.* there are no causal models here"),
+        ("run_mlm", "python run_clm.py", "has no run_mlm.py.* maskwright has no causal models"),
         ("run_mlm", "python run_language_modeling.py --train_data_file a", "without --mlm it trains a causal model"),
         ("run_mlm", "fairseq-hydra-train task.data=d", "`maskwright import fairseq` reads this one"),
         ("run_glue", "python run_ner.py --data_dir d", "labels words; begin with the recipe conll2003"),
@@ -451,7 +451,7 @@ def test_what_is_not_taken_over_is_said(tmp_path: Path) -> None:
         ("run_mlm", "A=aaaaaaaaaa;" + "A=$A$A;" * 20 + "run_mlm.py", "more than 1,000,000 letters"),
         ("run_mlm", "python run_mlm.py --train_file 'a", "has no ' that ends"),
         ("run_mlm", "python run_mlm.py --learning_rate fast", "fast is not a number"),
-        ("run_mlm", "python run_mlm.py --lr_scheduler_kwargs {a", "is no JSON object"),
+        ("run_mlm", "python run_mlm.py --lr_scheduler_kwargs {a", "is not a JSON object"),
         ("fairseq", "fairseq-train d --adam-betas 0.9", "not a pair"),
         ("fairseq", "fairseq-train d --input_shapes 512", "is not ROWSxTOKENS"),
         ("fairseq", "fairseq-train --fp16", "names no folder of data"),

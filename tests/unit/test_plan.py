@@ -147,7 +147,7 @@ def test_what_is_advised_was_compiled_and_fits(config: Callable[..., RunConfig],
 def test_without_a_search_nothing_is_advised(config: Callable[..., RunConfig], compiler: Compiler) -> None:
     run = config(**{"batch.micro_batch_rows": 128, "batch.virtual_workers": 8})
     found = task.plan(run, "v5e:2x4", search=False)
-    assert found.advice == ["as configured it does not fit. Without --no-search, what fits is looked for"]
+    assert found.advice == ["as configured it does not fit. Leave --no-search out to search for what fits"]
     assert compiler.asked == [128]
 
 

@@ -1,5 +1,5 @@
-"""`maskwright quickstart`: the whole way, with the very commands that a user would type, each printed before it
-runs."""
+"""`maskwright quickstart`: from text to a compared model, by the very commands that a user would type. Each is printed
+before it runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from maskwright.run.directory import DATA_CARD, RunDirectory
 
 DOCSTRING_BYTES = 8_000_000
 VOCABULARY = 4096
-OWN_SENTENCES = [
+DOCSTRING_SENTENCES = [
     "Return <mask> if the file exists, False otherwise.",
     "This function returns a <mask> of strings.",
     "Raises a ValueError if the <mask> is not valid.",
@@ -36,15 +36,15 @@ TRY_OWN_TEXT = """  maskwright text audit 'my/text/*.txt'
 VALID_FRACTION, VALID_FRACTION_DOCSTRINGS = 0.03, 0.1
 """Documentation strings that are held out also judge the verdict, so there are more of them."""
 PACKAGES, MOST_TRAIN, MOST_TEST = 10, 80, 100
-"""Labels of the verdict, and how many strings of each."""
+"""Labels of the verdict, and the most strings of each to train on and to test on."""
 VERDICT_BUDGET = ["--learning-rates", "3e-4,1e-3,3e-3,1e-2", "--seeds", "8"]
 STEPS_PER_MINUTE = 1000
-"""At least so many are trained on a slow machine, however long they take."""
+"""The fewest steps for each of the minutes; on a slow machine they last longer."""
 
 
 @dataclass(frozen=True)
 class QuickstartPaths:
-    """Where everything of one quickstart lies."""
+    """The files and folders of a quickstart."""
 
     corpus: str
     tokenizer: str
@@ -59,7 +59,7 @@ class QuickstartPaths:
     """The YAML of fine-tuning; its name is the task's."""
     verdict: str
     report: str
-    """The page about all of it."""
+    """The report's page."""
 
     @staticmethod
     def under(root: str) -> QuickstartPaths:
@@ -78,8 +78,8 @@ def quickstart(
     text_column: str,
     verdict: bool = False,
 ) -> dict[str, Any]:
-    """What it reached, and where that lies. Raises the first failing command's error. Called again on the same folder,
-    it goes on where it was stopped."""
+    """Runs the commands. Returns the scores that were reached, and the paths. Raises the first failing command's error.
+    Called again on the same folder, it goes on where it was stopped."""
     began = time.monotonic()
     if verdict and text:
         fix = "leave --text out, or compare on labels of your own: maskwright compare RUN --base random --on TASK.yaml"
@@ -98,10 +98,8 @@ def quickstart(
     _run("text", "audit", *sources, *options)
     if not os.path.exists(os.path.join(paths.tokenizer, "tokenizer.json")):
         _run("tokenizer", "train", *sources, "--to", paths.tokenizer, "--vocab-size", str(VOCABULARY), *options)
-    _run(
-        *("data", "prepare", *sources, "--tokenizer", paths.tokenizer, "--to", paths.store),
-        *("--valid-fraction", str(VALID_FRACTION if text else VALID_FRACTION_DOCSTRINGS), *options),
-    )
+    prepare = ["data", "prepare", *sources, "--tokenizer", paths.tokenizer, "--to", paths.store]
+    _run(*prepare, "--valid-fraction", str(VALID_FRACTION if text else VALID_FRACTION_DOCSTRINGS), *options)
     if not os.path.exists(paths.config):
         rows = min(ROWS, _training_rows(paths))
         steps = _steps(paths, architecture, minutes, rows)
@@ -110,15 +108,15 @@ def quickstart(
     _run("evaluate", paths.run)
     if not os.path.exists(paths.model):
         _run("export", paths.run, "--to", paths.model)
-    sentences = _own_sentences(paths) if text else OWN_SENTENCES
+    sentences = _sentences_of_text(paths) if text else DOCSTRING_SENTENCES
     _run("fill", paths.model, "--", *sentences)  # a text may begin with a dash
     asked = [word for sentence in sentences for word in ("--fill", sentence)]
     _run("report", paths.run, "--to", paths.report, "--evaluate", *asked)
-    found = {**_reached(paths), "seconds": round(time.monotonic() - began, 1)}
-    _summary(paths, found, own=bool(text))
+    reached = {**_reached(paths), "seconds": round(time.monotonic() - began, 1)}
+    _print_summary(paths, reached, users_text=bool(text))
     if verdict:
-        _judge(paths)
-    return {**found, "verdict": paths.verdict if verdict else None}
+        _compare_with_random(paths)
+    return {**reached, "verdict": paths.verdict if verdict else None}
 
 
 def _require_same(paths: QuickstartPaths, architecture: str) -> None:
@@ -140,7 +138,7 @@ def _gather(path: str) -> None:
 
 
 def _run(*arguments: str) -> None:
-    """One command, in a process of its own like a user's."""
+    """Runs a command in a process of its own, as a user would."""
     answer(f"\n$ {redact(typed(arguments))}")
     code = child.run(arguments)
     if code == StoppedEarly.exit_code:
@@ -158,7 +156,7 @@ def _training_rows(paths: QuickstartPaths) -> int:
 
 
 def _steps(paths: QuickstartPaths, architecture: str, minutes: float, rows: int) -> int:
-    """Steps that fit the time, by timing some on a throw-away engine.
+    """Steps that fit into the time, estimated by timing some on a throw-away engine.
 
     The fifth-fastest in a hundred counts, so that a moment's load on the machine does not shorten the run. The whole
     schedule is trained in any case: on a machine that is slow, or becomes slow, training takes longer than `minutes`.
@@ -219,9 +217,8 @@ def _write_config(path: str, config: dict[str, Any], schema: str = "schema") -> 
     answer(f"\n{path}:\n" + "\n".join(f"  {line}" for line in content.splitlines()))
 
 
-def _own_sentences(paths: QuickstartPaths) -> list[str]:
+def _sentences_of_text(paths: QuickstartPaths) -> list[str]:
     """Three held-out beginnings of the user's own text, each with one word hidden."""
-
     from maskwright.data.store import TokenStore
     from maskwright.text.tokenizer import load_tokenizer
 
@@ -241,7 +238,7 @@ def _own_sentences(paths: QuickstartPaths) -> list[str]:
 
 
 def _reached(paths: QuickstartPaths) -> dict[str, Any]:
-    """For programs, as the run recorded it. Losses and accuracies are those of held-out text."""
+    """The results for programs, as the run recorded them. Losses and accuracies are those of held-out text."""
     run, where = RunDirectory(paths.run), asdict(paths)
     config, card, records = run.read_config()["config"], storage.read_json(run.path(DATA_CARD)), run.read_metrics()
     held_out = [
@@ -263,58 +260,58 @@ def _reached(paths: QuickstartPaths) -> dict[str, Any]:
     }
 
 
-def _summary(paths: QuickstartPaths, found: dict[str, Any], *, own: bool) -> None:
+def _print_summary(paths: QuickstartPaths, reached: dict[str, Any], *, users_text: bool) -> None:
     from maskwright.model.config import SIZES
     from maskwright.model.hf.families import FAMILIES
 
-    architecture = found["architecture"]
+    architecture = reached["architecture"]
     layers, width, _ = SIZES[SIZE]
     class_begins = FAMILIES[architecture].class_begins
     answer(
-        f"\n{'─' * 72}\n{NAMES[architecture]}, {layers} layers of {width}, trained for {found['steps']:,} steps "
-        f"of {found['rows_per_step']} rows\n\nHeld-out text, 15 % masked{'':10}loss   masked accuracy"
+        f"\n{'─' * 72}\n{NAMES[architecture]}, {layers} layers of {width}, trained for {reached['steps']:,} steps "
+        f"of {reached['rows_per_step']} rows\n\nHeld-out text, 15 % masked{'':10}loss   masked accuracy"
     )
     for name, when in (("before training", "before"), ("unigram baseline", "unigram"), ("after training", "after")):
-        answer(f"  {name:30}{found[when]['loss']:8.3f}  {found[when]['accuracy']:14.2%}")
+        answer(f"  {name:30}{reached[when]['loss']:8.3f}  {reached[when]['accuracy']:14.2%}")
     answer(
-        f"\n{human_count(found['tokens'])} tokens at {found['tokens_per_second']:,.0f} tokens/s; "
-        f"{human_seconds(found['seconds'])} in all\n"
+        f"\n{human_count(reached['tokens'])} tokens at {reached['tokens_per_second']:,.0f} tokens/s; "
+        f"{human_seconds(reached['seconds'])} in all\n"
         f"\n  model      {paths.model}   ({class_begins}ForMaskedLM in transformers; logits proven equal)"
         f"\n  run        {paths.run}   (metrics.jsonl, TensorBoard in events/, checkpoints)"
         f"\n  store      {paths.store}"
         f"\n  config     {paths.config}\n"
-        f"\nNext, {'a larger model' if own else 'on your own text'}:\n"
-        f"{'' if own else TRY_OWN_TEXT}  maskwright pretrain {paths.config} --run my-run "
-        f"--set data.store={paths.store if own else 'my-quickstart/store'} --set model.size=mini\n"
+        f"\nNext, {'a larger model' if users_text else 'on your own text'}:\n"
+        f"{'' if users_text else TRY_OWN_TEXT}  maskwright pretrain {paths.config} --run my-run "
+        f"--set data.store={paths.store if users_text else 'my-quickstart/store'} --set model.size=mini\n"
         "  (.venv/bin/maskwright, if the environment is not active)\n"
         f"\nThe report, for your browser: {paths.report}",
     )
 
 
-def _judge(paths: QuickstartPaths) -> None:
-    """Compares the run with random weights: which package is a documentation string from?"""
+def _compare_with_random(paths: QuickstartPaths) -> None:
+    """Fine-tunes the run and random weights to tell which package a documentation string is from, and compares them."""
     from maskwright.text.docstrings import by_package
 
     if not os.path.exists(paths.task):
         sizes = by_package(
-            *(paths.corpus, paths.train, paths.test),
+            paths.corpus,
+            paths.train,
+            paths.test,
             valid_fraction=VALID_FRACTION_DOCSTRINGS,
             packages=PACKAGES,
             most_train=MOST_TRAIN,
             most_test=MOST_TEST,
         )
-        learnt, judged = map(sum, zip(*sizes.values(), strict=True))
+        trained, tested = map(sum, zip(*sizes.values(), strict=True))
         answer(
             f"\nDid it help? A label that nobody had to write: which package is a string from? {len(sizes)} packages "
-            f"({', '.join(sizes)}), {learnt:,} strings to learn from, {judged:,} to be judged by. Pretraining has read "
-            "the first without their labels, and none of the others: they are held-out documents of the store.",
+            f"({', '.join(sizes)}), {trained:,} strings to learn from, {tested:,} to be judged by. Pretraining has "
+            "read the first without their labels, and none of the others: they are held-out documents of the store.",
         )
         _write_config(paths.task, _labelled(paths), "schema --finetune")
     at_once = str(min(2, usable_cores()))
-    _run(
-        *("compare", f"pretrained={paths.run}", "--base", "random", "--on", paths.task, "--to", paths.verdict),
-        *(*VERDICT_BUDGET, "--processes-at-once", at_once),
-    )
+    compare = ["compare", f"pretrained={paths.run}", "--base", "random", "--on", paths.task, "--to", paths.verdict]
+    _run(*compare, *VERDICT_BUDGET, "--processes-at-once", at_once)
 
 
 def _labelled(paths: QuickstartPaths) -> dict[str, Any]:

@@ -33,18 +33,18 @@ from maskwright.text.tokenizer import ROBERTA, copy_tokenizer, load_tokenizer
 from maskwright.training.tensor_file import write_tensors
 
 SHAPE_KEYS = {f"model.{key}" for key in ModelSection.model_fields if key not in ("hidden_dropout", "attention_dropout")}
-"""What `model.init_from` decides, whatever the configuration says."""
+"""Keys that `model.init_from` decides, whatever their values in the configuration are."""
 LARGEST_DIFFERENCE = 1e-4
-"""How far fp32 logits may differ between this model and `transformers` on the exported folder."""
+"""The most by which fp32 logits may differ between this model and `transformers` on the exported folder."""
 
 
 def export(
-    model: TrainedModel, folder: str, *, onnx: bool = False, more: Callable[[str], object] = lambda folder: None
+    model: TrainedModel, folder: str, *, onnx: bool = False, write_more: Callable[[str], object] = lambda folder: None
 ) -> float:
     """Writes `folder` and returns the largest difference of a logit. Raises `VerificationError` above 1e-4.
 
-    `onnx`: also ONNX files, which are held to the same limit; the int8 one is measured, and the result is said. `more`
-    writes what else belongs into the folder, before it gets its name.
+    `onnx`: also ONNX files. The fp32 one is held to the same limit; the int8 one is measured, and the result is
+    printed. `write_more` writes further files into the folder, before it gets its name.
 
     Everything is written and verified under a temporary name beside `folder`, so a failed export leaves nothing.
     """
@@ -53,8 +53,8 @@ def export(
     if onnx:
         from maskwright.tasks.export import onnx as onnx_files
     if model.run and not _has_ended(model, steps := model.run["config"]["schedule.steps"]):
-        of = f" of {steps:,}" if steps else ""  # a fine-tuned run's record may have epochs instead
-        warn(f"{model.location}: the run has not ended; this exports its step {model.step:,}{of}")
+        total = f" of {steps:,}" if steps else ""  # a fine-tuned run's record may have epochs instead
+        warn(f"{model.location}: the run has not ended; this exports its step {model.step:,}{total}")
     storage.make_folder(os.path.dirname(os.path.abspath(folder)))
     temporary = f"{folder.rstrip('/')}.tmp-{os.getpid()}"
     storage.make_folder(temporary)
@@ -73,7 +73,7 @@ def export(
             measured = onnx_files.measure(model, temporary, expected, onnx_difference)
         with open(os.path.join(temporary, "README.md"), "w", encoding="utf-8") as file:
             file.write("\n".join([model_card(model, difference), *measured]))
-        more(temporary)
+        write_more(temporary)
         os.replace(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -83,7 +83,7 @@ def export(
 
 
 def _has_ended(model: TrainedModel, steps: int | None) -> bool:
-    """A fine-tuned run, or one with patience, may end early, and what is exported is its best step."""
+    """Whether the run has ended. A fine-tuned run, or one with patience, may end early; its best step is exported."""
     if model.task is None and (model.run or {})["config"].get("evaluation.patience") is not None:
         status = RunDirectory(model.folder).read_status()
         return status is not None and status.phase == "done"
@@ -91,13 +91,13 @@ def _has_ended(model: TrainedModel, steps: int | None) -> bool:
 
 
 def _for_fine_tuning(model: TrainedModel) -> dict[str, Any]:
-    """What the base's config.json says of fine-tuning alone, as a pretraining run recorded it: the run's own dropouts
-    are for pretraining, and take their place only if somebody set them."""
+    """The values for fine-tuning alone in the base's config.json, as a pretraining run recorded them: the run's own
+    dropouts are for pretraining, and replace them only if the user set them."""
     return (model.run or {}).get("fine_tuning", {}) if model.task is None else {}
 
 
 def _use(model: TrainedModel) -> dict[str, Any]:
-    """What `read_use` reads. `transformers` keeps the key and does nothing with it."""
+    """The key that `read_use` reads. `transformers` keeps it and does nothing with it."""
     if model.task is None or model.max_seq_len is None:
         return {}
     use: dict[str, Any] = {"max_seq_len": model.max_seq_len}
@@ -108,8 +108,8 @@ def _use(model: TrainedModel) -> dict[str, Any]:
 
 
 def _write_tokenizer(model: TrainedModel, folder: str) -> None:
-    """One that has no template gets it, so that texts are framed as in training. That of a tagger puts a space before
-    each word, as in training too."""
+    """Copies the tokenizer. One without a template gets one, so that texts are framed as in training. That of a tagger
+    puts a space before each word, as in training too."""
     copy_tokenizer(model.tokenizer_folder, folder)
     path = os.path.join(folder, "tokenizer_config.json")
     config = storage.read_json(path) if os.path.exists(path) else _tokenizer_config(model)
@@ -122,19 +122,19 @@ def _write_tokenizer(model: TrainedModel, folder: str) -> None:
 
 
 def _tokenizer_config(model: TrainedModel) -> dict[str, Any]:
-    """Of a tokenizer that came as `tokenizer.json` alone."""
+    """tokenizer_config.json for a tokenizer that came as `tokenizer.json` alone."""
     words = model.vocabulary
     if words.kind == "byte_level_bpe" and words.mask_token == ROBERTA["mask"]:
         return {"tokenizer_class": "RobertaTokenizer"}
-    own = load_tokenizer(model.tokenizer_folder, special_tokens_are_text=False)
+    tokenizer = load_tokenizer(model.tokenizer_folder, special_tokens_are_text=False)
     ids = {"cls": words.bos, "sep": words.eos, "pad": words.pad, "unk": words.unk, "mask": words.mask}
-    named = {f"{role}_token": own.id_to_token(id) for role, id in ids.items() if id is not None}
+    named = {f"{role}_token": tokenizer.id_to_token(id) for role, id in ids.items() if id is not None}
     return {"tokenizer_class": "PreTrainedTokenizerFast", **named}
 
 
 def verify(model: TrainedModel, folder: str, expected: Sequence[Reference]) -> float:
-    """Compares logits and token ids with what `transformers` makes of `folder`. Returns the largest difference of a
-    logit. Raises `VerificationError`."""
+    """Compares logits and token ids with those that `transformers` computes from `folder`. Returns the largest
+    difference of a logit. Raises `VerificationError`."""
     largest = largest_difference(our_model(model.config, model.parameters), expected)
     _require_equal(largest, model.parameters)
     _verify_tokenizer(model, folder)
@@ -151,11 +151,11 @@ def _require_equal(difference: float, parameters: Parameters, where: str = "") -
 
 
 TEXTS = ("Hello, world!", " two  spaces\n\tand a tab", "a {mask} here", "Größe, 東京, 🙂 e\u0301")
-"""{mask}: the tokenizer's own."""
+"""Texts that both tokenizers must encode alike. {mask}: the tokenizer's own."""
 
 
 def _smaller_weights(parameters: Parameters) -> str | None:
-    """What mends logits that differ, if the matrices are so large that fp32's rounding alone may be the cause."""
+    """The fix for logits that differ, if the matrices are so large that fp32's rounding alone may be the cause."""
     squares = [np.square(value, dtype=np.float64) for value in parameters.values() if value.ndim == 2]
     rms = math.sqrt(sum(square.sum() for square in squares) / sum(square.size for square in squares))
     if rms <= LARGE_RMS:
@@ -170,31 +170,31 @@ def _smaller_weights(parameters: Parameters) -> str | None:
 def _verify_tokenizer(model: TrainedModel, folder: str) -> None:
     import transformers
 
-    theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    for text, given, expected in _tokenized(model):
-        found = list(theirs(*given, is_split_into_words=isinstance(given[0], list))["input_ids"])
-        if found != expected:
-            raise VerificationError(f"transformers tokenizes {text!r} to {found}, not {expected}")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    for text, arguments, expected in _tokenized(model):
+        ids = list(tokenizer(*arguments, is_split_into_words=isinstance(arguments[0], list))["input_ids"])
+        if ids != expected:
+            raise VerificationError(f"transformers tokenizes {text!r} to {ids}, not {expected}")
 
 
 def _tokenized(model: TrainedModel) -> Iterator[tuple[str, tuple[Any, ...], list[int]]]:
-    """(text, what `transformers` is given, ids that it should find): texts, for fine-tuned models pairs or words."""
+    """(text, arguments for `transformers`, ids that it should return): texts, for fine-tuned models pairs or words."""
     texts = [text.replace("{mask}", model.vocabulary.mask_token) for text in TEXTS]
     if model.task is None:
-        own = load_tokenizer(model.tokenizer_folder, special_tokens_are_text=False)
+        tokenizer = load_tokenizer(model.tokenizer_folder, special_tokens_are_text=False)
         for text in texts:
-            ids = own.encode(text, add_special_tokens=False).ids
+            ids = tokenizer.encode(text, add_special_tokens=False).ids
             yield text, (text,), [model.vocabulary.bos, *ids, model.vocabulary.eos]
         return
     words = model.task.kind == "token_classification"
-    own = open_tokenizer(model.tokenizer_folder, words=words)
+    tokenizer = open_tokenizer(model.tokenizer_folder, words=words)
     for text in texts:
-        given = (text.split(),) if words else (text, texts[0])
-        yield text, given, own.encode(*given, is_pretokenized=words).ids
+        arguments = (text.split(),) if words else (text, texts[0])
+        yield text, arguments, tokenizer.encode(*arguments, is_pretokenized=words).ids
 
 
 def model_card(model: TrainedModel, difference: float) -> str:
-    """README.md from the run's own record: what was trained on which text, and how it was checked."""
+    """README.md from the run's own record: the model, its text, and how it was checked."""
     shape, base = model.config, _base_name(_base(model.run))
     on_hub = base if base and "/" in base else hub.full_name(base)
     how = "fine-tuned" if model.task else "continued"
@@ -233,13 +233,13 @@ def _base(run: dict[str, Any] | None) -> str | None:
     """The model folder that the run, or the oldest run that it comes from, began with."""
     if run is None:
         return None
-    known = ancestors(run.get("lineage"))
-    return known[-1].get("init_from") if known else run["config"].get("model.init_from")
+    parents = ancestors(run.get("lineage"))
+    return parents[-1].get("init_from") if parents else run["config"].get("model.init_from")
 
 
 def _base_name(folder: str | None) -> str | None:
     """OWNER/NAME of a model on the Hub or of a folder in its cache (models--OWNER--NAME/snapshots/…), else the folder's
-    own name: its path is nobody else's business."""
+    own name: its path is private."""
     if folder is None:
         return None
     if hub.is_hub(folder):
@@ -254,17 +254,17 @@ def _training(model: TrainedModel, run: dict[str, Any]) -> list[str]:
     store, configuration = code(run["store_fingerprint"][:16]), code(run["digest"][:16])
     lines = [f"- {source} fingerprint {store}, configuration {configuration}"]
     if mixed := run["config"].get("data.mixture"):
-        named = [f"{name}, weight {one['weight']:g}" if one["weight"] else name for name, one in mixed.items()]
-        lines.append(f"- a mixture of {literal('; '.join(named))}")
+        parts = [f"{name}, weight {part['weight']:g}" if part["weight"] else name for name, part in mixed.items()]
+        lines.append(f"- a mixture of {literal('; '.join(parts))}")
     lines += _base_weights(run)
-    for one in ancestors(run.get("lineage")):
-        how = "without" if one["optimizer"] == "fresh" else "with"
+    for parent in ancestors(run.get("lineage")):
+        how = "without" if parent["optimizer"] == "fresh" else "with"
         lines.append(
-            f"- began from step {one['step']:,} of {code(os.path.basename(one['run']))}, {how} its optimizer's state: "
-            f"{one['tokens']:,} tokens of text {code(one['store_fingerprint'][:16])}, weights sha256 "
-            f"{code(one['weights_sha256'])}"
+            f"- began from step {parent['step']:,} of {code(os.path.basename(parent['run']))}, {how} its optimizer's "
+            f"state: {parent['tokens']:,} tokens of text {code(parent['store_fingerprint'][:16])}, weights sha256 "
+            f"{code(parent['weights_sha256'])}"
         )
-        lines += _base_weights(one)
+        lines += _base_weights(parent)
     if (card := RunDirectory(model.folder).read_data_card()) is not None:
         lines += [f"- {literal(line)}" for line in in_short(card)]
     lines += _scores(model) if model.task else _held_out(model)
@@ -281,16 +281,16 @@ def _base_weights(record: dict[str, Any]) -> list[str]:
 
 
 def _held_out(model: TrainedModel) -> list[str]:
-    every = RunDirectory(model.folder).read_metrics()
-    records = [one for one in every if "valid_loss" in one and one["step"] <= (model.step or 0)]
+    metrics = RunDirectory(model.folder).read_metrics()
+    records = [line for line in metrics if "valid_loss" in line and line["step"] <= (model.step or 0)]
     if not records:
         return []
     first, last = records[0], records[-1]
     names = [re.fullmatch(r"valid_(.+)_loss", key) for key in last if f"{key.removesuffix('loss')}accuracy" in first]
-    named = {found[1]: f"valid_{found[1]}" for found in names if found} or {"": "valid"}
+    named = {match[1]: f"valid_{match[1]}" for match in names if match} or {"": "valid"}
     lines = []
     for name, key in named.items():
-        loss, accuracy = ((first[f"{key}_{one}"], last[f"{key}_{one}"]) for one in ("loss", "accuracy"))
+        loss, accuracy = ((first[f"{key}_{metric}"], last[f"{key}_{metric}"]) for metric in ("loss", "accuracy"))
         lines.append(
             f"- held-out loss{f' of {literal(name)}' if name else ''} {loss[0]:.4f} -> {loss[1]:.4f}, masked accuracy "
             f"{accuracy[0]:.2%} -> {accuracy[1]:.2%} (15 % masks, step {last['step']:,})"
@@ -299,7 +299,7 @@ def _held_out(model: TrainedModel) -> list[str]:
 
 
 def _scores(model: TrainedModel) -> list[str]:
-    """Of the exported step on each split, once the run has ended."""
+    """The scores of the exported step on each split, once the run has ended."""
     path = os.path.join(model.folder, RESULTS)
     results = storage.read_json(path) if os.path.exists(path) else {}
     return [

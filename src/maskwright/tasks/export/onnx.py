@@ -33,10 +33,10 @@ from maskwright.tasks.models.load import TrainedModel
 from maskwright.tasks.use.predict import row_length
 
 FILE, INT8_FILE = "onnx/model.onnx", "onnx/model_int8.onnx"
-"""Where `optimum` and transformers.js look for them."""
+"""The paths that `optimum` and transformers.js expect."""
 FILES = (FILE, INT8_FILE)
 MOST_TOKENS = 32_768
-"""Of text to measure on. Three models read it."""
+"""Tokens of text to measure on. Three models read it."""
 TEXTS_AT_ONCE, TOKENS_AT_ONCE = 16, 1024
 Floats = NDArray[np.float32]
 
@@ -56,11 +56,12 @@ def speaker(config: ModelConfig, path: str) -> Speaker:
     # Threads that wait for more work would slow whoever computes next.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    gives, takes = graph.output_names(config), graph.input_names(config)
+    output_names, input_names = graph.output_names(config), graph.input_names(config)
 
     def say(*inputs: NDArray[np.int64]) -> Floats:
-        found = session.run(gives, dict(zip(takes, inputs, strict=False)))  # token types, if it takes them
-        return found[0] if len(found) == 1 else np.stack(found, -1)
+        feed = dict(zip(input_names, inputs, strict=False))  # token types only for a model that has them
+        outputs = session.run(output_names, feed)
+        return outputs[0] if len(outputs) == 1 else np.stack(outputs, -1)
 
     return say
 
@@ -79,20 +80,20 @@ def quantize(folder: str) -> None:
     )
 
 
-# ---- what to measure on -------------------------------------------------------------------------------------------
+# ---- texts to measure on -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Texts, and how well a model does on them."""
+    """Texts, and the scores of a model on them."""
 
     texts: Sequence[NDArray[np.int64]]
     """int64 [2, T]: ids, without padding, and token types."""
     name: str
     keep: Callable[[int, Floats], NDArray[Any]]
-    """(number of a text, logits [C] or [T, C]) -> what `score` needs of them."""
+    """(number of a text, logits [C] or [T, C]) -> the part that `score` needs."""
     score: Callable[[list[NDArray[Any]], list[NDArray[Any]]], dict[str, float]]
-    """(what was kept of each text, the same of `transformers`) -> scores under their names."""
+    """(the kept part of each text, that of `transformers`) -> scores by name."""
 
 
 def sample_for(model: TrainedModel, expected: Sequence[Reference]) -> Sample:
@@ -106,8 +107,8 @@ def sample_for(model: TrainedModel, expected: Sequence[Reference]) -> Sample:
         warn(f"the files are compared on random ids, not on the run's own data: {error}")
     texts = [
         np.stack([ids[real == 1], types[real == 1]])
-        for one in expected
-        for ids, real, types in zip(one.input_ids, one.attention_mask, one.token_type_ids, strict=True)
+        for batch in expected
+        for ids, real, types in zip(batch.input_ids, batch.attention_mask, batch.token_type_ids, strict=True)
     ]
     task = model.config.task
     meaning = "" if task == "regression" else " (same answers: the share of those of transformers)"
@@ -117,11 +118,11 @@ def sample_for(model: TrainedModel, expected: Sequence[Reference]) -> Sample:
             return logits if task == "regression" else logits > 0
         return np.ravel(logits.argmax(0 if task == "question_answering" else -1))
 
-    def score(said: list[NDArray[Any]], theirs: list[NDArray[Any]]) -> dict[str, float]:
-        mine, other = np.concatenate(said), np.concatenate(theirs)
+    def score(ours: list[NDArray[Any]], theirs: list[NDArray[Any]]) -> dict[str, float]:
+        our_values, their_values = np.concatenate(ours), np.concatenate(theirs)
         if task == "regression":
-            return {"mean difference": float(np.abs(mine - other).mean())}
-        return {"same answers": float((mine == other).mean())}
+            return {"mean difference": float(np.abs(our_values - their_values).mean())}
+        return {"same answers": float((our_values == their_values).mean())}
 
     return Sample(texts, f"{len(texts)} rows of random ids{meaning}", keep, score)
 
@@ -130,16 +131,16 @@ def labelled_sample(model: TrainedModel) -> Sample:
     """Examples of the run's validation split, evenly spaced. Raises `InputError`."""
     assert model.run is not None
     task, values = model.require_task(), model.run["config"]
-    given = {key.removeprefix("data."): value for key, value in values.items() if key.startswith("data.")}
-    data = LabelledData(**given)
+    section = {key.removeprefix("data."): value for key, value in values.items() if key.startswith("data.")}
+    data = LabelledData(**section)
     examples = read_dataset(data, task, values["seed"]).validation
     if not examples:
         raise InputError("holds no validation examples", where=data.train, fix="raise data.validation_fraction")
     length = row_length(model, task, data)
 
-    def encoded_of(some: Sequence[Any]) -> Any:
+    def encoded_of(chosen: Sequence[Any]) -> Any:
         stride = model.config.token_type_stride
-        return encode(some, model.tokenizer_folder, task, model.labels, length, token_type_stride=stride)
+        return encode(chosen, model.tokenizer_folder, task, model.labels, length, token_type_stride=stride)
 
     examples = examples[:: -(-len(encoded_of(examples).ids) // MOST_TOKENS)]
     encoded = encoded_of(examples)
@@ -149,13 +150,13 @@ def labelled_sample(model: TrainedModel) -> Sample:
     def keep(number: int, logits: Floats) -> Floats:
         return logits if places is None else logits[targets.position[places[number] : places[number + 1]]]
 
-    def score(said: list[Floats], _: list[Floats]) -> dict[str, float]:
-        found = np.stack(said) if said[0].ndim == 1 else np.concatenate(said)
-        return scores_of(task, model.labels, examples, decode(task, encoded, examples, found, model.labels))
+    def score(kept: list[Floats], _: list[Floats]) -> dict[str, float]:
+        outputs = np.stack(kept) if kept[0].ndim == 1 else np.concatenate(kept)
+        return scores_of(task, model.labels, examples, decode(task, encoded, examples, outputs, model.labels))
 
     types = np.zeros_like(encoded.ids) if encoded.shift is None else encoded.shift // model.config.token_type_stride
-    both = np.stack([encoded.ids, types]).astype(np.int64)
-    texts = np.split(both, encoded.offsets[1:-1], axis=1)
+    inputs = np.stack([encoded.ids, types]).astype(np.int64)
+    texts = np.split(inputs, encoded.offsets[1:-1], axis=1)
     return Sample(texts, f"{len(examples):,} examples of the validation split", keep, score)
 
 
@@ -177,23 +178,23 @@ def masked_sample(model: TrainedModel) -> Sample:
         known = batch.weights > 0
         truth[batch.predict_index[known]] = batch.labels[known]
         rows = zip(batch.input_ids, batch.segment_ids, truth.reshape(batch.input_ids.shape), strict=True)
-        for ids, segments, wanted in rows:
+        for ids, segments, targets in rows:
             for segment in range(1, segments.max() + 1):
-                here = segments == segment
-                at = np.flatnonzero(wanted[here] >= 0)
-                texts.append(np.stack([ids[here], np.zeros_like(ids[here])]).astype(np.int64))
-                places.append(at)
-                labels.append(wanted[here][at])
+                in_segment = segments == segment
+                positions = np.flatnonzero(targets[in_segment] >= 0)
+                texts.append(np.stack([ids[in_segment], np.zeros_like(ids[in_segment])]).astype(np.int64))
+                places.append(positions)
+                labels.append(targets[in_segment][positions])
 
     def keep(number: int, logits: Floats) -> NDArray[np.float64]:
         exact, right = logits[places[number]].astype(np.float64), labels[number]
         highest = exact.max(-1, initial=-np.inf)
-        own = exact[np.arange(len(right)), right]
-        losses = np.log(np.exp(exact - highest[:, None]).sum(-1)) + highest - own
-        return np.stack([losses, own == highest], -1)
+        of_label = exact[np.arange(len(right)), right]
+        losses = np.log(np.exp(exact - highest[:, None]).sum(-1)) + highest - of_label
+        return np.stack([losses, of_label == highest], -1)
 
-    def score(said: list[NDArray[Any]], _: list[NDArray[Any]]) -> dict[str, float]:
-        loss, accuracy = np.concatenate(said).mean(0)
+    def score(kept: list[NDArray[Any]], _: list[NDArray[Any]]) -> dict[str, float]:
+        loss, accuracy = np.concatenate(kept).mean(0)
         return {"loss": float(loss), "accuracy": float(accuracy)}
 
     predicted = sum(map(len, labels))
@@ -204,18 +205,18 @@ def masked_sample(model: TrainedModel) -> Sample:
 
 
 def measure(model: TrainedModel, folder: str, expected: Sequence[Reference], difference: float) -> list[str]:
-    """Writes the int8 file, and returns lines of Markdown on scores, size and speed: of `transformers`, and of both
+    """Writes the int8 file, and returns lines of Markdown with the scores, size and speed of `transformers` and of both
     files. All three read the same batches in turns, so that other work on the machine slows all of them alike."""
     quantize(folder)
     sample = sample_for(model, expected)
     speakers = [their_model(model.config, folder), *(speaker(model.config, os.path.join(folder, f)) for f in FILES)]
     kept, seconds = _read(speakers, sample, model.config.pad_token_id)
-    scores = [sample.score(one, kept[0]) for one in kept]
-    takes = graph.input_names(model.config)
+    scores = [sample.score(outputs, kept[0]) for outputs in kept]
+    inputs = graph.input_names(model.config)
     lines = [
         "## ONNX",
         "",
-        f"`{FILE}` takes any number of texts of any length: {' and '.join(f'`{name}`' for name in takes)}, as the "
+        f"`{FILE}` takes any number of texts of any length: {' and '.join(f'`{name}`' for name in inputs)}, as the "
         f"tokenizer gives them. Its logits in onnxruntime {onnxruntime.__version__} differ by at most {difference:.2g} "
         f"from those of transformers. `{INT8_FILE}` has its matrices and embeddings in int8 and quantizes activations "
         "as they come.",
@@ -226,8 +227,8 @@ def measure(model: TrainedModel, folder: str, expected: Sequence[Reference], dif
         "| | MB | " + " | ".join(scores[0]) + " | texts/s |",
         "|---" * (len(scores[0]) + 3) + "|",
     ]
-    for file, found, spent in zip(("model.safetensors", *FILES), scores, seconds, strict=True):
-        cells = [f"{os.path.getsize(os.path.join(folder, file)) / 1e6:.1f}", *(f"{v:.4f}" for v in found.values())]
+    for file, values, spent in zip(("model.safetensors", *FILES), scores, seconds, strict=True):
+        cells = [f"{os.path.getsize(os.path.join(folder, file)) / 1e6:.1f}", *(f"{v:.4f}" for v in values.values())]
         lines.append(f"| {file} | " + " | ".join([*cells, f"{len(sample.texts) / spent:,.1f}"]) + " |")
     changes = ", ".join(f"{name} {scores[2][name] - scores[1][name]:+.4f}" for name in scores[0])
     faster = f"{seconds[1] / seconds[2]:.2f} times as fast as fp32 in onnxruntime, {seconds[0] / seconds[2]:.2f} times"
@@ -235,7 +236,7 @@ def measure(model: TrainedModel, folder: str, expected: Sequence[Reference], dif
 
 
 def _read(speakers: Sequence[Speaker], sample: Sample, pad: int) -> tuple[list[list[NDArray[Any]]], list[float]]:
-    """(what is kept of each text, seconds) of each speaker. A first batch is not timed: memory is taken then."""
+    """(what is kept of each text, seconds) of each speaker. A first batch is not timed: memory is allocated then."""
     lengths = np.array([text.shape[1] for text in sample.texts])
     waiting = np.argsort(-lengths, kind="stable").tolist()
     kept: list[list[Any]] = [[None] * len(lengths) for _ in speakers]
@@ -248,15 +249,15 @@ def _read(speakers: Sequence[Speaker], sample: Sample, pad: int) -> tuple[list[l
             for row, number in enumerate(numbers):
                 ids[row, : lengths[number]], types[row, : lengths[number]] = sample.texts[number]
             mask = (np.arange(longest) < lengths[numbers][:, None]).astype(np.int64)
-            for which, say in enumerate(speakers):
+            for reader, say in enumerate(speakers):
                 if not warm:
                     say(ids, mask, types)
                 began = time.perf_counter()
-                said = say(ids, mask, types)
-                seconds[which] += time.perf_counter() - began
+                logits = say(ids, mask, types)
+                seconds[reader] += time.perf_counter() - began
                 for row, number in enumerate(numbers):
-                    own = said[row] if said.ndim == 2 else said[row, : lengths[number]]
-                    kept[which][number] = sample.keep(number, own)
+                    of_text = logits[row] if logits.ndim == 2 else logits[row, : lengths[number]]
+                    kept[reader][number] = sample.keep(number, of_text)
             warm, waiting = True, waiting[len(numbers) :]
             bar.advance(len(numbers))
     return kept, seconds

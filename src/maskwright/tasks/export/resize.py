@@ -47,7 +47,7 @@ def shrink(model: str, before: Vocabulary, after: Vocabulary, trimming: Trimming
     def cut(value: Rows) -> Rows:
         return np.ascontiguousarray(value[trimming.old_ids])
 
-    return _resized(model, before, after, cut, tokenizer, folder, more=note)
+    return _resized(model, before, after, cut, tokenizer, folder, write_more=note)
 
 
 def _resized(
@@ -59,7 +59,7 @@ def _resized(
     folder: str,
     *,
     masked_lm: bool = False,
-    more: Callable[[str], object] = lambda folder: None,
+    write_more: Callable[[str], object] = lambda folder: None,
 ) -> float:
     trained = load_model(model)
     if masked_lm:
@@ -79,4 +79,4 @@ def _resized(
         run=None,
         step=None,
     )
-    return export(resized, folder, more=more)
+    return export(resized, folder, write_more=write_more)

@@ -13,7 +13,7 @@ from maskwright.tasks.models.load import TrainedModel
 def export_for_sentence_transformers(model: TrainedModel, folder: str) -> float:
     """The exported folder with what `sentence-transformers` needs beside it. Returns what `export` does."""
     model.require_masked_lm()
-    return export(model, folder, more=partial(_write_modules, model))
+    return export(model, folder, write_more=partial(_write_modules, model))
 
 
 def _write_modules(model: TrainedModel, folder: str) -> None:

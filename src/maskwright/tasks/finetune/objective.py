@@ -31,12 +31,12 @@ from maskwright.training.best import Best
 from maskwright.training.objective import UpdateCounts
 
 PREDICTION_TOKENS = 4096
-"""Tokens in a batch that is only looked at, roughly."""
+"""Tokens in a batch for predictions, roughly."""
 
 
 @dataclass(frozen=True)
 class EvaluationSplit:
-    """Examples to be judged on, encoded and packed once."""
+    """Examples that a model is judged by, encoded and packed once."""
 
     examples: Sequence[Example]
     packer: Packer
@@ -48,19 +48,19 @@ class EvaluationSplit:
 
     def logits(self, engine: Engine, look: Callable[[], bool]) -> NDArray[np.float32] | None:
         """See `rows.in_order`; None when `look` says to give up."""
-        found = []
+        outputs = []
         with progress("evaluate", len(self.packed), "batches") as bar:
             for begin in range(0, len(self.packed), engine.dp_degree):
                 if look():
                     return None
-                batches = [one.batch for one in self.packed[begin : begin + engine.dp_degree]]
-                found.append(engine.predict(batches))
+                batches = [packed.batch for packed in self.packed[begin : begin + engine.dp_degree]]
+                outputs.append(engine.predict(batches))
                 bar.advance(len(batches))
-        return in_order(self.packer, self.packed, np.concatenate(found))
+        return in_order(self.packer, self.packed, np.concatenate(outputs))
 
 
 class LabelledObjective:
-    """See `Objective`. `config` is a resolved one; `split` is what the run is judged by, None for nothing."""
+    """See `Objective`. `config` is resolved. `split`: the examples that the run is judged by, None for none."""
 
     evaluates_at_start = False
     held_out: Sequence[Batch] = ()
@@ -110,15 +110,15 @@ class LabelledObjective:
         logits = self.split.logits(engine, look)
         if logits is None:
             return None
-        _, scores = judged(self.config.task, self.labels, self.split, logits)
-        found = {f"valid_{name}": value for name, value in scores.items()}
-        self.best.seen.append((step, found[f"valid_{self.metric}"]))
+        _, scores = score_split(self.config.task, self.labels, self.split, logits)
+        metrics = {f"valid_{name}": value for name, value in scores.items()}
+        self.best.seen.append((step, metrics[f"valid_{self.metric}"]))
         if engine.processes.rank == 0:
-            hypertune.report(f"valid_{self.metric}", found[f"valid_{self.metric}"], step)
+            hypertune.report(f"valid_{self.metric}", metrics[f"valid_{self.metric}"], step)
         best = " (the best so far)" if self.best_step == step else ""
         shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
         note(f"step {step}: validation {shown}{best}")
-        return found
+        return metrics
 
     def remember(self, lines: Sequence[Mapping[str, Any]]) -> None:
         self.best.remember((line["step"], line[f"valid_{self.metric}"]) for line in lines)
@@ -133,23 +133,23 @@ class LabelledObjective:
 
 
 def chance(task: Task, num_labels: int) -> float | None:
-    """Loss of a uniform guess in nats."""
+    """The loss of a uniform guess in nats; None for regression and questions."""
     if task.kind in ("single_label_classification", "token_classification"):
         return math.log(num_labels)
     return math.log(2.0) if task.kind == "multi_label_classification" else None
 
 
 def chosen_metric(config: FinetuneConfig, labels: Sequence[str]) -> str:
-    """Raises `ConfigError` for a metric that the task does not have."""
-    wanted = config.evaluation.metric or default_metric(config.task, labels)
-    known = ("loss", *metric_names(config.task, labels))
-    if wanted not in known:
-        fix = f"take one of {', '.join(known)}"
-        raise ConfigError(f"{config.task.kind} has no metric {wanted}", where="evaluation.metric", fix=fix)
-    return wanted
+    """The metric that finds the best checkpoint. Raises `ConfigError` for one that the task does not have."""
+    metric = config.evaluation.metric or default_metric(config.task, labels)
+    names = ("loss", *metric_names(config.task, labels))
+    if metric not in names:
+        fix = f"take one of {', '.join(names)}"
+        raise ConfigError(f"{config.task.kind} has no metric {metric}", where="evaluation.metric", fix=fix)
+    return metric
 
 
-def judged(
+def score_split(
     task: Task, labels: Sequence[str], split: EvaluationSplit, logits: NDArray[np.float32]
 ) -> tuple[Predictions, dict[str, float]]:
     """Predictions, and the loss and every metric of the task."""
@@ -159,14 +159,14 @@ def judged(
 
 
 def mean_loss(task: Task, encoded: Encoded, logits: NDArray[np.float32]) -> float:
-    """As in training, without class weights and smoothing; in float64."""
+    """The loss of training, without class weights and smoothing; in float64."""
     exact, targets = logits.astype(np.float64), encoded.targets
     if isinstance(targets, SpanTargets):
         losses = []
         for row in range(len(encoded)):
-            here = exact[encoded.offsets[row] : encoded.offsets[row + 1]]
+            row_logits = exact[encoded.offsets[row] : encoded.offsets[row + 1]]
             ends = np.array([targets.start[row], targets.end[row]])
-            losses.append((_log_sum(here.T) - here[ends, [0, 1]]).mean())
+            losses.append((_log_sum(row_logits.T) - row_logits[ends, [0, 1]]).mean())
         return float(np.mean(losses))
     if isinstance(targets, WordTargets):
         known = targets.tag >= 0

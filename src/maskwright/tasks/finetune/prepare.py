@@ -27,10 +27,10 @@ from maskwright.model.hf.config import class_name
 from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory, step_folder
-from maskwright.tasks.finetune.objective import EvaluationSplit, LabelledObjective, chosen_metric, judged
+from maskwright.tasks.finetune.objective import EvaluationSplit, LabelledObjective, chosen_metric, score_split
 from maskwright.tasks.models.hub import local, pinned
 from maskwright.tasks.models.load import RESULTS, TrainedModel, load_model, special_ids
-from maskwright.tasks.start.capacity import takes
+from maskwright.tasks.start.capacity import memory_and_disk
 from maskwright.tasks.start.data_card import labelled_card
 from maskwright.tasks.start.opened import looked_at, opened
 from maskwright.tasks.start.prepared import TimeHere
@@ -43,7 +43,7 @@ from maskwright.training.replay import write_examples
 from maskwright.training.stop import StopRequest
 
 LAST_MATRIX = ("classifier.", "qa_outputs.")
-"""How the names of the matrix begin whose rows are the labels."""
+"""How the name of the matrix begins whose rows are the labels."""
 
 
 def finetune(
@@ -54,15 +54,15 @@ def finetune(
     stop_request: StopRequest | None = None,
     time_here: TimeHere | None = None,
 ) -> None:
-    """Trains, judges and keeps the best checkpoint, or continues the run in the folder `run`. See `opened` and
-    `train`."""
+    """Begins or continues the run in the folder `run`: trains, evaluates and keeps the best checkpoint. See `opened`
+    and `train`."""
     with opened(config, run, stop_request) as start:
         ready = prepare_finetuning(config, start.directory, start.before)
         train(start, ready, config_file=config_file, time_here=time_here)
 
 
 def dry_run(config: FinetuneConfig, run: str) -> FinetuneRun:
-    """What `finetune` would train. Raises what `check` does."""
+    """The run that `finetune` would train. Raises what `check` does."""
     start = looked_at(config, run)
     ready = prepare_finetuning(config, start.directory, start.before)
     check(start, ready)
@@ -74,17 +74,17 @@ class FinetuneRun:
     """See `Prepared`."""
 
     config: FinetuneConfig
-    """The resolved one."""
+    """The resolved configuration."""
     model: ModelConfig
     dataset: Dataset
     train: Examples
     start: TrainedModel | None
-    """None for a random model, and for a run that is continued."""
+    """The model that training starts from; None for a random one, and for a run that is continued."""
     base: str | None
-    """`model.init_from`, with the commit that a model of the Hub had when the run began."""
+    """`model.init_from`; for a model of the Hub, with its commit when the run began."""
     tokenizer_folder: str
     max_seq_len: int
-    """Of the rows."""
+    """Tokens of a row."""
 
     @property
     def label_smoothing(self) -> float:
@@ -104,14 +104,14 @@ class FinetuneRun:
 
     @property
     def details(self) -> dict[str, Any]:
-        found = {
+        entries = {
             "task": self.config.task.model_dump(mode="json"),
             "labels": list(self.dataset.labels),
             "metric": chosen_metric(self.config, self.dataset.labels),
         }
         if self.config.task.kind != "question_answering":
-            return found
-        return found | {"may_be_none": not all(one.answers for one in self.dataset.train)}
+            return entries
+        return entries | {"may_be_none": not all(example.answers for example in self.dataset.train)}
 
     @property
     def flops(self) -> float:
@@ -127,20 +127,21 @@ class FinetuneRun:
         return self.base
 
     def verify(self) -> None:
-        """The examples are in memory."""
+        """Nothing to do: the examples are in memory."""
 
     def starting_state(self) -> TrainState:
-        """The encoder's from where the run starts, and a new head, of which all that fits is taken along too."""
+        """The state of step 0: the encoder of the starting model, and a new head. Tensors of that model's head are kept
+        where they fit, the matrix of the labels only for the same labels."""
         random = initial_parameters(self.model, self.config.seed)
         if self.config.model.init_from is None or self.config.model.weights == "random":
             return TrainState(0, random)
         # A run that is continued may have been killed before its first save.
         start = self.start or _start(self.config, self.base)
-        found, same = start.parameters, start.labels == self.dataset.labels
+        parameters, same = start.parameters, start.labels == self.dataset.labels
         for name, value in random.items():
             last = name.startswith(LAST_MATRIX) and not name.startswith("classifier.dense.")
-            if name in found and found[name].shape == value.shape and (same or not last):
-                random[name] = found[name]
+            if name in parameters and parameters[name].shape == value.shape and (same or not last):
+                random[name] = parameters[name]
         say(f"starting from {start.location}")
         return TrainState(0, random)
 
@@ -155,8 +156,8 @@ class FinetuneRun:
 
     @cached_property
     def validation(self) -> EvaluationSplit | None:
-        found = self._encoded(self.dataset.validation)
-        return None if found is None else EvaluationSplit.of(self.dataset.validation, found)
+        packer = self._encoded(self.dataset.validation)
+        return None if packer is None else EvaluationSplit.of(self.dataset.validation, packer)
 
     def _encoded(self, examples: Sequence[Example]) -> Packer | None:
         if not examples:
@@ -193,7 +194,7 @@ class FinetuneRun:
                 + (f", {cut:,} training examples cut at {self.max_seq_len} tokens" if cut else ""),
                 f"run: {steps:,} steps of {config.batch.examples} examples, {epochs:.2f} epochs; best by "
                 f"{chosen_metric(config, self.dataset.labels)}",
-                takes(self),
+                memory_and_disk(self),
             ]
         )
 
@@ -210,7 +211,7 @@ class FinetuneRun:
         return write_examples(job.directory, self.train.batches(data_step, every), places, step=step, details=details)
 
     def finish(self, job: Job) -> None:
-        """Judges the best checkpoint on validation and test, and writes `results.json`."""
+        """Scores the best checkpoint on validation and test, and writes `results.json`."""
         engine, directory = job.engine, job.directory
         done = job.is_rank_0 and os.path.exists(directory.path(RESULTS))
         if engine.processes.broadcast(b"done" if done else b""):
@@ -221,19 +222,19 @@ class FinetuneRun:
             path = directory.path("checkpoints", step_folder(step))
             engine.write(checkpoint.load(path)[0] if job.is_rank_0 else TrainState(0, {}))
         result: dict[str, Any] = {"step": job.step if step is None else step, "labels": list(self.dataset.labels)}
-        given = {"validation": self.validation}
+        splits = {"validation": self.validation}
         if packer := self._encoded(self.dataset.test):
-            given["test"] = EvaluationSplit.of(self.dataset.test, packer)
-        for name, split in given.items():
+            splits["test"] = EvaluationSplit.of(self.dataset.test, packer)
+        for name, split in splits.items():
             if split is None:
                 continue
             logits = split.logits(engine, lambda: False)
             assert logits is not None
-            predictions, scores = judged(self.config.task, self.dataset.labels, split, logits)
+            predictions, scores = score_split(self.config.task, self.dataset.labels, split, logits)
             result[name] = {"examples": len(split.examples), **scores}
             say(f"{name}, step {result['step']:,}: " + ", ".join(f"{key} {value:.4f}" for key, value in scores.items()))
             if job.is_rank_0:
-                record = {"outcomes": predictions.outcomes, "where": [one.where for one in split.examples]}
+                record = {"outcomes": predictions.outcomes, "where": [example.where for example in split.examples]}
                 storage.write_json(directory.path(f"predictions-{name}.json"), record)
         if job.is_rank_0:
             storage.write_json(directory.path(RESULTS), result)
@@ -254,17 +255,17 @@ def prepare_finetuning(
     """
     init_from = config.model.init_from
     base = None if init_from is None else pinned(init_from, (before or {}).get("base"))
-    own, longest = config.model, config.data.max_seq_len or default_row(config.task)
+    section, longest = config.model, config.data.max_seq_len or default_row(config.task)
     if before is not None:
         model, tokenizer = recorded_config(before["model"], directory.config), directory.path("tokenizer")
         if not os.path.exists(tokenizer):  # this machine has only fetched the checkpoints
-            tokenizer = _start(config, base).tokenizer_folder if base else local(own.tokenizer or "", weights=False)
-    elif own.init_from is not None:
+            tokenizer = _start(config, base).tokenizer_folder if base else local(section.tokenizer or "", weights=False)
+    elif section.init_from is not None:
         start = _start(config, base, start)
         encoder, tokenizer = start.config, start.tokenizer_folder
     else:
-        tokenizer = local(own.tokenizer or "", weights=False)
-        shape = ModelSection(**{key: getattr(own, key) for key in Shape.model_fields})
+        tokenizer = local(section.tokenizer or "", weights=False)
+        shape = ModelSection(**{key: getattr(section, key) for key in Shape.model_fields})
         vocabulary = read_vocabulary(tokenizer)
         encoder = model_config(shape, vocabulary.size, longest, **special_ids(vocabulary))
     dataset = dataset or read_dataset(config.data, config.task, config.seed)
@@ -307,34 +308,34 @@ def _start(config: FinetuneConfig, base: str | None, start: TrainedModel | None 
 
 
 def _with_head(model: ModelConfig, config: FinetuneConfig, dataset: Dataset) -> ModelConfig:
-    """The encoder's shape with the task's head, and dropout as the model was published unless the run says."""
-    own, published = config.model, 0.0 if model.architecture == "modernbert" else 0.1
-    hidden = published if own.hidden_dropout is None else own.hidden_dropout
+    """The encoder's shape with the task's head, and the published dropout unless the run sets its own."""
+    section, published = config.model, 0.0 if model.architecture == "modernbert" else 0.1
+    hidden = published if section.hidden_dropout is None else section.hidden_dropout
     outputs = {"regression": 1, "question_answering": 2}.get(config.task.kind, len(dataset.labels))
     return replace(
         model,
         task=config.task.kind,
         num_labels=outputs,
         hidden_dropout_prob=hidden,
-        attention_probs_dropout_prob=published if own.attention_dropout is None else own.attention_dropout,
-        classifier_dropout_prob=hidden if own.classifier_dropout is None else own.classifier_dropout,
+        attention_probs_dropout_prob=published if section.attention_dropout is None else section.attention_dropout,
+        classifier_dropout_prob=hidden if section.classifier_dropout is None else section.classifier_dropout,
     )
 
 
 def class_weights(config: FinetuneConfig, dataset: Dataset, encoded: Encoded) -> NDArray[np.float32] | None:
-    """[C]. Raises `ConfigError` unless every label has its weight."""
-    given, labels = config.optimizer.class_weights, dataset.labels
-    if given is None:
+    """fp32 [C], or None without weights. Raises `ConfigError` unless every label has its weight."""
+    weights, labels = config.optimizer.class_weights, dataset.labels
+    if weights is None:
         return None
-    if given == "balanced":
+    if weights == "balanced":
         targets = encoded.targets
         ids = targets.tag if isinstance(targets, WordTargets) else np.asarray(targets)
         counts = np.bincount(ids, minlength=len(labels))
         return (len(ids) / (len(labels) * np.maximum(counts, 1))).astype(np.float32)
-    named = {str(name): weight for name, weight in given.items()}
+    named = {str(name): weight for name, weight in weights.items()}
     if set(named) != set(labels):
         odd = sorted(set(named) ^ set(labels))[0]
-        what = f"{odd} is {'no label' if odd in named else 'left out'}"
+        what = f"{odd} is {'not a label' if odd in named else 'left out'}"
         raise ConfigError(what, where="optimizer.class_weights", fix="give each label a weight, or say balanced")
     return np.array([named[name] for name in labels], np.float32)
 

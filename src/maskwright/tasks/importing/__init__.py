@@ -1,4 +1,4 @@
-"""`maskwright import`: another trainer's command line as a configuration of ours, and what became of each flag."""
+"""`maskwright import`: another trainer's command line as a configuration of ours, with the fate of each flag."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def imported(
     assignments: Sequence[str] = (),
     files: Sequence[str] = (),
 ) -> tuple[Taken, str]:
-    """What is taken over of `command`, and the YAML of it, which has been checked. `devices`: on all machines, where
-    the command does not say how many. `assignments`: NAME=VALUE of variables, whatever the script sets them to; those
-    of `files` are set before it.
+    """Imports `command`: the fate of its flags, and its YAML, which has been checked. `devices`: those of all machines,
+    where the command does not give their number. `assignments`: NAME=VALUE of variables, whatever the script sets them
+    to; the variables of `files` are set before it.
 
-    Raises `InputError` for a command that cannot be read, and `ConfigError` for values that no run takes."""
+    Raises `InputError` for a command that cannot be read, and `ConfigError` for values that no run accepts."""
     typed = read_command(command, SCRIPTS[script], *given_variables(assignments, files))
     if typed.unknown_count and not devices:
         require_known(typed.unknown_count, "the command")

@@ -29,11 +29,11 @@ SCRIPT = ScriptSignature(
 )
 SIZES = {"roberta_base": "base", "roberta_large": "large", "roberta": "base"}
 INVERSE_SQRT_WARMUP = 4000
-"""What fairseq's inverse_sqrt takes without --warmup-updates; its other schedules take 0."""
+"""The default of --warmup-updates for fairseq's inverse_sqrt; for its other schedules it is 0."""
 BREAK_MODES = {"complete": "full_sentences", "none": "full_sentences", "complete_doc": "documents", "eos": "documents"}
 TOKENIZER = "models/roberta-base"
 NUM_CORES = 8
-"""What the branch for TPUs takes without --num_cores."""
+"""The default of --num_cores in the branch for TPUs."""
 NUMBERS = {
     "weight_decay": ("optimizer.weight_decay", float, 0.0),
     "adam_eps": ("optimizer.eps", float, 1e-8),
@@ -88,18 +88,18 @@ def fairseq(typed: Typed, devices: int | None) -> Taken:
 
 
 def _data(taken: Taken) -> None:
-    """fairseq's folders hold binarised text, which is converted once, a store for each of them."""
+    """Adds the lines that convert fairseq's folders of binarised text, once, into a store for each folder."""
     if not taken.typed.words:
         raise InputError("names no folder of data", where="fairseq", fix="put it behind the name of the script")
-    given = taken.typed.known(taken.typed.words[0])
+    data = taken.typed.known(taken.typed.words[0])
     taken.typed.words.pop(0)
-    places = [place for place in given.split(":") if place]
+    folders = [folder for folder in data.split(":") if folder]
     what = "a store for each folder, by data convert, with the tokenizer that its ids are to be looked up in"
-    taken.rows.append(FlagFate("DATA", given, "mapped", what))
+    taken.rows.append(FlagFate("DATA", data, "mapped", what))
     taken.before.append(f"hf download FacebookAI/roberta-base --local-dir {TOKENIZER}")
-    stores = ["data/store"] if len(places) == 1 else [f"data/store-{number}" for number in range(len(places))]
-    for place, folder in zip(places, stores, strict=True):
-        words = ["maskwright", "data", "convert", place, "--tokenizer", TOKENIZER, "--to", folder]
+    stores = ["data/store"] if len(folders) == 1 else [f"data/store-{number}" for number in range(len(folders))]
+    for folder, store in zip(folders, stores, strict=True):
+        words = ["maskwright", "data", "convert", folder, "--tokenizer", TOKENIZER, "--to", store]
         taken.before.append(shlex.join(words))
     if len(stores) == 1:
         taken.values["data.store"] = stores[0]
@@ -218,27 +218,29 @@ def _batch(taken: Taken, devices: int | None) -> None:
         taken.set("input_shapes", {"batch.micro_batch_rows": int(rows)}, note)
         taken.note("max_sentences", "--input_shapes decides", "not needed")
     else:
-        given = [flag for flag in ("max_sentences", "batch_size") if flag in taken.typed.flags]
-        name: str = given[0] if given else "max_tokens"
+        row_flags = [flag for flag in ("max_sentences", "batch_size") if flag in taken.typed.flags]
+        name: str = row_flags[0] if row_flags else "max_tokens"
         rows_given = taken.whole("max_tokens", 8 * length) // length if name == "max_tokens" else taken.whole(name, 0)
         taken.set(name, {"batch.micro_batch_rows": max(1, rows_given)})
-        if given:
+        if row_flags:
             taken.note("max_tokens", "--max-sentences decides", "not needed")
     for name in ("max_sentences_valid", "batch_size_valid", "max_tokens_valid"):
         taken.note(name, "evaluation takes the rows that fit", "not needed")
     cores = devices or taken.whole("distributed_world_size", 0)
-    whose = "--devices" if devices else "--distributed-world-size"
+    source = "--devices" if devices else "--distributed-world-size"
     if not cores and taken.typed.gpus:
-        cores, whose = taken.typed.gpus, "CUDA_VISIBLE_DEVICES"
+        cores, source = taken.typed.gpus, "CUDA_VISIBLE_DEVICES"
     if not cores:
-        cores, whose = (
+        cores, source = (
             taken.whole("num_cores", NUM_CORES) if taken.typed.flags.keys() & TPU else 1,
             "this command alone (it takes all GPUs that it sees: give --devices)",
         )
     first, *later = (taken.text("update_freq") or "1").split(",")
     frequency = int(number_of(first, "--update-freq"))
     rows_a_step = taken.values["batch.micro_batch_rows"] * frequency * cores
-    note = f"{frequency} x {several(cores, 'device')}, by {whose}: {rows_a_step:,} rows of {length} tokens in an update"
+    note = (
+        f"{frequency} x {several(cores, 'device')}, by {source}: {rows_a_step:,} rows of {length} tokens in an update"
+    )
     note += "; that of later epochs is left out" if later else ""
     taken.set("update_freq", {"batch.virtual_workers": frequency * cores}, note)
     taken.note("distributed_world_size", "batch.virtual_workers", "mapped")
@@ -269,8 +271,8 @@ def _rest(taken: Taken) -> None:
     for name in ("mask_multiple_length", "mask_stdev"):
         taken.note(name, "tokens or whole words are masked, never spans of a length")
     if file := taken.text("restore_file"):
-        own = taken.text("save_dir") or "checkpoints"
-        if os.path.dirname(file) in ("", own.rstrip("/")):
+        run_folder = taken.text("save_dir") or "checkpoints"
+        if os.path.dirname(file) in ("", run_folder.rstrip("/")):
             taken.note("restore_file", "the same command continues the run exactly", "not needed")
         else:
             what = "its weights are not read: model.init_from takes a Hugging Face folder of the same model"

@@ -1,4 +1,4 @@
-"""fairseq-hydra-train's way to say flags: a YAML of sections, and `section.name=value` words that come after it."""
+"""The flags of fairseq-hydra-train: a YAML of sections, and `section.name=value` words after it."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _NAMED = {
 }
 """Sections whose `_name` is a flag of fairseq-train; the keys below are its other flags, by their own names."""
 MISSING = "???"
-"""What a file of hydra says where a value has to be given."""
+"""The value in a file of hydra that the user has to replace."""
 _OVERRIDE = re.compile(r"[+~]{0,2}([\w.]+)=(.*)", re.DOTALL)
 
 
 def read_hydra(typed: Typed) -> None:
-    """Puts the flags of fairseq-train in the place of those of hydra, and the folder of data in that of the words.
+    """Replaces hydra's flags by those of fairseq-train, and its words by the folder of data.
 
-    Raises `InputError` where the YAML of --config-name is not here."""
+    Raises `InputError` where the YAML of --config-name is absent."""
     folder = _taken_out(typed, "config_dir", "cd")
     name = _taken_out(typed, "config_name", "cn")
     for switch in ("m", "multirun"):
         typed.flags.pop(switch, None)
-    found = _flat(_file(folder, name)) if name else {}
+    values = _flat(_file(folder, name)) if name else {}
     for word in [word for word in typed.words if _OVERRIDE.fullmatch(word)]:
         key, value = word.lstrip("+~").split("=", 1)
-        found[key] = value
+        values[key] = value
         typed.words.remove(word)
-    found = {key: value for key, value in found.items() if value not in (None, MISSING)}
-    if data := found.pop("task.data", None):
+    values = {key: value for key, value in values.items() if value not in (None, MISSING)}
+    if data := values.pop("task.data", None):
         typed.words.insert(0, str(data))
-    for key, value in found.items():
+    for key, value in values.items():
         section, _, leaf = key.rpartition(".")
         flag = _NAMED.get(section if leaf == "_name" else key if not section else "", leaf)
         if section.partition(".")[0] != "hydra" and key != "defaults":
@@ -71,7 +71,7 @@ def _flat(values: Any, section: str = "") -> dict[str, Any]:
 
 
 def _as_flag(value: Any) -> str:
-    """As fairseq-train is given it: lists by commas, such as `[16]` for 16."""
+    """A value as fairseq-train reads it: lists by commas, 16 for `[16]`."""
     if isinstance(value, list):
         return ",".join(map(str, value))
     text = str(value)

@@ -20,7 +20,7 @@ SCRIPT = ScriptSignature(("run_glue.py", "run_glue_no_trainer.py", "run_classifi
 METRICS = {"accuracy": "accuracy", "f1": "f1_macro", "matthews_correlation": "matthews_corrcoef", "pearson": "pearson"}
 COLUMNS = ("data.text", "data.text_pair", "data.label")
 LOOKED_AT = 200
-"""Lines of the training file that show whether its labels are numbers with a fraction."""
+"""Lines of the training file that are read to see whether its labels are numbers with a fraction."""
 
 
 def run_glue(typed: Typed) -> Taken:
@@ -32,24 +32,24 @@ def run_glue(typed: Typed) -> Taken:
         _task(taken, task)
     else:
         _files(taken)
-    place = taken.text("model_name_or_path") or "model"
-    folder = fetched(taken, place, taken.text("model_revision"))
+    name_or_path = taken.text("model_name_or_path") or "model"
+    folder = fetched(taken, name_or_path, taken.text("model_revision"))
     taken.set("model_name_or_path", {"model.init_from": folder})
     taken.note("model_revision", "the line that fetches the folder has it", "mapped")
     taken.note("trust_remote_code", "code that comes with a model is never run")
     for name in ("config_name", "tokenizer_name"):
-        same = taken.text(name) in (place, folder)
-        said = (
+        same = taken.text(name) in (name_or_path, folder)
+        became = (
             "the folder of --model_name_or_path has it" if same else "the model's own is taken: put it into its folder"
         )
-        taken.note(name, said, "not needed" if same else "left out")
+        taken.note(name, became, "not needed" if same else "left out")
     taken.note("model_type", "the folder of --model_name_or_path decides", "not needed")
     taken.note("ignore_mismatched_sizes", "the head always begins from random weights", "not needed")
     taken.set("max_seq_length", {"data.max_seq_len": taken.whole("max_seq_length", 128)})
     _batch(taken)
     for name in ("max_train_samples", "max_eval_samples", "max_predict_samples"):
-        said = "data.fraction takes a share of the training examples" if "train" in name else "give a shorter file"
-        taken.note(name, said)
+        became = "data.fraction takes a share of the training examples" if "train" in name else "give a shorter file"
+        taken.note(name, became)
     training(taken)
     if "label_smoothing_factor" in typed.flags:
         smoothing = taken.number("label_smoothing_factor", 0.0)
@@ -60,7 +60,8 @@ def run_glue(typed: Typed) -> Taken:
 
 
 def _task(taken: Taken, task: str) -> None:
-    """Scripts before transformers 4 call the tasks as their folders, such as SST-2 and STS-B, below --data_dir."""
+    """Takes over the recipe of a GLUE task. Scripts before transformers 4 name the tasks like their folders below
+    --data_dir, such as SST-2 and STS-B."""
     known = [name.removeprefix("glue-") for name in recipes.names("finetune") if name.startswith("glue-")]
     recipe = f"glue-{task.lower().replace('-', '')}"
     if recipe not in recipes.names("finetune"):
@@ -97,16 +98,19 @@ def _files(taken: Taken) -> None:
     texts = [name for name in names if name != label]
     both = [name for name in ("sentence1", "sentence2") if name in texts]
     pair = both if len(both) == 2 else texts[:2] or ["sentence1"]
-    if given := taken.text("text_column_names"):  # of run_classification.py, which joins them to one text
-        pair = [given]
-    taken.values |= {"data.text": given.split(",") if given and "," in given else pair[0], "data.label": label}
+    if text_columns := taken.text("text_column_names"):  # of run_classification.py, which joins them to one text
+        pair = [text_columns]
+    taken.values |= {
+        "data.text": text_columns.split(",") if text_columns and "," in text_columns else pair[0],
+        "data.label": label,
+    }
     if len(pair) == 2:
         taken.values["data.text_pair"] = pair[1]
     if regression or taken.has("do_regression"):
         taken.values["task.kind"] = "regression"
     note = "as the script chooses them from the file's first line" if names else "look whether they are the file's"
-    said = ", ".join(f"{key}: {shown(taken.values[key])}" for key in COLUMNS if key in taken.values)
-    taken.row("train_file", "mapped", f"{said} ({note})")
+    became = ", ".join(f"{key}: {shown(taken.values[key])}" for key in COLUMNS if key in taken.values)
+    taken.row("train_file", "mapped", f"{became} ({note})")
     for name in ("train_split_name", "validation_split_name", "test_split_name", "remove_splits"):
         taken.note(name, "data.train, data.validation and data.test name the files of each part")
     taken.note("remove_columns", "columns that no key names are not read", "not needed")
@@ -116,14 +120,14 @@ def _files(taken: Taken) -> None:
 
 
 def _columns(file: str, label: str) -> tuple[list[str], bool]:
-    """(names of a CSV file's columns, whether its labels are numbers with a fraction); ([], False) for other files."""
+    """(columns of a CSV file, whether its labels are numbers with a fraction); ([], False) for other files."""
     if not file.endswith(".csv") or not os.path.isfile(file):
         return [], False
     with open_table(file) as table:
         names = [str(column) for column in table.columns]
         rows = table.rows([label] if label in names else [])
         labels = [record.get(label, "") for _, record in itertools.islice(rows, LOOKED_AT)]
-    return names, bool(labels) and all(_fraction(one) for one in labels)
+    return names, bool(labels) and all(_fraction(label_text) for label_text in labels)
 
 
 def _fraction(label: str) -> bool:

@@ -21,7 +21,7 @@ OLDER = "run_language_modeling.py"
 SCRIPT = ScriptSignature(("run_mlm.py", "run_mlm_no_trainer.py", WHOLE_WORDS, OLDER), switches=SWITCHES)
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 HAS_VALIDATION = ("wikitext",)
-"""Data sets with a held-out part of their own, as far as the scripts' pages name any."""
+"""Data sets of the scripts' pages that have a held-out part of their own."""
 SHAPE = {
     "hidden_size": "model.hidden_size",
     "num_hidden_layers": "model.num_hidden_layers",
@@ -37,7 +37,7 @@ OTHER_BASES = {
     "distilbert": {"num_hidden_layers": 6},
 }
 UNREAD = ("deberta", "albert", "electra", "xlnet", "longformer", "big_bird", "bigbird", "nezha", "mpnet", "funnel")
-"""Families that run_mlm.py trains and that are not here, by how their models are called."""
+"""Families that run_mlm.py trains and maskwright does not, by the names of their models."""
 OFFSET = ("roberta", "xlm-roberta", "camembert")
 POSITION_OFFSET = 2
 """RoBERTa's first two positions belong to no token, so 514 positions are rows of 512."""
@@ -68,7 +68,7 @@ def run_mlm(typed: Typed) -> Taken:
 
 
 def _kind(taken: Taken) -> None:
-    """What is predicted, which the older scripts and the one of whole words decide otherwise."""
+    """The kind of prediction, which the older scripts and the one of whole words decide otherwise."""
     script = os.path.basename(taken.typed.script)
     if script == OLDER and not taken.has("mlm"):
         fix = "add --mlm, if masked tokens are what you want"
@@ -88,15 +88,16 @@ def _kind(taken: Taken) -> None:
 
 
 def _model(taken: Taken) -> str:
-    """Its architecture, as far as the flags tell. Notes where its folder is and whether it has to be fetched."""
-    place = taken.text("model_name_or_path")
-    architecture = taken.text("model_type") or _guess(place or taken.text("config_name") or "")
+    """The model's architecture, as far as the flags say it. Notes the model's folder, and whether it has to be
+    fetched."""
+    name_or_path = taken.text("model_name_or_path")
+    architecture = taken.text("model_type") or _guess(name_or_path or taken.text("config_name") or "")
     tokenizer = taken.text("tokenizer_name")
     taken.note("trust_remote_code", "code that comes with a model is never run")
-    if unread := next((name for name in UNREAD if name in (place or architecture).lower()), None):
+    if unread := next((name for name in UNREAD if name in (name_or_path or architecture).lower()), None):
         taken.row("model_type", "left out", f"{unread} is not among the families that are read (docs/encoders.md)")
-    if place:
-        folder = fetched(taken, place, taken.text("model_revision"))
+    if name_or_path:
+        folder = fetched(taken, name_or_path, taken.text("model_revision"))
         taken.set("model_name_or_path", {"model.init_from": folder})
         taken.note("model_revision", "the line that fetches the folder has it", "mapped")
         for name in ("model_type", "config_name", "config_overrides"):
@@ -111,43 +112,51 @@ def _model(taken: Taken) -> str:
     return architecture
 
 
-def _guess(place: str) -> str:
+def _guess(name_or_path: str) -> str:
     """`modernbert` where the name or the folder's config.json says so; the others have one dropout and one offset."""
     try:
-        return read_hf_config(place, head=False).architecture if os.path.isdir(place) else _by_name(place)
+        return (
+            read_hf_config(name_or_path, head=False).architecture
+            if os.path.isdir(name_or_path)
+            else _by_name(name_or_path)
+        )
     except ModelError:  # the run says what is wrong with it
-        return _by_name(place)
+        return _by_name(name_or_path)
 
 
-def _by_name(place: str) -> str:
-    return "modernbert" if any(part in place.lower() for part in ("modernbert", "ettin", "mmbert")) else "roberta"
+def _by_name(name_or_path: str) -> str:
+    return (
+        "modernbert" if any(part in name_or_path.lower() for part in ("modernbert", "ettin", "mmbert")) else "roberta"
+    )
 
 
-def _on_hub(place: str) -> bool:
-    """Whether it is a name of the Hub, and no path: those have more slashes, one at their end, or are here."""
-    return bool(HUB_NAME.fullmatch(place)) and not place.startswith(".") and not os.path.isdir(place)
+def _on_hub(name_or_path: str) -> bool:
+    """Whether it is a name on the Hub and not a path: a path has more slashes, one at its end, or exists here."""
+    return (
+        bool(HUB_NAME.fullmatch(name_or_path)) and not name_or_path.startswith(".") and not os.path.isdir(name_or_path)
+    )
 
 
-def _local(place: str) -> str:
-    """Where a model of the Hub is put; a path stays as it is."""
-    return f"models/{place.rpartition('/')[2]}" if _on_hub(place) else place
+def _local(name_or_path: str) -> str:
+    """The folder that a model of the Hub is downloaded to; a path stays as it is."""
+    return f"models/{name_or_path.rpartition('/')[2]}" if _on_hub(name_or_path) else name_or_path
 
 
-def fetched(taken: Taken, place: str, revision: str | None = None) -> str:
-    """The folder of a model, with the line before all others that fetches it if it is a name of the Hub."""
-    folder = _local(place)
-    if taken.folders.get(folder, place) != place:  # another owner's model of that name
-        folder = f"models/{place.replace('/', '--')}"
-    if folder != place and folder not in taken.folders:
-        taken.folders[folder] = place
-        line = f"hf download {shlex.quote(place)} --local-dir {shlex.quote(folder)}"
+def fetched(taken: Taken, name_or_path: str, revision: str | None = None) -> str:
+    """The folder of a model. If it is a name on the Hub, adds the line that fetches it before all others."""
+    folder = _local(name_or_path)
+    if taken.folders.get(folder, name_or_path) != name_or_path:  # another owner's model of that name
+        folder = f"models/{name_or_path.replace('/', '--')}"
+    if folder != name_or_path and folder not in taken.folders:
+        taken.folders[folder] = name_or_path
+        line = f"hf download {shlex.quote(name_or_path)} --local-dir {shlex.quote(folder)}"
         line += f" --revision {shlex.quote(revision)}" if revision and revision != "main" else ""
         taken.before.append(line)
     return folder
 
 
 def _shape(taken: Taken, architecture: str) -> None:
-    """A model from scratch: the shape that the family's class has in transformers, with the overrides."""
+    """The shape of a model from scratch: that of the family's class in transformers, with the overrides."""
     known = architecture if architecture in FAMILIES else "roberta"
     values: dict[str, Any] = {SHAPE[name]: value for name, value in (BASE | OTHER_BASES.get(known, {})).items()}
     if known == "modernbert":
@@ -175,7 +184,7 @@ def _shape(taken: Taken, architecture: str) -> None:
 
 
 def _prepare(taken: Taken, tokenizer: str) -> None:
-    """The lines that fetch the text and make the store."""
+    """Adds the lines that fetch the text and prepare the store."""
     words = ["maskwright", "data", "prepare"]
     taken.note("tokenizer_name", f"data prepare --tokenizer {tokenizer}", "mapped")
     validation = taken.text("validation_file")
@@ -207,15 +216,15 @@ def _prepare(taken: Taken, tokenizer: str) -> None:
     else:
         share = taken.number("validation_split_percentage", 5) / 100
         words += ["--valid-fraction", f"{share:g}"]
-        said = f"data prepare --valid-fraction {share:g}"
-        said += "; if the data set has a validation part, the script takes that: --valid-files" if name else ""
-        taken.row("validation_split_percentage", _fate(taken, "validation_split_percentage"), said)
+        became = f"data prepare --valid-fraction {share:g}"
+        became += "; if the data set has a validation part, the script takes that: --valid-files" if name else ""
+        taken.row("validation_split_percentage", _fate(taken, "validation_split_percentage"), became)
     taken.before.append(shlex.join(words))
     taken.note("max_train_samples", "prepare a part of the text instead")
 
 
 def fetched_data(taken: Taken) -> str:
-    """The folder of --dataset_name, with the line that fetches it if it is a name of the Hub."""
+    """The folder of --dataset_name. If it is a name on the Hub, adds the line that fetches it."""
     name = str(taken.text("dataset_name"))
     if not _on_hub(name):
         return name.rstrip("/")
@@ -229,9 +238,9 @@ def _fate(taken: Taken, name: str) -> Fate:
 
 
 def _rows(taken: Taken, architecture: str) -> None:
-    given = taken.whole("max_seq_length", 0)
-    note = "" if given else "the tokenizer's own limit, and at most 1,024"
-    length = given or (1024 if architecture == "modernbert" else 512)
+    row_length = taken.whole("max_seq_length", 0)
+    note = "" if row_length else "the tokenizer's own limit, and at most 1,024"
+    length = row_length or (1024 if architecture == "modernbert" else 512)
     taken.set("max_seq_length", {"data.seq_len": length}, note)
     taken.set("mlm_probability", {"masking.rate": taken.number("mlm_probability", 0.15)})
     if "max_eval_samples" in taken.typed.flags:

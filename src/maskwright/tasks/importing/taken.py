@@ -1,4 +1,4 @@
-"""What is taken over of another trainer's flags: a row for each, and the values of our configuration."""
+"""The import of another trainer's flags: a row for each flag, and the values of our configuration."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from maskwright.core.shell import as_written, typed
 from maskwright.tasks.importing.typed import Typed, is_false
 
 Fate = Literal["mapped", "default", "not needed", "left out", "unknown"]
-"""default: the flag was not given, and what the script does without it is taken over. not needed: nothing is lost by
-its absence."""
+"""default: the flag was not given, and the script's own default is taken over. not needed: nothing is lost without
+it."""
 Verb = Literal["pretrain", "finetune"]
 
 
@@ -35,50 +35,51 @@ class Taken:
     typed: Typed
     rows: list[FlagFate] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
-    """By dotted key."""
+    """Values by dotted key."""
     before: list[str] = field(default_factory=list)
     """Commands that come before the training, such as `data prepare`."""
     push_to: str | None = None
-    """The model's name on the Hub, where it is to go there."""
+    """The model's name on the Hub, if the command pushes it."""
     folders: dict[str, str] = field(default_factory=dict)
-    """Folders of models of the Hub, and the name of each there."""
+    """Names on the Hub by the folders that models are downloaded to."""
     verb: Verb = "pretrain"
     run: str = "runs/imported"
     unnamed: set[str] = field(default_factory=set)
-    """Given flags that have no row so far."""
+    """Flags of the command that have no row so far."""
 
     def __post_init__(self) -> None:
         self.unnamed = set(self.typed.flags)
 
-    # ---- what was given --------------------------------------------------------------------------------------
+    # ---- the command's flags ---------------------------------------------------------------------------------
 
     def has(self, name: str) -> bool:
-        """Whether a flag was given, and not with the value False."""
+        """Whether the command has the flag, and not with the value False."""
         values = self.typed.flags.get(name)
         return values is not None and not (values and is_false(self.typed.known(values[0])))
 
     def text(self, name: str) -> str | None:
-        """Its value; several words are joined by a space. Raises `InputError` for one that only a shell knows."""
+        """The flag's value; several words are joined by a space. Raises `InputError` for one that only a shell
+        knows."""
         values = self.typed.flags.get(name)
         return " ".join(map(self.typed.known, values)) if values else None
 
     def number(self, name: str, default: float) -> float:
-        """Raises `InputError` for what is no number, or no finite one."""
-        given = self.text(name)
-        return default if given is None else number_of(given, self.typed.spelling.get(name, f"--{name}"))
+        """The flag's number. Raises `InputError` for a value that is not a finite number."""
+        text = self.text(name)
+        return default if text is None else number_of(text, self.typed.spelling.get(name, f"--{name}"))
 
     def whole(self, name: str, default: int) -> int:
         return int(self.number(name, default))
 
     def positive(self, name: str, default: float) -> float:
-        """Raises `InputError` for a number that is not above 0."""
-        if (found := self.number(name, default)) <= 0:
+        """The flag's number. Raises `InputError` for one that is not above 0."""
+        if (number := self.number(name, default)) <= 0:
             where = self.typed.spelling.get(name, f"--{name}")
-            raise InputError(f"{found:g} is not above 0", where=where, fix="give the number that the run is to have")
-        return found
+            raise InputError(f"{number:g} is not above 0", where=where, fix="give the number that the run is to have")
+        return number
 
     def rename(self, names: Mapping[str, str]) -> None:
-        """Takes flags as those that they are here by another name."""
+        """Renames flags that have another name here."""
         for old, new in names.items():
             if old in self.typed.flags and new not in self.typed.flags:
                 self.typed.flags[new] = self.typed.flags.pop(old)
@@ -86,7 +87,7 @@ class Taken:
         self.unnamed = set(self.typed.flags)
 
     def run_in(self, name: str) -> None:
-        """Takes the folder that the flag `name` gives as the run's."""
+        """Uses the folder of the flag `name` as the run's."""
         self.run = self.text(name) or self.run
         self.note(name, f"--run {self.run}", "mapped")
 
@@ -100,24 +101,24 @@ class Taken:
     def set(self, name: str, values: Mapping[str, Any], note: str = "") -> None:
         """Takes the flag `name` over as `values`, by dotted key."""
         self.values |= values
-        said = ", ".join(f"{key}: {shown(value)}" for key, value in values.items())
+        became = ", ".join(f"{key}: {shown(value)}" for key, value in values.items())
         fate: Fate = "mapped" if name in self.typed.flags else "default"
-        self.row(name, fate, f"{said} ({note})" if note else said)
+        self.row(name, fate, f"{became} ({note})" if note else became)
 
     def note(self, name: str, became: str, fate: Fate = "left out") -> None:
-        """Says what became of a flag, if it was given."""
+        """Adds the row of a flag, if the command has it."""
         if name in self.typed.flags:
             self.row(name, fate, became)
 
     def keys(self, table: Mapping[str, tuple[str, Callable[[float], Any], float]]) -> None:
-        """Flags of one number each: name -> (key, its kind, what the script takes without it)."""
+        """Takes over flags of one number each: name -> (key, its kind, the script's default)."""
         for name, (key, kind, default) in table.items():
             self.set(name, {key: kind(self.number(name, default))})
 
     def close(self, not_needed: Mapping[str, str]) -> None:
-        """Gives every flag that is left its row. `not_needed`: names, joined by spaces -> why. Raises `InputError` for
-        words that only a shell knows, and that may be flags."""
-        why = {name: said for names, said in not_needed.items() for name in names.split()}
+        """Adds the rows of all remaining flags. `not_needed`: names, joined by spaces -> the reason. Raises
+        `InputError` for words that only a shell knows, and that may be flags."""
+        why = {name: reason for names, reason in not_needed.items() for name in names.split()}
         for name in self.typed.flags:
             if name in self.unnamed and name in why:
                 self.row(name, "not needed", why[name])
@@ -135,7 +136,7 @@ class Taken:
             what += "those commands by itself, in single quotes"
             self.rows.append(FlagFate(self.typed.script, "", "left out", what))
 
-    # ---- what is written -------------------------------------------------------------------------------------
+    # ---- output ----------------------------------------------------------------------------------------------
 
     def yaml(self, command: str) -> str:
         head = "\n".join(f"# {line}".rstrip() for line in printable(command).strip().splitlines())
@@ -143,7 +144,7 @@ class Taken:
         return f"# Imported from:\n{head}\n{text}"
 
     def commands(self, config: str) -> list[str]:
-        """What to type, in order."""
+        """The commands to type, in order."""
         push = ["--push", self.push_to] if self.push_to else []
         export = ["export", self.run, "--to", f"{self.run.rstrip('/')}-hf", *push]
         return [*self.before, typed([self.verb, config, "--run", self.run]), typed(export)]
@@ -154,16 +155,16 @@ class Taken:
 
 def number_of(text: str, where: str) -> float:
     try:
-        found = float(text)
+        number = float(text)
     except ValueError:
-        found = math.nan
-    if not math.isfinite(found):
+        number = math.nan
+    if not math.isfinite(number):
         raise InputError(f"{text} is not a number", where=where, fix="write the number itself")
-    return found
+    return number
 
 
 def share_of_steps(key: str, share: float, verb: Verb) -> str:
-    """What to do where the number of steps follows from the data."""
+    """The advice for a share of the steps, where their number follows from the data."""
     return f"set {key} to {share:g} of the steps that `maskwright {verb} … --dry-run` prints"
 
 
@@ -172,8 +173,8 @@ def shown(value: Any) -> str:
 
 
 def table(rows: list[FlagFate]) -> str:
-    """Given flags first, then what the script does without a flag."""
+    """The rows as text: the command's flags first, then the script's defaults."""
     ordered = [row for row in rows if row.fate != "default"] + [row for row in rows if row.fate == "default"]
     cells = [(one_line(f"{row.flag} {row.value}"), row.fate, one_line(row.became)) for row in ordered]
-    wide = min(max((len(given) for given, _, _ in cells), default=0), 44)
-    return "\n".join(f"{given:{wide}}  {fate:10}  {became}" for given, fate, became in cells)
+    wide = min(max((len(flag) for flag, _, _ in cells), default=0), 44)
+    return "\n".join(f"{flag:{wide}}  {fate:10}  {became}" for flag, fate, became in cells)

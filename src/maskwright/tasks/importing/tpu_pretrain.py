@@ -23,7 +23,7 @@ SCRIPT = ScriptSignature(
     several_values=frozenset({"betas"}),
 )
 NUM_CORES = 8
-"""Of the v2-8 and v3-8 that it was written for."""
+"""Cores of the v2-8 and v3-8 that the script was written for."""
 NUMBERS = {
     "learning_rate": ("optimizer.learning_rate", float, 3e-5),
     "adam_epsilon": ("optimizer.eps", float, 1e-8),
@@ -49,8 +49,8 @@ def tpu_pretrain(typed: Typed, devices: int | None) -> Taken:
     taken.set("pregenerated_data", {"data.store": folder, "data.format": "pregenerated"})
     lengths = [read_metrics(folder, epoch)[1] for epoch in _epochs_here(folder)]
     taken.values["data.seq_len"] = max(lengths, default=512)
-    here = f"as {folder}/epoch_*_metrics.json say" if lengths else "set it to what the examples were made with"
-    taken.row("max_seq_len", "default", f"data.seq_len: {taken.values['data.seq_len']}; {here}")
+    source = f"as {folder}/epoch_*_metrics.json say" if lengths else "set it to what the examples were made with"
+    taken.row("max_seq_len", "default", f"data.seq_len: {taken.values['data.seq_len']}; {source}")
     _masks(taken, folder)
     taken.set("bert_model", {"model.init_from": fetched(taken, taken.text("bert_model") or "roberta-base")})
     taken.values |= {"model.hidden_dropout": 0.1, "model.attention_dropout": 0.1}
@@ -81,14 +81,14 @@ def tpu_pretrain(typed: Typed, devices: int | None) -> Taken:
 
 
 def _epochs_here(folder: str) -> Iterator[int]:
-    """Those whose metrics are there; none where the folder is elsewhere."""
+    """The epochs whose metrics exist here; none where the folder is on another machine."""
     return itertools.takewhile(
         lambda n: os.path.exists(os.path.join(folder, f"epoch_{n}_metrics.json")), itertools.count()
     )
 
 
 def _masks(taken: Taken, folder: str) -> None:
-    """How the folder was masked, where `data pregenerate` wrote it: its masks themselves are drawn anew."""
+    """Takes over how the folder was masked, if `data pregenerate` wrote it. The masks themselves are drawn anew."""
     record = read_record(folder)
     options = record.get("options") or record.get("repaired") or {}
     where = f"as {folder}/{RECORD} says" if options else "set it to what the examples were made with"
@@ -100,7 +100,7 @@ def _masks(taken: Taken, folder: str) -> None:
 
 
 def _batch(taken: Taken, devices: int | None) -> None:
-    """Its --train_batch_size is that of one core, though its help says otherwise."""
+    """Takes over the batch. The script's --train_batch_size is that of one core, though its help says otherwise."""
     cores = 1 if taken.has("one_tpu") else devices or NUM_CORES
     taken.note("one_tpu", "one device", "mapped")
     taken.set("train_batch_size", {"batch.micro_batch_rows": taken.whole("train_batch_size", 32)}, "of one core")
@@ -110,7 +110,8 @@ def _batch(taken: Taken, devices: int | None) -> None:
 
 
 def _of_gpus(taken: Taken, devices: int | None) -> None:
-    """There, --train_batch_size is that of an update, or of an update of each process that a launcher starts."""
+    """Takes over the batch of the script for GPUs. Its --train_batch_size is that of an update, or of an update of each
+    process that a launcher starts."""
     steps, processes = max(1, taken.whole("gradient_accumulation_steps", 1)), taken.typed.world_size
     rows = max(1, taken.whole("train_batch_size", 32) // steps)
     parts = steps * processes

@@ -1,4 +1,4 @@
-"""The arguments of transformers' Trainer (5.x) that matter, for run_mlm.py and run_glue.py alike."""
+"""The arguments of transformers' Trainer (5.x) that matter for a run, for run_mlm.py and run_glue.py alike."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCHEDULES = {
     "warmup_stable_decay": "wsd",
 }
 PLAIN_ADAMW = ("adamw_torch", "adamw_hf", "adamw_anyprecision", "adamw_apex", "paged_adamw_32bit")
-"""How the names of optimizers begin that compute AdamW as it was published."""
+"""Beginnings of the names of optimizers that compute AdamW as it was published."""
 ALIASES = {
     "max_train_steps": "max_steps",
     "num_warmup_steps": "warmup_steps",
@@ -46,7 +46,7 @@ ALIASES = {
     "text_column_name": "text_column_names",
     "metric_name": "metric_for_best_model",
 }
-"""Names in the scripts without a Trainer, and older and newer ones of its own."""
+"""The Trainer's names of today, by names in scripts without a Trainer and by its own older and newer ones."""
 _SWITCHES = """
 do_train do_eval do_predict bf16 fp16 tf32 use_cpu no_cuda torch_compile gradient_checkpointing line_by_line
 pad_to_max_length overwrite_output_dir overwrite_cache streaming push_to_hub hub_private_repo hub_always_push
@@ -99,7 +99,7 @@ NOT_NEEDED = {
 
 
 def devices(taken: Taken) -> None:
-    """Takes the GPUs that the Trainer would use without a launcher, and TPUs where xla_spawn starts it."""
+    """Counts the GPUs that the Trainer would use without a launcher, and TPUs where xla_spawn starts it."""
     typed = taken.typed
     if typed.gpus and not typed.started_by and "no_trainer" not in typed.script and typed.world_size == 1:
         typed.world_size = typed.gpus
@@ -114,7 +114,7 @@ def devices(taken: Taken) -> None:
 
 
 def training(taken: Taken) -> None:
-    """Takes over all of the Trainer's arguments but the sizes of its batches."""
+    """Takes over all arguments of the Trainer but the sizes of its batches."""
     taken.keys(NUMBERS)
     clips = "no_trainer" not in taken.typed.script
     clip = taken.number("max_grad_norm", 1.0) if clips else 0.0
@@ -137,7 +137,7 @@ def _optimizer(taken: Taken) -> None:
 
 
 def _length(taken: Taken) -> int | None:
-    """The number of steps, where it is known without the data."""
+    """Takes over the length. Returns the number of steps, where it is known without the data."""
     steps = taken.whole("max_steps", -1)
     if steps > 0:
         taken.set("max_steps", {"schedule.steps": steps})
@@ -150,30 +150,33 @@ def _length(taken: Taken) -> int | None:
 
 def _schedule(taken: Taken, steps: int | None) -> None:
     kind = taken.text("lr_scheduler_type") or "linear"
-    more, peak = _keywords(taken), taken.positive("learning_rate", 5e-5)
-    given = {*more}
+    keywords, peak = _keywords(taken), taken.positive("learning_rate", 5e-5)
+    names = {*keywords}
     if kind in SCHEDULES:
         taken.set("lr_scheduler_type", {"schedule.kind": SCHEDULES[kind]})
-    elif kind in ("cosine_with_min_lr", "cosine_warmup_with_min_lr") and more.keys() & {"min_lr_rate", "min_lr"}:
-        share = more.pop("min_lr_rate", None)
-        share = more.pop("min_lr", 0.0) / peak if share is None else share
+    elif kind in ("cosine_with_min_lr", "cosine_warmup_with_min_lr") and keywords.keys() & {"min_lr_rate", "min_lr"}:
+        share = keywords.pop("min_lr_rate", None)
+        share = keywords.pop("min_lr", 0.0) / peak if share is None else share
         taken.set("lr_scheduler_type", {"schedule.kind": "cosine", "schedule.final_lr_share": share})
     else:
         taken.values["schedule.kind"] = "linear"
         taken.note("lr_scheduler_type", "there is none of its kind; schedule.kind: linear takes its place")
     if kind == "polynomial":
         # transformers ends at 1e-7 whatever the peak is.
-        values = {"schedule.power": more.pop("power", 1.0), "schedule.final_lr_share": more.pop("lr_end", 1e-7) / peak}
+        values = {
+            "schedule.power": keywords.pop("power", 1.0),
+            "schedule.final_lr_share": keywords.pop("lr_end", 1e-7) / peak,
+        }
         taken.values |= values
     if kind == "warmup_stable_decay":
-        if "num_decay_steps" in more:
-            taken.values["schedule.decay_steps"] = int(more.pop("num_decay_steps"))
-        taken.values["schedule.final_lr_share"] = more.pop("min_lr_ratio", 0.0)
+        if "num_decay_steps" in keywords:
+            taken.values["schedule.decay_steps"] = int(keywords.pop("num_decay_steps"))
+        taken.values["schedule.final_lr_share"] = keywords.pop("min_lr_ratio", 0.0)
         taken.row("lr_scheduler_type", "left out", "the curve of its decay: it falls as 1 - sqrt here")
-    used = sorted(given - more.keys())
-    left = f"left out: {', '.join(sorted(more))}" if more else ""
-    said = "; ".join(part for part in (f"schedule.*: {', '.join(used)}" if used else "", left) if part)
-    taken.note("lr_scheduler_kwargs", said or "nothing in it", "left out" if more else "mapped")
+    used = sorted(names - keywords.keys())
+    left = f"left out: {', '.join(sorted(keywords))}" if keywords else ""
+    became = "; ".join(part for part in (f"schedule.*: {', '.join(used)}" if used else "", left) if part)
+    taken.note("lr_scheduler_kwargs", became or "nothing in it", "left out" if keywords else "mapped")
     if kind == "constant":  # the one that has no warm-up, whatever the flags say
         taken.values["schedule.warmup_steps"] = 0
         for name in ("warmup_steps", "warmup_ratio"):
@@ -185,16 +188,16 @@ def _schedule(taken: Taken, steps: int | None) -> None:
 def _keywords(taken: Taken) -> dict[str, Any]:
     text = taken.text("lr_scheduler_kwargs")
     try:
-        found = json.loads(text) if text else {}
+        content = json.loads(text) if text else {}
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        content = None
+    if not isinstance(content, dict):
         fix = """write it in quotes: --lr_scheduler_kwargs '{"min_lr_rate": 0.1}'"""
-        raise InputError(f"{text} is no JSON object", where="--lr_scheduler_kwargs", fix=fix)
+        raise InputError(f"{text} is not a JSON object", where="--lr_scheduler_kwargs", fix=fix)
     numbers = ("min_lr_rate", "min_lr", "power", "lr_end", "num_decay_steps", "min_lr_ratio")
     return {
         name: number_of(str(value), f"--lr_scheduler_kwargs {name}") if name in numbers and value is not None else value
-        for name, value in found.items()
+        for name, value in content.items()
         if value is not None
     }
 
@@ -247,24 +250,25 @@ def _saving(taken: Taken, steps: int | None) -> None:
     if "save_total_limit" in taken.typed.flags:
         taken.set("save_total_limit", {"checkpoint.keep": max(1, taken.whole("save_total_limit", 2))})
     name = "eval_strategy"
-    judged = taken.text(name) or ("steps" if taken.has("evaluate_during_training") else "no")
+    evaluated = taken.text(name) or ("steps" if taken.has("evaluate_during_training") else "no")
     taken.note("evaluate_during_training", "evaluation.every_steps", "mapped")
-    if judged == "steps":
+    if evaluated == "steps":
         _every(taken, "eval_steps", "evaluation.every_steps", logged or 500, steps)
         taken.note(name, "evaluation.every_steps", "mapped")
         return
-    if judged == "epoch":
-        said = (
+    if evaluated == "epoch":
+        became = (
             "once an epoch is what a fine-tuning run does" if taken.verb == "finetune" else "set evaluation.every_steps"
         )
-        taken.note(name, said, "mapped" if taken.verb == "finetune" else "left out")
+        taken.note(name, became, "mapped" if taken.verb == "finetune" else "left out")
     else:
         taken.note(name, "a run is judged at its start and its end all the same", "not needed")
-    taken.note("eval_steps", f"--{name} is {judged}", "not needed")
+    taken.note("eval_steps", f"--{name} is {evaluated}", "not needed")
 
 
 def _every(taken: Taken, name: str, key: str, default: int, steps: int | None, note: str = "") -> int | None:
-    """A number of steps or, below 1, a share of all of them. None if that is not known without the data."""
+    """Takes over a number of steps or, below 1, a share of all of them. Returns it; None if it is not known without the
+    data."""
     if (taken.text(name) or "").isalpha():  # `epoch`, in the scripts without a Trainer
         taken.note(name, f"set {key}")
         return None
@@ -278,17 +282,17 @@ def _every(taken: Taken, name: str, key: str, default: int, steps: int | None, n
 
 
 def _elsewhere(taken: Taken) -> None:
-    wanted = (taken.text("report_to") or "none").split()
-    known = [name for name in get_args(Reported) if name in wanted]
-    if "all" in wanted:  # of what is installed, which another machine cannot know
+    services = (taken.text("report_to") or "none").split()
+    known = [name for name in get_args(Reported) if name in services]
+    if "all" in services:  # of what is installed, which another machine cannot know
         known = list(dict.fromkeys(["tensorboard", *known]))
-    others = [name for name in wanted if name not in (*known, "all", "none")]
+    others = [name for name in services if name not in (*known, "all", "none")]
     taken.values["logging.report_to"] = known
-    said = f"logging.report_to: {shown(known)}"
+    became = f"logging.report_to: {shown(known)}"
     if others:
-        taken.note("report_to", f"{said}; for {' and '.join(others)} there is RUN/metrics.jsonl", "left out")
+        taken.note("report_to", f"{became}; for {' and '.join(others)} there is RUN/metrics.jsonl", "left out")
     else:
-        taken.note("report_to", said, "mapped")
+        taken.note("report_to", became, "mapped")
     if taken.has("push_to_hub"):
         name = taken.text("hub_model_id") or "NAME"
         taken.push_to = name if "/" in name else f"OWNER/{name}"
@@ -298,14 +302,14 @@ def _elsewhere(taken: Taken) -> None:
 
 
 def from_json(taken: Taken) -> None:
-    """Adds the flags of the JSON file that may stand in place of them all. Raises `InputError` where there is none."""
+    """Adds the flags of the JSON file that may replace all others. Raises `InputError` where the file is absent."""
     for word in [word for word in taken.typed.words if word.endswith(".json")]:
         if not os.path.isfile(word):
             raise InputError("no such file", where=word, fix="give the file's path from here")
         content = read_json(word)
         for name, value in content.items() if isinstance(content, dict) else ():
             values = [] if value is None else value if isinstance(value, list) else [value]
-            texts = [json.dumps(one) if isinstance(one, dict) else str(one) for one in values]
+            texts = [json.dumps(item) if isinstance(item, dict) else str(item) for item in values]
             if value is not None:
                 taken.typed.flags[name] = [HIDDEN] if SECRET.search(name) else texts
         taken.typed.words.remove(word)

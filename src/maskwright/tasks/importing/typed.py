@@ -28,9 +28,9 @@ _LAUNCHERS = (
     "torch.distributed.run",
 )
 _SPREADERS = ("srun", "mpirun", "mpiexec", "horovodrun", "jsrun")
-"""They start the command itself several times: how often, their flags or the job around them say."""
+"""Commands that start another several times. The number is in their flags or in the job around them."""
 TOTAL = "num_processes"
-"""accelerate's count is that of all machines, the others' is that of one."""
+"""accelerate's count is that of all machines; that of the others is of one machine."""
 
 
 NO_STARTERS = {"echo", "printf", "cat", "less", "head", "tail", "ls", "cp", "mv", "rm", "ln", "scp", "rsync", "touch"}
@@ -47,64 +47,65 @@ ELSEWHERE = {
     "run_ner.py": "`maskwright finetune` labels words; begin with the recipe conll2003 or wikiann",
     "run_qa.py": "`maskwright finetune` answers questions; begin with the recipe squad",
     "run_squad.py": "`maskwright finetune` answers questions; begin with the recipe squad",
-    "run_clm.py": "there are no causal models here; run_mlm.py is what is read",
+    "run_clm.py": "maskwright has no causal models; it reads run_mlm.py",
 }
-"""What to do where the command starts another script."""
+"""The fix where the command starts another script."""
 
 
 @dataclass(frozen=True)
 class ScriptSignature:
     names: tuple[str, ...]
-    """Names that it may have."""
+    """File names of the script."""
     modules: tuple[str, ...] = ()
     """Names behind `python -m`."""
     switches: frozenset[str] = frozenset()
     """Flags whose value, if they have one, is true or false."""
     several_values: frozenset[str] | None = None
-    """Flags that take more than one word; None: any may."""
+    """Flags with more than one word; None: any flag may have several."""
 
 
 @dataclass
 class Typed:
     script: str
-    """The word that names it, such as run_mlm.py."""
+    """The word that names the script, such as run_mlm.py."""
     flags: dict[str, list[str]] = field(default_factory=dict)
-    """Values by name, without dashes at its beginning and with `_` for those inside; none for a bare flag."""
+    """Values by the flag's name, without dashes at its beginning and with `_` for those inside; [] for a bare flag."""
     words: list[str] = field(default_factory=list)
-    """What belongs to no flag."""
+    """Words that belong to no flag."""
     spelling: dict[str, str] = field(default_factory=dict)
     """Each flag as it was typed."""
     original: str = ""
-    """The command as it was given, for the YAML's head."""
+    """The command as it was typed, for the YAML's head."""
     world_size: int = 1
-    """Processes on all machines that torchrun, accelerate or deepspeed was told to start."""
+    """Processes that torchrun, accelerate or deepspeed is to start, on all machines together."""
     launcher: str = ""
-    """One that starts a number of processes that the command does not say."""
+    """A launcher whose number of processes is not in the command."""
     unknown_count: str | None = None
-    """What only a shell could know of the number of processes."""
+    """A number of processes that only a shell could know."""
     started_by: str = ""
-    """The launcher in front of it, such as torchrun; whether it says a number or not."""
+    """The launcher in front of the script, such as torchrun, with or without a number."""
     gpus: int | None = None
-    """As many as CUDA_VISIBLE_DEVICES lists."""
+    """The number of GPUs that CUDA_VISIBLE_DEVICES lists."""
     others: int = 0
-    """Commands behind this one that start the script again."""
+    """Later commands of the text that start the script again."""
 
     def known(self, word: str) -> str:
-        """Raises `InputError` if the word holds what only a shell could know."""
+        """The word. Raises `InputError` if it holds a value that only a shell could know."""
         return require_known(word, "the command", [*self.words, *chain(*self.flags.values())])
 
 
 def require_known(word: str, where: str, beside: Sequence[str] = ()) -> str:
-    """The word, unless it holds what only a shell could know. `beside`: words that may lack more, which is said too."""
+    """The word. Raises `InputError` if it holds a variable that only a shell could know; the message also names those
+    of `beside`, the other words."""
     if not (unknown := unknown_in(word)):
         return word
     lacking = chain(*map(all_unknown_in, [word, *beside]))
-    names = dict.fromkeys(one[1:] for one in lacking if _can_be_given(one[1:]))
+    names = dict.fromkeys(variable[1:] for variable in lacking if _can_be_given(variable[1:]))
     if not _can_be_given(unknown[1:]):
         what, fix = f"uses {unknown}, whose value only a shell knows", "write its value into the command in its place"
     else:
         shown = " and ".join(f"${name}" for name in names)
-        what = f"uses {shown}, whose value{'s' * (len(names) > 1)} only a shell knows"
+        what = f"uses {shown}, whose {'values' if len(names) > 1 else 'value'} only a shell knows"
         fix = f"give {' '.join(f'--var {name}=VALUE' for name in names)}, or --var-file FILE where a file sets it"
     raise InputError(what, where=where, fix=fix)
 
@@ -114,48 +115,49 @@ def _can_be_given(name: str) -> bool:
 
 
 def given_variables(assignments: Sequence[str], files: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """(variables of `files`, those of `assignments` NAME=VALUE). Raises `InputError` for what is neither."""
-    found = {}
+    """(variables of `files`, those of `assignments` NAME=VALUE). Raises `InputError` for a word or a file that is
+    neither."""
+    assigned = {}
     for word in assignments:
         name, equals, value = word.partition("=")
         if not equals or not _can_be_given(name):
             raise InputError(f"{word[:40]!r} is not NAME=VALUE", where="--var", fix="write it as --var DATA=data-bin")
-        found[name] = value
+        assigned[name] = value
     variables: dict[str, Any] = {}
     for file in files:
         variables = read_variables(file, variables)
-    return {name: one.value for name, one in variables.items()}, found
+    return {name: variable.value for name, variable in variables.items()}, assigned
 
 
 def read_command(
-    given: str, script: ScriptSignature, sourced: Mapping[str, str] = {}, fixed: Mapping[str, str] = {}
+    source: str, script: ScriptSignature, sourced: Mapping[str, str] = {}, fixed: Mapping[str, str] = {}
 ) -> Typed:
-    """`given`: a command, or the file of a shell script that has one. `sourced`: variables that are set before it;
-    those of `fixed` keep their value though the script sets them.
+    """Reads `source`: a command, or the file of a shell script that has one. `sourced`: variables that are set before
+    it; those of `fixed` keep their value though the script sets them.
 
-    Raises `InputError` where the script is not in it."""
-    text, where = given, "the command"
-    if os.path.isfile(given):
-        with storage.open_binary(given) as file:
-            text, where = file.read().decode("utf-8-sig", errors="replace"), given
+    Raises `InputError` where the source does not start the script."""
+    text, where = source, "the command"
+    if os.path.isfile(source):
+        with storage.open_binary(source) as file:
+            text, where = file.read().decode("utf-8-sig", errors="replace"), source
     if cut := re.search(r"\\[ \t]+\r?\n", text):
         line = text.count("\n", 0, cut.start()) + 1
         fix = "take the space out, so that the command goes on in the next line"
         raise InputError(f"line {line} ends in a backslash and a space", where=where, fix=fix)
-    if where != given:
+    if where != source:
         text = text.replace("\\\n", " ").replace("\n", " ")
     typed, variables = None, {**sourced, **fixed}
     for command in simple_commands(text, where, variables, fixed):
-        place = _place(command.words, script)
-        if place is None or command.assigns:
+        index = _place(command.words, script)
+        if index is None or command.assigns:
             continue
         if typed is not None:
             typed.others += 1
             continue
         shown = _without_secrets(command.words)
-        typed = _sorted(shown[:place], shown[place:], script)
+        typed = _sorted(shown[:index], shown[index:], script)
         typed.original = shlex.join(map(as_written, shown))
-        typed.gpus = _gpus(shown[:place], variables)
+        typed.gpus = _gpus(shown[:index], variables)
     if typed is not None:
         return typed
     fix = "give the whole command in single quotes, or the file of a shell script that has it"
@@ -165,7 +167,7 @@ def read_command(
 
 
 def _gpus(before: list[str], variables: Mapping[str, str]) -> int | None:
-    """How many GPUs CUDA_VISIBLE_DEVICES lists, in front of the command or above it."""
+    """The number of GPUs that CUDA_VISIBLE_DEVICES lists, in front of the command or above it."""
     name = "CUDA_VISIBLE_DEVICES"
     values = [word.partition("=")[2] for word in before if word.startswith(f"{name}=")]
     listed = (values or [variables.get(name, "")])[-1]
@@ -173,7 +175,7 @@ def _gpus(before: list[str], variables: Mapping[str, str]) -> int | None:
 
 
 def _place(words: list[str], script: ScriptSignature) -> int | None:
-    """Where the script stands in a command."""
+    """The index of the script among the words of a command; None where it is not started."""
     if next((word for word in words if "=" not in word), "") in NO_STARTERS:
         return None
     for number, word in enumerate(words):
@@ -185,17 +187,17 @@ def _place(words: list[str], script: ScriptSignature) -> int | None:
 
 
 def _without_secrets(words: list[str]) -> list[str]:
-    """The words with `***` for each value of a flag or a variable such as --hub_token: they go into the YAML's head."""
-    found, secret = [], False
+    """The words, with `***` for each value of a flag or a variable such as --hub_token: the YAML's head shows them."""
+    shown, secret = [], False
     for word in words:
         name, equals, value = word.partition("=")
         named = bool(SECRET.search(_name(word)))
         if equals and value and named:
-            found.append(f"{name}={HIDDEN}")
+            shown.append(f"{name}={HIDDEN}")
         else:
-            found.append(HIDDEN if secret and not _is_flag(word) else redact(word))
+            shown.append(HIDDEN if secret and not _is_flag(word) else redact(word))
         secret = named and not equals and _is_flag(word)
-    return found
+    return shown
 
 
 def _sorted(before: list[str], words: list[str], script: ScriptSignature) -> Typed:
@@ -223,9 +225,10 @@ def _sorted(before: list[str], words: list[str], script: ScriptSignature) -> Typ
 
 
 def _count(flags: dict[str, list[str]], names: tuple[str, ...]) -> int | None:
-    """None where it is not said, or by a word such as `gpu`: only the machine knows what it stands for."""
-    found = next((flags[name] for name in names if name in flags), None)
-    return int(found[0]) if found and found[0].isdigit() else None
+    """The number of processes or machines. None where no flag has it, or where it is a word such as `gpu`, whose number
+    only the machine knows."""
+    values = next((flags[name] for name in names if name in flags), None)
+    return int(values[0]) if values and values[0].isdigit() else None
 
 
 def _name(word: str) -> str:
@@ -240,8 +243,8 @@ def is_false(value: str) -> bool:
     return value.lower() in ("false", "0", "no", "n", "f")
 
 
-def _takes(name: str, values: list[str], word: str, script: ScriptSignature) -> bool:
-    """Whether a word is one more value of the flag before it."""
+def _is_value(name: str, values: list[str], word: str, script: ScriptSignature) -> bool:
+    """Whether a word is another value of the flag before it."""
     if values and unknown_in(word):  # it may be flags, or nothing
         return False
     if name in script.switches:
@@ -259,7 +262,7 @@ def _flags(words: list[str], script: ScriptSignature) -> tuple[dict[str, list[st
             name = _name(word)
             flags[name] = [value] if equals else []
             name = "" if equals and script.several_values is not None else name
-        elif name and _takes(name, flags[name], word, script):
+        elif name and _is_value(name, flags[name], word, script):
             flags[name].append(word)
         else:
             others.append(word)

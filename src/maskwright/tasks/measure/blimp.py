@@ -51,16 +51,17 @@ class Accuracy:
     field: str
     pairs: int
     sums: float
-    """By the sum of the log-probabilities."""
+    """Scores are sums of the log-probabilities."""
     means: float
-    """By their mean for each token."""
+    """Scores are means of the log-probabilities of a sentence's tokens."""
     shorter: float
-    """By the lower number of tokens, without a model: what sums alone favour."""
+    """The sentence with fewer tokens scores higher, without a model: what sums alone favour."""
 
 
 @dataclass(frozen=True)
 class Blimp:
-    """`overall` and `fields` are means over paradigms, each of which counts the same, as in published figures."""
+    """Accuracies on minimal pairs. `overall` and `fields` are means over paradigms, each of which counts the same, as
+    in published figures."""
 
     model: str
     data: str
@@ -71,7 +72,7 @@ class Blimp:
     identical: list[str]
     """Pairs that were left out because their sentences are equal, as `paradigm (file:line)`."""
     tokens: int
-    """Of all different sentences."""
+    """Tokens of all different sentences."""
     positions: int
     """Computed positions of the masked copies."""
     seconds: float
@@ -108,11 +109,12 @@ def _line(row: Accuracy, width: int) -> str:
 
 
 def read_pairs(location: str) -> list[Pair]:
-    """Of a file, a folder or a glob. Raises `SourceError` with file and line, `InputError` if nothing is there."""
+    """The pairs of a file, a folder or a glob. Raises `SourceError` with file and line, `InputError` if there are no
+    pairs."""
     files = storage.expand([location])
     for kinds, read in ((JSON_LINES, _blimp_file), ((".txt",), _zorro_file)):
-        if found := [name for name in files if ending(name) in kinds]:
-            return [pair for name in found for pair in read(name)]
+        if named := [name for name in files if ending(name) in kinds]:
+            return [pair for name in named for pair in read(name)]
     raise InputError("holds no minimal pairs", where=location, fix=LAYOUTS)
 
 
@@ -144,7 +146,7 @@ def _stem(name: str) -> str:
 
 
 def is_in_share(pair: Pair, share: float) -> bool:
-    """By a hash of the pair alone, so that 0.1 is always the same tenth, and inside 0.2."""
+    """Whether the pair is in the share, by a hash of the pair alone: 0.1 is always the same tenth, and inside 0.2."""
     return is_held_out(text_key(f"{pair.paradigm}\n{pair.good}\n{pair.bad}".encode()), share)
 
 
@@ -152,7 +154,8 @@ def is_in_share(pair: Pair, share: float) -> bool:
 
 
 def blimp(model: TrainedModel, location: str, *, share: float = 1.0, engine: EngineSection | None = None) -> Blimp:
-    """Raises `InputError` or `SourceError` for files without pairs, and a sentence that is too long for the model."""
+    """Scores both sentences of each pair. Raises `InputError` or `SourceError` for files without pairs, and for a
+    sentence that is too long for the model."""
     chosen = [pair for pair in read_pairs(location) if is_in_share(pair, share)]
     identical = [f"{pair.paradigm} ({pair.where})" for pair in chosen if pair.good == pair.bad]
     pairs = [pair for pair in chosen if pair.good != pair.bad]
@@ -190,19 +193,19 @@ def blimp(model: TrainedModel, location: str, *, share: float = 1.0, engine: Eng
 def _compared(
     scores: TokenScores, lengths: NDArray[np.int64], good: NDArray[np.int64], bad: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """[3, pairs]: 1, 1/2 or 0 by sums, by means, and for the shorter sentence."""
-    found = np.stack([scores.sums, scores.sums / lengths, -lengths])
-    return (np.sign(found[:, good] - found[:, bad]) + 1.0) / 2.0
+    """[3, pairs]: 1, 1/2 or 0 by sums, by means, and by the lower number of tokens."""
+    measures = np.stack([scores.sums, scores.sums / lengths, -lengths])
+    return (np.sign(measures[:, good] - measures[:, bad]) + 1.0) / 2.0
 
 
 def _by_paradigm(pairs: list[Pair], right: NDArray[np.float64]) -> list[Accuracy]:
     fields = {pair.paradigm: pair.field for pair in pairs}
     paradigm = np.array([pair.paradigm for pair in pairs])
-    return [
-        Accuracy(name, fields[name], int(here.sum()), *right[:, here].mean(1).tolist())
-        for name in sorted(fields, key=lambda name: (fields[name], name))
-        for here in [paradigm == name]
-    ]
+    rows = []
+    for name in sorted(fields, key=lambda name: (fields[name], name)):
+        chosen = paradigm == name
+        rows.append(Accuracy(name, fields[name], int(chosen.sum()), *right[:, chosen].mean(1).tolist()))
+    return rows
 
 
 def _names(paradigms: list[Accuracy]) -> list[str]:
@@ -210,5 +213,5 @@ def _names(paradigms: list[Accuracy]) -> list[str]:
 
 
 def _mean(name: str, rows: list[Accuracy]) -> Accuracy:
-    found = np.mean([[row.sums, row.means, row.shorter] for row in rows], axis=0)
-    return Accuracy(name, name if name != "all" else "", sum(row.pairs for row in rows), *found.tolist())
+    means = np.mean([[row.sums, row.means, row.shorter] for row in rows], axis=0)
+    return Accuracy(name, name if name != "all" else "", sum(row.pairs for row in rows), *means.tolist())

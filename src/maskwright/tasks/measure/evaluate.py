@@ -1,5 +1,5 @@
-"""What a model is worth, for the command and for Python alike: which measurement is asked for, what it may be asked
-with, and what is measured when nothing is named."""
+"""`maskwright evaluate`, for the command and for Python alike: the requested measurement, its options, and the
+default."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from maskwright.labels.example import Spelt
 from maskwright.labels.write import require_writable
 from maskwright.tasks.measure.blimp import Blimp, blimp
 from maskwright.tasks.measure.held_out import Evaluation, Evaluations, evaluate_sources, row_tokens
-from maskwright.tasks.measure.labelled import Scores, judge
+from maskwright.tasks.measure.labelled import Scores, evaluate_labelled
 from maskwright.tasks.measure.labelled_page import write_page
 from maskwright.tasks.measure.pseudo_likelihood import PseudoPerplexity, pseudo_perplexity
 from maskwright.tasks.models.load import TrainedModel
@@ -22,15 +22,15 @@ from maskwright.text.sources import Sources
 
 Measurement = Evaluation | Evaluations | Blimp | PseudoPerplexity | Scores
 SHORTEST = 8
-"""Tokens in a row, as `data.seq_len` has it."""
+"""The fewest tokens in a row, as for `data.seq_len`."""
 
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """At most one of the first four; when None is, what the model's run holds out."""
+    """A measurement: at most one of the first four. The default is what the model's run holds out."""
 
     store: str | None = None
-    """A token store, or a folder of Arrow files, all of which is held out."""
+    """A token store, or a folder of Arrow files, which counts as held out as a whole."""
     blimp: str | None = None
     """Minimal pairs."""
     text: str | None = None
@@ -38,12 +38,12 @@ class EvaluationRequest:
     examples: str | None = None
     """Labelled examples."""
     share: float = 1.0
-    """Of the minimal pairs."""
+    """The share of the minimal pairs to score."""
     max_rows: int = 512
     seq_len: int | None = None
     layout: str = "auto"
     text_column: Sequence[str] = ()
-    """Of the text, or of labelled examples: several are joined by a space."""
+    """Columns of the text or of labelled examples; several are joined by a space."""
     text_pair: str | None = None
     label: Sequence[str] = ()
     page: str | None = None
@@ -56,12 +56,12 @@ USES = {
     "text": ("seq_len", "layout", "text_column"),
     "examples": ("text_column", "text_pair", "label", "page"),
 }
-"""Which of the other options each measurement takes."""
+"""The other options that each measurement uses."""
 
 
 def require_one(request: EvaluationRequest, spelt: Callable[[str], str] = str) -> None:
     """Raises `InputError` if more than one measurement is asked for. `spelt`: how the user writes an option."""
-    if sum(getattr(request, one) is not None for one in USES) > 1:
+    if sum(getattr(request, name) is not None for name in USES) > 1:
         *names, last = map(spelt, USES)
         raise InputError(f"{', '.join(names)} and {last} are measured one at a time", fix="give one of them")
 
@@ -74,11 +74,11 @@ def measure(
     spelt: Callable[[str], str] = str,
     sources: Callable[[str, str], Sources] = lambda text, column: Sources([text], text_column=column),
 ) -> Measurement:
-    """`sources` opens `request.text`, of which it is given the column too. Raises `InputError` if more than one
-    measurement is asked for, for an option that it does not take or a value that the model does not, and where the
-    model has nothing to be measured on."""
+    """Measures the model. `sources` opens `request.text`, by its location and its column. Raises `InputError` for more
+    than one measurement, for an option that the measurement does not use, for a value out of the model's range, and
+    where there is nothing to measure the model on."""
     require_one(request, spelt)
-    chosen = next((one for one in USES if getattr(request, one) is not None), None)
+    chosen = next((name for name in USES if getattr(request, name) is not None), None)
     if chosen is None:
         chosen = "store" if model.task is None and request.page is None else "examples"
     if chosen == "examples":
@@ -90,8 +90,8 @@ def measure(
     if chosen == "examples":
         if request.page is not None:
             require_writable(request.page, [".html", ".md"])
-        given = TextOptions(request.text_column, request.text_pair, request.label, spelt=_columns(spelt))
-        scores = judge(model, request.examples, given, spelt, device)
+        options = TextOptions(request.text_column, request.text_pair, request.label, spelt=_columns(spelt))
+        scores = evaluate_labelled(model, request.examples, options, spelt, device)
         if request.page is not None:
             write_page(request.page, scores)
         return scores
@@ -108,12 +108,12 @@ def measure(
     if request.store is not None:
         stores = {"": open_judging_store(request.store, model.run, model.tokenizer_folder)}
     elif recorded_data(model.run) is None:
-        known = ", ".join(map(spelt, ("store", "blimp")))
-        raise InputError("a model folder names no text to evaluate on", fix=f"give {known} or {spelt('text')}")
+        choices = ", ".join(map(spelt, ("store", "blimp")))
+        raise InputError("a model folder names no text to evaluate on", fix=f"give {choices} or {spelt('text')}")
     else:
         stores = recorded_stores(model.run or {})
-    found = evaluate_sources(model, stores, seq_len=request.seq_len, max_rows=request.max_rows, engine=engine)
-    return found.sources.get("", found)
+    evaluations = evaluate_sources(model, stores, seq_len=request.seq_len, max_rows=request.max_rows, engine=engine)
+    return evaluations.sources.get("", evaluations)
 
 
 def _columns(spelt: Callable[[str], str]) -> Spelt:
@@ -125,9 +125,9 @@ def _require_used(request: EvaluationRequest, chosen: str, spelt: Callable[[str]
     for field in fields(EvaluationRequest):
         if field.name in USES or field.name in USES[chosen] or getattr(request, field.name) == field.default:
             continue
-        takers = " or ".join(spelt(one) for one, options in USES.items() if field.name in options)
+        users = " or ".join(spelt(name) for name, options in USES.items() if field.name in options)
         what = f"{spelt(field.name)} is not used by this measurement, which is that of {spelt(chosen)}"
-        raise InputError(what, fix=f"leave it out; it goes with {takers}")
+        raise InputError(what, fix=f"leave it out; it goes with {users}")
 
 
 def _require_range(model: TrainedModel, request: EvaluationRequest, spelt: Callable[[str], str]) -> None:

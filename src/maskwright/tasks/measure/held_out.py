@@ -1,5 +1,5 @@
-"""`maskwright evaluate`: held-out masked accuracy and loss, beside what unigram frequencies alone would give, and by
-how often a token was in the training text and by the file that it is from."""
+"""`maskwright evaluate`: masked accuracy and loss on held-out text, beside those of unigram frequencies alone; also by
+a token's frequency in the training text, and by the file that it is from."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ Int64 = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TokenGroup:
-    """Some of the masked tokens."""
+    """Scores on a group of the masked tokens."""
 
     name: str
     predicted: int
-    """Tokens."""
+    """Number of tokens."""
     loss: float
     accuracy: float
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """On held-out text with fixed 15 % masks. Losses are nats a token."""
+    """Scores on held-out text with fixed 15 % masks. Losses are nats a token."""
 
     model: str
     store: str
     predicted: int
-    """Tokens."""
+    """Number of tokens."""
     loss: float
     accuracy: float
     perplexity: float
     unigram_loss: float
     unigram_accuracy: float
     unigram_of: SplitName
-    """The text whose frequencies the unigram baseline takes, and `by_frequency`."""
+    """The text whose frequencies the unigram baseline and `by_frequency` use."""
     by_frequency: list[TokenGroup]
-    """By how often the token is in that text, in powers of ten."""
+    """Groups by the token's count in that text, in powers of ten."""
     by_source: list[TokenGroup]
-    """By the file that the store was made from, the largest part first."""
+    """Groups by the file that the store was made from, the largest first."""
 
     def report(self) -> str:
         lines = [
@@ -80,11 +80,11 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Evaluations:
-    """Of a model on several stores."""
+    """Evaluations of a model on several stores."""
 
     model: str
     sources: dict[str, Evaluation]
-    """By the name of the source."""
+    """Evaluations by the name of the source."""
 
     def report(self) -> str:
         width = max(map(len, ("source", *self.sources))) + 2
@@ -93,9 +93,9 @@ class Evaluations:
                 f"{self.model} on the held-out text of {len(self.sources)} sources, beside the unigram baseline",
                 f"{'source':{width}}{'tokens':>8}{'loss':>10}{'accuracy':>10}{'perplexity':>12}{'unigram':>10}{'':10}",
                 *(
-                    f"{name:{width}}{one.predicted:8,}{one.loss:10.4f}{one.accuracy:10.2%}{one.perplexity:12,.1f}"
-                    f"{one.unigram_loss:10.4f}{one.unigram_accuracy:10.2%}"
-                    for name, one in self.sources.items()
+                    f"{name:{width}}{row.predicted:8,}{row.loss:10.4f}{row.accuracy:10.2%}{row.perplexity:12,.1f}"
+                    f"{row.unigram_loss:10.4f}{row.unigram_accuracy:10.2%}"
+                    for name, row in self.sources.items()
                 ),
                 "",
                 "by frequency and by file: --json has both, --store FOLDER shows one source's",
@@ -112,7 +112,7 @@ def _table(title: str, parts: list[TokenGroup]) -> list[str]:
 
 
 def row_tokens(model: TrainedModel, wanted: int | None = None) -> int:
-    """`wanted`, else what the run had, else the longest row up to 512."""
+    """Tokens in a row: `wanted`, else those of the run, else the model's longest row up to 512."""
     values = model.run["config"] if model.run else {}
     return wanted or values.get("data.seq_len") or min(512, model.config.max_seq_len)
 
@@ -137,29 +137,29 @@ def evaluate_sources(
     max_rows: int = 512,
     engine: EngineSection | None = None,
 ) -> Evaluations:
-    """`max_rows`: of each store. Raises `StoreError` if a store was made with another tokenizer or holds nothing
-    out."""
+    """Evaluates the model on each store, on up to `max_rows` rows of it. Raises `StoreError` if a store was made with
+    another tokenizer or holds nothing out."""
     model.require_masked_lm()
     for store in stores.values():
         store.require_tokenizer(model.vocabulary, model.location)
     scorer = make_engine(model.config, Optimizer(), engine or EngineSection(), seed=0)
     scorer.write(TrainState(0, model.parameters))
     seq_len = row_tokens(model, seq_len)
-    found = {name: _judge(model, store, scorer, seq_len, max_rows) for name, store in stores.items()}
-    return Evaluations(model.location, found)
+    evaluations = {name: _evaluate_store(model, store, scorer, seq_len, max_rows) for name, store in stores.items()}
+    return Evaluations(model.location, evaluations)
 
 
-def _judge(model: TrainedModel, store: Judged, scorer: Engine, seq_len: int, max_rows: int) -> Evaluation:
+def _evaluate_store(model: TrainedModel, store: Judged, scorer: Engine, seq_len: int, max_rows: int) -> Evaluation:
     packing = (model.run["config"] if model.run else {}).get("data.packing", "documents")
     batches = validation_batches(
         store, seq_len=seq_len, packing=packing, max_rows=max_rows, micro_batch_rows=MICRO_BATCH_ROWS
     )
-    found, waiting = [], iter(batches)
+    scores, waiting = [], iter(batches)
     with progress("evaluate", len(batches), "batches") as bar:
-        while some := list(islice(waiting, scorer.dp_degree)):
-            found.append(scorer.log_probs(some))
-            bar.advance(len(some))
-    losses, correct = -np.concatenate([one[0] for one in found]), np.concatenate([one[1] for one in found])
+        while group := list(islice(waiting, scorer.dp_degree)):
+            scores.append(scorer.log_probs(group))
+            bar.advance(len(group))
+    losses, correct = -np.concatenate([score[0] for score in scores]), np.concatenate([score[1] for score in scores])
     unigram_of: SplitName = "train" if store.split("train").documents else "valid"
     unigram_loss, unigram_accuracy = unigram(store, batches, unigram_of)
     labels = np.concatenate([batch.labels[batch.weights > 0] for batch in batches])
@@ -192,7 +192,7 @@ def _decades(store: Judged, side: SplitName) -> Int64:
 
 
 def _sources(store: Judged, batches: list[Batch], seq_len: int, packing: Packing, max_rows: int) -> Int64:
-    """[n]: for each label with a weight, which of the manifest's sources its document is from."""
+    """[n]: for each label with a weight, the number of its document's source in the manifest."""
     rows = open_rows(store, "valid", seq_len, packing)
     chosen = validation_rows(rows, max_rows)
     index = [
@@ -201,28 +201,30 @@ def _sources(store: Judged, batches: list[Batch], seq_len: int, packing: Packing
     ]
     row, position = np.divmod(np.concatenate(index).astype(np.int64), seq_len)
     document = rows.documents_at(chosen[row], position)
-    found = np.empty(len(document), np.int64)
+    sources = np.empty(len(document), np.int64)
     ends = np.cumsum([shard.documents for shard in rows.split.shards])
     shard_idx = np.searchsorted(ends, document, side="right")
-    for one in np.unique(shard_idx).tolist():
-        here = shard_idx == one
-        before = int(ends[one]) - rows.split.shards[one].documents
-        found[here] = store.source_numbers("valid", one)[document[here] - before]
-    return found
+    for shard in np.unique(shard_idx).tolist():
+        in_shard = shard_idx == shard
+        before = int(ends[shard]) - rows.split.shards[shard].documents
+        sources[in_shard] = store.source_numbers("valid", shard)[document[in_shard] - before]
+    return sources
 
 
 def _parts(
     number: Int64, names: list[str], losses: NDArray[np.float32], correct: NDArray[np.bool_]
 ) -> list[TokenGroup]:
-    """A part for each number that occurs, in rising order."""
-    return [
-        TokenGroup(names[one], int(here.sum()), float(losses[here].mean(dtype=np.float64)), float(correct[here].mean()))
-        for one in np.unique(number).tolist()
-        for here in [number == one]
-    ]
+    """A group for each number that occurs, in rising order."""
+    groups = []
+    for part in np.unique(number).tolist():
+        chosen = number == part
+        loss, accuracy = float(losses[chosen].mean(dtype=np.float64)), float(correct[chosen].mean())
+        groups.append(TokenGroup(names[part], int(chosen.sum()), loss, accuracy))
+    return groups
 
 
 def unigram(store: Judged, batches: list[Batch], side: SplitName = "train") -> tuple[float, float]:
-    """(loss, accuracy) of guessing by frequency in one side of the store alone (add-one smoothed): the training text,
-    or where the store is a test set only, the held-out text itself, which no unigram model can beat."""
+    """(loss, accuracy) of guessing by frequency alone, add-one smoothed. The frequencies are those of one side of the
+    store: of the training text or, where the store is a test set only, of the held-out text itself, which no unigram
+    model can beat."""
     return frequency_guess(store.split(side).sampled().counts(store.vocabulary.size), batches)

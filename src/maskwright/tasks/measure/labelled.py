@@ -1,4 +1,4 @@
-"""`maskwright evaluate` for fine-tuned models: every metric, and how each label does."""
+"""`maskwright evaluate` for fine-tuned models: every metric, and the scores of each label."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WIDEST = 12
 class Scores:
     model: str
     examples: str
-    """The file."""
+    """Location of the labelled file."""
     count: int
     cut: int
     """Texts (for words: words) whose end the model did not read."""
@@ -63,14 +63,14 @@ class Scores:
         return lines
 
     @staticmethod
-    def _calibration(found: Calibration) -> list[str]:
+    def _calibration(calibration: Calibration) -> list[str]:
         lines = [
-            f"expected calibration error {found.expected_calibration_error:.4f}",
+            f"expected calibration error {calibration.expected_calibration_error:.4f}",
             "confidence    share right  count",
         ]
         return lines + [
             f"{part.low:.2f} … {part.high:.2f}  {part.accuracy:11.4f}  {part.count:5,}"
-            for part in found.bins
+            for part in calibration.bins
             if part.count
         ]
 
@@ -78,13 +78,13 @@ class Scores:
         return asdict(self)
 
 
-def judge(
-    model: TrainedModel, source: str | None, given: TextOptions, spelt: Callable[[str], str], device: str = "auto"
+def evaluate_labelled(
+    model: TrainedModel, source: str | None, options: TextOptions, spelt: Callable[[str], str], device: str = "auto"
 ) -> Scores:
-    """`source`: a labelled file; when None, the run's own test split, or else its validation file. `spelt`: how the
-    user writes an option.
+    """Scores a fine-tuned model on a labelled file, `source`; by default on the run's own test split, or else its
+    validation file. `spelt`: how the user writes an option.
 
-    Columns that are not given, and precision, are those of the run, so that its results are found again. Raises
+    The precision is the run's, and so are columns that `options` leave out: the run's results come out again. Raises
     `InputError` with file and line."""
     task = model.require_task()
     values = model.run["config"] if model.run else {}
@@ -94,27 +94,27 @@ def judge(
         if model.run:
             what = f"has neither data.test nor data.validation; its {RESULTS} has the scores on what it held out"
         raise InputError(what, where=model.location, fix=f"name a labelled file with {spelt('examples')}")
-    given = replace(given, skip_bad_input=values.get("data.on_bad_input") == "skip")
-    data = data_of(model, source, given, labelled=True)
-    reading = Reading(data, task, spelt=given.spelt)
+    options = replace(options, skip_bad_input=values.get("data.on_bad_input") == "skip")
+    data = data_of(model, source, options, labelled=True)
+    reading = Reading(data, task, spelt=options.spelt)
     examples = read_examples(source, reading)
     if reading.skipped:
         warn(f"{len(reading.skipped):,} records are left out, the first at {reading.skipped[0].where}")
     check_labels("given", examples, model.labels, task)
     # fp32 stands in for fp16, which a CPU multiplies at a few per cent of the speed.
     as_trained = "bf16" if model.run and model.run["dtype"] == "bfloat16" else "fp32"
-    length = row_length(model, task, data, given.spelt)
+    length = row_length(model, task, data, options.spelt)
     engine = engine_for(model, device, spelt("device"), as_trained)
-    said, cut = ask(engine, model, examples, length, spelt=given.spelt)
-    table = confusion_matrix(task, model.labels, examples, said)
+    predictions, cut = ask(engine, model, examples, length, spelt=options.spelt)
+    table = confusion_matrix(task, model.labels, examples, predictions)
     return Scores(
         model.location,
         source,
         len(examples),
         cut,
-        measure(task, model.labels, examples, said),
+        measure(task, model.labels, examples, predictions),
         model.labels,
-        tuple(classification_report(task, model.labels, examples, said)),
+        tuple(classification_report(task, model.labels, examples, predictions)),
         None if table is None else table.tolist(),
-        calibration(task, model.labels, examples, said),
+        calibration(task, model.labels, examples, predictions),
     )

@@ -1,5 +1,5 @@
-"""Pseudo-log-likelihood (Salazar et al. 2020, arXiv 1910.14659): each token of a text is masked in turn, and the sum is
-taken of the log-probabilities that a masked language model gives them, each from all the others.
+"""Pseudo-log-likelihood (Salazar et al. 2020, arXiv 1910.14659): the sum of the log-probabilities that a masked
+language model gives each token of a text from all the others, with one token masked at a time.
 
 A text of n tokens makes n copies of n + 2 positions (`<s> … </s>`), each with one `<mask>`. Copies are best-fit packed
 into rows, and attention stays inside a copy, so nearly no position is padding. All batches have one shape, logits are
@@ -46,13 +46,13 @@ class MaskedCopies:
     begin: Int64
     """[texts], where each framed text begins in `ids`."""
     size: Int64
-    """[texts], of a framed text."""
+    """[texts], the tokens of each framed text."""
     text: Int64
     """[copies], the text of each copy."""
     masked: Int64
     """[copies], the masked position in the framed text."""
     order: Int64
-    """[copies], in the order of the rows."""
+    """[copies], the copies in the order of the rows."""
     first: Int64
     """[rows + 1], the first copy of each row, in `order`."""
     row_tokens: int
@@ -73,7 +73,7 @@ class MaskedCopies:
 
     @property
     def positions(self) -> int:
-        """Of all copies, without padding."""
+        """Positions of all copies, without padding."""
         return int(self.size[self.text].sum())
 
     def batches(self) -> Iterator[Batch]:
@@ -109,7 +109,7 @@ class MaskedCopies:
 
 @dataclass(frozen=True)
 class TokenScores:
-    """What a model gives each token of some texts."""
+    """A model's log-probabilities of the tokens of some texts."""
 
     log_probs: NDArray[np.float32]
     """[tokens], nats, each token masked alone."""
@@ -132,13 +132,13 @@ def open_scorer(model: TrainedModel, engine: EngineSection | None = None) -> Eng
 def score_texts(scorer: Engine, vocabulary: Vocabulary, ids: NDArray[np.integer], lengths: Int64) -> TokenScores:
     """`ids`: of all texts, one after the other, without special tokens; `lengths` [texts], none of them 0."""
     copies, began = MaskedCopies.of(ids, lengths, vocabulary), time.perf_counter()
-    batches, found = copies.batches(), []
+    batches, parts = copies.batches(), []
     with progress("score", copies.positions, "positions") as bar:
-        while some := list(islice(batches, scorer.dp_degree)):
-            found.append(scorer.log_probs(some)[0])
-            bar.advance(sum(batch.text_tokens for batch in some))
+        while group := list(islice(batches, scorer.dp_degree)):
+            parts.append(scorer.log_probs(group)[0])
+            bar.advance(sum(batch.text_tokens for batch in group))
     log_probs = np.empty(len(copies.text), np.float32)
-    log_probs[copies.order] = np.concatenate(found)
+    log_probs[copies.order] = np.concatenate(parts)
     sums = np.bincount(copies.text, weights=log_probs)
     return TokenScores(log_probs, sums.astype(np.float64), copies.positions, time.perf_counter() - began)
 
@@ -148,7 +148,7 @@ def score_texts(scorer: Engine, vocabulary: Vocabulary, ids: NDArray[np.integer]
 
 @dataclass(frozen=True)
 class PseudoPerplexity:
-    """Of some documents, each token masked alone."""
+    """Pseudo-perplexity of some documents, each token masked alone."""
 
     model: str
     text: str
@@ -156,7 +156,7 @@ class PseudoPerplexity:
     windows: int
     """Pieces of documents that were scored alone."""
     window_tokens: int
-    """The longest that a window may be."""
+    """The most tokens that a window may have."""
     tokens: int
     loss: float
     """Minus the mean log-probability, nats a token."""
@@ -183,8 +183,8 @@ def speed(positions: int, seconds: float) -> str:
 def pseudo_perplexity(
     model: TrainedModel, sources: Sources, *, seq_len: int, engine: EngineSection | None = None
 ) -> PseudoPerplexity:
-    """exp of the mean loss of all tokens. A document of more than `seq_len` - 2 tokens is cut into windows of as many,
-    one after the other, as `data.packing: documents` cuts it in training. Raises `SourceError` for faulty text."""
+    """exp of the mean loss of all tokens. A document of more than `seq_len` - 2 tokens is cut into consecutive windows
+    of that length, as `data.packing: documents` cuts it in training. Raises `SourceError` for faulty text."""
     scorer = open_scorer(model, engine)
     documents = list(sources)
     if not documents:

@@ -1,5 +1,5 @@
-"""Models of the Hugging Face Hub: what `hf://OWNER/NAME@REVISION` names comes into the Hub's own cache on this machine,
-and `export --push` sends a model there.
+"""Models of the Hugging Face Hub: those that `hf://OWNER/NAME@REVISION` names are downloaded into the Hub's own cache
+on this machine, and `export --push` uploads one.
 
 Only safetensors, `config.json` and tokenizer files are ever downloaded: never code, never pickled weights. The token
 for private models is the one of `HF_TOKEN` or of `hf auth login`, which `huggingface_hub` finds by itself.
@@ -28,9 +28,9 @@ LOG_IN = "`hf auth login`, or set HF_TOKEN in the environment"
 
 
 def pinned(location: str, base: dict[str, Any] | None = None) -> str:
-    """`location` with the commit that it stands for, where it is one of the Hub; any other one as it is.
+    """`location` with the commit that it stands for, if it is on the Hub; any other location unchanged.
 
-    `base`: what a run that is continued recorded of its base. Its commit is taken, whatever is newest now."""
+    `base`: the record that a continued run has of its base. Its commit stays, whatever the newest one is now."""
     if not is_hub(location):
         return location
     address, recorded = read_address(location), (base or {}).get("location")
@@ -40,10 +40,10 @@ def pinned(location: str, base: dict[str, Any] | None = None) -> str:
 
 
 def local(location: str, *, weights: bool = True) -> str:
-    """The folder of `location` on this machine: the snapshot in the Hub's cache for one of the Hub, which is downloaded
-    where it is not there yet; any other location as it is. `weights`: False for the tokenizer alone.
+    """The folder of `location` on this machine. A location on the Hub is downloaded into the Hub's cache unless its
+    snapshot is there; any other location is returned unchanged. `weights`: False for the tokenizer alone.
 
-    Raises `InputError` or `ModelError` if it cannot be had."""
+    Raises `InputError` or `ModelError` if it is not available."""
     if not is_hub(location):
         return location
     require("huggingface_hub", location)
@@ -56,26 +56,26 @@ def local(location: str, *, weights: bool = True) -> str:
     try:
         info = hf.HfApi().model_info(address.name, revision=address.revision)
     except Exception as error:  # huggingface_hub lets errors of its HTTP library through
-        kept = _cached(address, weights) if _unanswered(error) else None
-        if kept is None:
-            raise _cannot_be_had(address, error) from None
+        snapshot = _cached(address, weights) if _unanswered(error) else None
+        if snapshot is None:
+            raise _not_available(address, error) from None
         why = "HF_HUB_OFFLINE is set" if isinstance(error, OfflineModeIsEnabled) else "the Hub does not answer"
-        note(f"{why}: {address} is commit {os.path.basename(kept)} of the cache on this machine")
-        return kept
+        note(f"{why}: {address} is commit {os.path.basename(snapshot)} of the cache on this machine")
+        return snapshot
     names = [sibling.rfilename for sibling in info.siblings or []]
     return _download(Address(address.name, info.sha), address, names, weights)
 
 
 def _download(commit: Address, asked: Address, names: Sequence[str], weights: bool) -> str:
-    """`config.json` first, by which models with code of their own are refused, and the weights last: where they are,
-    all else is."""
+    """Downloads `config.json` first, by which models with code of their own are refused, and the weights last: a
+    snapshot with weights is complete."""
     import huggingface_hub as hf
 
     def get(name: str, revision: str | None = commit.revision) -> str:
         try:
             return hf.HfApi().hf_hub_download(commit.name, name, revision=revision)
         except Exception as error:  # as above
-            raise _cannot_be_had(asked, error) from None
+            raise _not_available(asked, error) from None
 
     if "config.json" not in names and weights:
         raise ModelError("has no config.json", where=str(asked), fix="name a model that transformers can read")
@@ -104,15 +104,15 @@ def _download(commit: Address, asked: Address, names: Sequence[str], weights: bo
 
 
 def _parts(index: str) -> list[str]:
-    """Files that an index names. `folder.py` judges it thoroughly; here only what can be asked for is."""
+    """Files that an index names and that may be downloaded. `folder.py` checks the index thoroughly."""
     content = storage.read_json(index)
     listed = content.get("weight_map") if isinstance(content, dict) else None
-    found = {name for name in listed.values() if isinstance(name, str)} if isinstance(listed, dict) else set()
-    return sorted(name for name in found if name.endswith(".safetensors") and os.path.basename(name) == name)
+    names = {name for name in listed.values() if isinstance(name, str)} if isinstance(listed, dict) else set()
+    return sorted(name for name in names if name.endswith(".safetensors") and os.path.basename(name) == name)
 
 
 def _cached(address: Address, weights: bool) -> str | None:
-    """The snapshot in the cache, if all that is needed of it is there."""
+    """The snapshot in the cache, if all the files that are needed are there."""
     import huggingface_hub as hf
 
     names = ("config.json",) if weights else TOKENIZER
@@ -140,7 +140,7 @@ def _without_safetensors(asked: Address, names: Sequence[str]) -> ModelError:
     )
 
 
-def _cannot_be_had(asked: Address, error: Exception) -> InputError:
+def _not_available(asked: Address, error: Exception) -> InputError:
     from huggingface_hub import constants, errors
 
     where, page = str(asked), f"{constants.ENDPOINT}/{asked.name}"
@@ -166,28 +166,30 @@ def _cannot_be_had(asked: Address, error: Exception) -> InputError:
 
 
 def _unanswered(error: Exception) -> bool:
-    """Whether there was no answer, or one by which the Hub says that it has none now."""
+    """Whether the Hub gave no answer, or one that says to try again later."""
     response = getattr(error, "response", None)
     return response is None or response.status_code == 429 or response.status_code >= 500
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong in the words of the server or of the HTTP library, without the token."""
+    """The reason in the words of the server or of the HTTP library, without the token."""
     from huggingface_hub import get_token
 
     response = getattr(error, "response", None)
     cause = error if response is not None else error.__cause__ or error
     code = getattr(getattr(cause, "response", None), "status_code", None)
-    said = " ".join((getattr(cause, "server_message", None) or str(cause) or type(cause).__name__).split()).rstrip(".")
+    message = " ".join((getattr(cause, "server_message", None) or str(cause) or type(cause).__name__).split()).rstrip(
+        "."
+    )
     token = get_token()
-    return (f"{code} " if code else "") + (said.replace(token, "***") if token else said)
+    return (f"{code} " if code else "") + (message.replace(token, "***") if token else message)
 
 
 # ---- pushing ---------------------------------------------------------------------------------------------------------
 
 
 def require_push(name: str) -> None:
-    """Raises `InputError` where `push` could not even begin: before an export, which takes longer."""
+    """Raises `InputError` where `push` could not even begin. Called before an export, which lasts longer."""
     require_name(name, "--push")
     require("huggingface_hub", "--push")
     from huggingface_hub import constants, get_token
@@ -199,11 +201,11 @@ def require_push(name: str) -> None:
 
 
 def push(folder: str, name: str, *, public: bool) -> str:
-    """Uploads a verified folder in one commit, into a new private (or `public`) repository or one that is there, whose
+    """Uploads a verified folder in one commit, to a new private (or `public`) repository or to one that exists, whose
     visibility stays. Returns its address. Raises `MaskwrightError`; the folder stays."""
     import huggingface_hub as hf
 
-    files = [os.path.join(place, file) for place, _, found in os.walk(folder) for file in sorted(found)]
+    files = [os.path.join(parent, file) for parent, _, files in os.walk(folder) for file in sorted(files)]
     try:
         api = hf.HfApi()
         url = str(api.create_repo(name, private=not public, exist_ok=True))

@@ -27,12 +27,13 @@ from maskwright.training.copies import TOKENIZER, Copies
 from maskwright.training.masked_lm import losses
 
 RESULTS = "results.json"
-"""What a fine-tuned run ends with: the step of its best checkpoint, and scores."""
+"""The file that a fine-tuned run ends with: the step of its best checkpoint, and scores."""
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """`run` is the run's record (see `RunDirectory.read_config`) and `step` its updates; both None for a folder."""
+    """A model with its tokenizer, labels and task. `run` is the run's record (see `RunDirectory.read_config`) and
+    `step` its updates; both are None for a folder."""
 
     location: str
     config: ModelConfig
@@ -44,13 +45,13 @@ class TrainedModel:
     labels: tuple[str, ...] = ()
     """Names of a classifier's outputs."""
     task: Task | None = None
-    """What a fine-tuned model says; None for masked-LM models."""
+    """The task of a fine-tuned model; None for masked-LM models."""
     max_seq_len: int | None = None
-    """Tokens of a row in fine-tuning; None where that is not known: masked-LM models, folders that others made."""
+    """Tokens of a row in fine-tuning; None where that is unknown: masked-LM models, folders of other tools."""
     may_be_none: bool | None = None
-    """Only for questions: whether one of those that it was trained on has no answer; None where that is not known."""
+    """Only for questions: whether some of the training questions have no answer; None where that is unknown."""
     fetched_to: str | None = None
-    """The folder on this machine, of a run that lies in a bucket."""
+    """The folder on this machine, for a run in a bucket."""
 
     @property
     def folder(self) -> str:
@@ -69,8 +70,8 @@ class TrainedModel:
 
 
 def load_model(location: str, *, bare: bool = False) -> TrainedModel:
-    """`location`: of a run or of its copies in a bucket, a model folder, or a model on the Hub
-    (`hf://OWNER/NAME@REVISION`). `bare`: an encoder without a head will do; its `parameters` then have none.
+    """`location`: a run directory, a run's copies in a bucket, a model folder, or a model on the Hub
+    (`hf://OWNER/NAME@REVISION`). `bare`: an encoder without a head suffices; its `parameters` then have none.
 
     Raises `InputError`, `ModelError` or `CheckpointError` if there is no usable model."""
     if is_hub(location):
@@ -89,11 +90,11 @@ def load_model(location: str, *, bare: bool = False) -> TrainedModel:
         config = config_at(record, step, directory.config)
         tokenizer = directory.path("tokenizer")
         labels, task = _recorded_task(record, config, directory.config)
-        found = TrainedModel(location, config, parameters, tokenizer, read_vocabulary(tokenizer), record, step, labels)
+        model = TrainedModel(location, config, parameters, tokenizer, read_vocabulary(tokenizer), record, step, labels)
         if task is None:
-            return found
+            return model
         longest = record["config"].get("data.max_seq_len") or min(default_row(task), config.max_seq_len)
-        return replace(found, task=task, max_seq_len=longest, may_be_none=record.get("may_be_none"))
+        return replace(model, task=task, max_seq_len=longest, may_be_none=record.get("may_be_none"))
     if not os.path.isdir(location):
         raise InputError("is not a folder", where=location, fix=how_to_get(location))
     config, parameters = read_model_folder(location, bare=bare)
@@ -102,14 +103,14 @@ def load_model(location: str, *, bare: bool = False) -> TrainedModel:
         what = f"its tokenizer has {vocabulary.size:,} tokens, the model only {config.vocab_size:,}"
         raise InputError(what, where=location, fix="put the tokenizer that belongs to the model into its folder")
     config = with_ids(config, vocabulary, location)
-    found = TrainedModel(location, config, parameters, location, vocabulary, labels=read_labels(location, config))
+    model = TrainedModel(location, config, parameters, location, vocabulary, labels=read_labels(location, config))
     if config.task == "masked_lm":
-        return found
+        return model
     use = read_use(location, config)
-    own = {"doc_stride": use.get("doc_stride"), "max_answer_length": use.get("max_answer_len")}
-    task = Task(kind=config.task).model_copy(update={key: value for key, value in own.items() if value is not None})
+    lengths = {"doc_stride": use.get("doc_stride"), "max_answer_length": use.get("max_answer_len")}
+    task = Task(kind=config.task).model_copy(update={key: value for key, value in lengths.items() if value is not None})
     none = use.get("handle_impossible_answer")
-    return replace(found, task=task, max_seq_len=use.get("max_seq_len"), may_be_none=None if none is None else none > 0)
+    return replace(model, task=task, max_seq_len=use.get("max_seq_len"), may_be_none=None if none is None else none > 0)
 
 
 def special_ids(vocabulary: Vocabulary) -> dict[str, int]:
@@ -119,7 +120,7 @@ def special_ids(vocabulary: Vocabulary) -> dict[str, int]:
 def with_ids(model: ModelConfig, vocabulary: Vocabulary, where: str) -> ModelConfig:
     """The model with its tokenizer's ids for padding and for a row's ends: `config.json` often has none, or others.
 
-    Raises `InputError` if padding is another id for a RoBERTa, which numbers its positions from it."""
+    Raises `InputError` for a RoBERTa with another id of padding, from which it numbers its positions."""
     if model.architecture in ROBERTAS and vocabulary.pad != model.pad_token_id:
         what = f"its tokenizer pads with id {vocabulary.pad}, the model with {model.pad_token_id}"
         raise InputError(what, where=where, fix="take the tokenizer that belongs to the model")
@@ -127,8 +128,8 @@ def with_ids(model: ModelConfig, vocabulary: Vocabulary, where: str) -> ModelCon
 
 
 def fetched(location: str) -> str:
-    """The folder of a run whose copies (`checkpoint.copy_to`) lie at `location`: its newest checkpoint and its records,
-    in the cache of this machine. Raises `InputError` where there are none."""
+    """Fetches a run whose copies (`checkpoint.copy_to`) lie at `location`: its newest checkpoint and its records.
+    Returns its folder in the cache of this machine. Raises `InputError` where there are no copies."""
     copies = Copies(location)
     newest = copies.newest()
     if newest is None:
@@ -138,7 +139,7 @@ def fetched(location: str) -> str:
     storage.make_folder(folder)
 
     def fetch() -> bool | None:
-        """None while another process, of this run most often, fetches it."""
+        """True once fetched; None while another process, most often of this run, fetches it."""
         with suppress(Locked), storage.locked(os.path.join(folder, "fetch.lock"), remove=True):
             copies.fetch(RunDirectory(folder), lambda record: None)
             return True
@@ -152,8 +153,8 @@ def fetched(location: str) -> str:
 
 
 def load_best(directory: RunDirectory, record: dict[str, Any]) -> tuple[TrainState, dict[str, Any]] | None:
-    """The best checkpoint of a fine-tuned run: that of its results, or of its newest checkpoint while it has none. Of a
-    pretraining run with patience: that of the lowest held-out loss. None if only the newest counts."""
+    """The best checkpoint. A fine-tuned run names it in its results, or in its newest checkpoint while it has none; of
+    a pretraining run with patience, it has the lowest held-out loss. None if only the newest counts."""
     steps = checkpoint.whole_steps(directory.checkpoints)
     results = directory.path(RESULTS)
     pretrained = record["model"].get("task", "masked_lm") == "masked_lm"
@@ -184,7 +185,7 @@ def _recorded_task(record: dict[str, Any], config: ModelConfig, where: str) -> t
     try:
         task = Task.model_validate(record.get("task"))
     except ValidationError:
-        raise InputError("its `task` is no task", where=where, fix=fix) from None
+        raise InputError("its `task` is not valid", where=where, fix=fix) from None
     wanted = config.num_labels if config.task in LABELLED else 0
     named = isinstance(labels, list) and all(isinstance(name, str) for name in labels)
     if not named or len(labels or []) != wanted or task.kind != config.task:

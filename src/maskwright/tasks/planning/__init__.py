@@ -1,1 +1,2 @@
-"""`maskwright plan`: what a run will take here, by a probe, and elsewhere, by a model that measurements calibrate."""
+"""`maskwright plan`: time, memory and cost of a run, measured here by a probe, and projected elsewhere by a model that
+measurements calibrate."""

@@ -1,6 +1,6 @@
-"""What other devices can do, from their makers' tables, and what we measured that it is calibrated with.
+"""Other devices' speed, memory and power from their makers' tables, and the CPU cores that we measured.
 
-Figures are dense products in the precision that `engine.dtype: auto` takes, memory, its bandwidth, and the power that
+Figures are dense products in the precision that `engine.dtype: auto` chooses, memory, its bandwidth, and the power that
 the device may draw. NVIDIA's are those of its data sheets (nvidia.com/en-us/data-center: t4, v100, l4, a100, h100,
 h200, and B200 in the DGX B200's). TPUs' are of a chip, from docs.cloud.google.com/tpu/docs/v2 and its neighbours.
 Google publishes no power, but a paper does for v4 (Jouppi et al. 2023, arXiv:2304.01433: 170 W on average).
@@ -17,7 +17,7 @@ from typing import Literal
 from maskwright.core.errors import ConfigError
 
 MOST_GPUS = 8
-"""Of one machine. More are many machines, which docs/scaling.md has a model of."""
+"""GPUs of one machine. docs/scaling.md has a model of several machines."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class Device:
     name: str
     family: Literal["cpu", "gpu", "tpu"]
     flops_per_second: float
-    """Of one device at its peak; of a CPU's core, as measured in plain products."""
+    """Peak of one device; of a CPU, the speed of a core as measured in plain products."""
     bytes_per_second: float = 0.0
     memory_bytes: float | None = None
-    """Of one device; None for a CPU, whose memory may be any."""
+    """Memory of one device; None for a CPU, whose memory may be any."""
     watts: float | None = None
     low_precision: bool = True
     parts: int = 1
@@ -73,8 +73,8 @@ TOPOLOGIES = {
     "v6e": _FLAT,
     "tpu7x": ("1x1x1", *_SMALL),
 }
-"""That Google rents: docs.cloud.google.com/tpu/docs/v5e and its neighbours. One or two chips of v5p and one of TPU7x
-are machine types of their own (docs.cloud.google.com/compute/docs/tpus/tpu-machines)."""
+"""Topologies that Google rents: docs.cloud.google.com/tpu/docs/v5e and its neighbours. One or two chips of v5p and one
+of TPU7x are machine types of their own (docs.cloud.google.com/compute/docs/tpus/tpu-machines)."""
 MOST_CUBED = {"v4": 4096, "v5p": 6144, "tpu7x": 9216}
 """Chips of the largest slice. From 4x4x4 on, sides are multiples of 4, in ascending order:
 docs.cloud.google.com/tpu/docs/types-topologies"""
@@ -89,28 +89,28 @@ ACCELERATORS = {
     "nvidia-h200-141gb": "h200",
     "nvidia-b200": "b200",
 }
-"""Google's names of them."""
+"""The devices' names here, by Google's names of them."""
 
 
 @dataclass(frozen=True)
 class DeviceCount:
-    """Where a run may be: so many of a device."""
+    """A place for a run: one or more of a device."""
 
     on: str
-    """As it was asked for."""
+    """The place as the user wrote it, such as `h100:8`."""
     device: Device
     count: int
     topology: str | None = None
-    """Of a slice."""
+    """The topology of a slice."""
 
     @property
     def devices(self) -> int:
-        """That compute a micro-batch each."""
+        """Devices that compute a micro-batch each."""
         return self.count * self.device.parts
 
     @property
     def memory_bytes(self) -> float | None:
-        """Of each."""
+        """Memory of each of `devices`."""
         return self.device.memory_bytes / self.device.parts if self.device.memory_bytes else None
 
     @property
@@ -124,14 +124,16 @@ def place(on: str) -> DeviceCount:
     device = DEVICES.get(name)
     if device is None:
         near = difflib.get_close_matches(name, DEVICES, n=1)
-        fix = f"did you mean {near[0]}{':' * bool(number)}{number}?" if near else "name a device, as h100:8 or v6e:4x4."
+        fix = "name a device, as h100:8 or v6e:4x4."
+        if near:
+            fix = f"did you mean {near[0]}:{number}?" if number else f"did you mean {near[0]}?"
         names = ", ".join(DEVICES)
         what = f"'{on}' is not a device that `plan` knows"
         raise ConfigError(what, where="--on", fix=f"{fix} Or here, or an environment's YAML. Devices: {names}")
     if device.family == "tpu":
         return DeviceCount(on, device, _chips_of(on, name, number), number)
     if number and not re.fullmatch(r"[1-9]\d{0,2}", number):
-        raise ConfigError(f"'{on}' is not so many devices", where="--on", fix=f"write a number, as {name}:8")
+        raise ConfigError(f"'{on}' is not a device count", where="--on", fix=f"write a number, as {name}:8")
     usual = {"laptop": LAPTOP_CORES, "cpu": 2}.get(name, 1)
     count = int(number) if number else usual
     if device.family == "gpu" and count > MOST_GPUS:
@@ -141,7 +143,7 @@ def place(on: str) -> DeviceCount:
 
 
 def _chips_of(on: str, kind: str, topology: str) -> int:
-    """Raises `ConfigError` for what is no slice that Google rents, with the nearest."""
+    """Chips of a slice. Raises `ConfigError` for one that Google does not rent, and names the nearest."""
     if re.fullmatch(r"[1-9]\d{0,4}(x[1-9]\d{0,4}){1,2}", topology) is None:
         fix = f"write KIND:TOPOLOGY, as {kind}:{'4x4x4' if kind in MOST_CUBED else '4x4'}"
         raise ConfigError(f"'{on}' is not a slice of a TPU", where="--on", fix=fix)
@@ -160,7 +162,7 @@ def _product(topology: str) -> int:
 
 
 def _topologies(kind: str) -> list[str]:
-    """All of them: in three dimensions also those of whole cubes."""
+    """All topologies of a kind: in three dimensions also those of whole cubes."""
     most = MOST_CUBED.get(kind, 0)
     cubes = (
         f"{a}x{b}x{c}"

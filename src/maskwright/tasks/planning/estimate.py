@@ -18,17 +18,18 @@ from maskwright.tasks.planning.slices import SliceFit
 from maskwright.tasks.planning.work import Work, memory
 
 MEMORY_BAND = (0.75, 1.25)
-"""Of projected memory: the peaks in docs/experiments-archive.md lie inside."""
+"""Factors of projected memory: the peaks in docs/experiments-archive.md lie inside."""
 USABLE = 0.92
-"""Of a device's memory: the rest is the driver's and the allocator's."""
+"""The usable share of a device's memory: the rest is the driver's and the allocator's."""
 COPY_BYTES_PER_SECOND = 10e9
-"""From a device to its host, for which training waits at a save: half of what PCIe 4 carries. A guess, not measured."""
+"""Speed from a device to its host, for which training waits at a save: half of what PCIe 4 carries. A guess, not
+measured."""
 JOULES_A_KWH = 3.6e6
 
 
 @dataclass(frozen=True)
 class Quote:
-    """What a place costs in an hour, under one provisioning model."""
+    """The price of a place for an hour, under one provisioning model."""
 
     model: str
     region: str
@@ -41,26 +42,26 @@ class Quote:
 class Estimate:
     on: str
     kind: Kind
-    """Of speed and hours. Memory by part is always projected, and each other number says what it is."""
+    """The kind of speed and hours. Memory by part is always projected, and each other number says what it is."""
     basis: str
     tokens_per_second: Interval
     seconds: Interval
-    """Of the whole run."""
+    """Duration of the whole run."""
     memory: dict[str, float]
     """Bytes of a device, by part."""
     memory_there: float | None
     saves: int
     save_bytes: int
     stall_seconds: float
-    """At a save."""
+    """How long training waits at a save."""
     watts: float | None = None
-    """Of all devices at their limit."""
+    """Power of all devices at their limit."""
     peak_bytes: int | None = None
-    """Measured: the most that the probe held."""
+    """The most memory that the probe held, measured."""
     cpu_seconds: float | None = None
-    """Measured: of a step, all threads together."""
+    """CPU time of a step, all threads together, measured."""
     alone: Interval | None = None
-    """Tokens a second, projected from CPU time, if nobody else computed here."""
+    """Tokens a second if no other process computed here, projected from CPU time."""
     quotes: Sequence[Quote] = ()
     unpriced: str | None = None
     compiled: SliceFit | None = None
@@ -72,8 +73,8 @@ class Estimate:
 
     @property
     def fits(self) -> bool | None:
-        """Whether it does by the whole band, or does not; None where the band leaves it open, or nothing is known.
-        What a compiler says is apart."""
+        """Whether the run fits at both ends of the band; None where the ends disagree, or the memory is unknown. A
+        compiler's answer is in `compiled`."""
         if self.memory_there is None:
             return None
         low, high = (self.needed * factor for factor in MEMORY_BAND)
@@ -114,69 +115,69 @@ class Estimate:
 
     def lines(self) -> list[str]:
         speed = self.tokens_per_second.text(human_count, "tokens/s")
-        found = [
+        lines = [
             f"{self.on}: {self.kind}, {self.basis}",
             f"  speed       {speed}",
             f"  time        {self.seconds.time()}",
         ]
         if self.alone:
-            told = self.alone.text(human_count, "tokens/s")
-            found.append(f"              alone on this machine, projected from CPU time: {told}")
+            speed_alone = self.alone.text(human_count, "tokens/s")
+            lines.append(f"              alone on this machine, projected from CPU time: {speed_alone}")
         parts = ", ".join(f"{name} {human_bytes(size)}" for name, size in self.memory.items())
-        there = f" of {human_bytes(self.memory_there)} a device" if self.memory_there else ""
+        of_memory = f" of {human_bytes(self.memory_there)} a device" if self.memory_there else ""
         word = {True: ": fits", False: ": does not fit", None: ": close" if self.memory_there else ""}[self.fits]
-        found.append(f"  memory      {human_bytes(self.needed)}{there}, projected within a quarter{word}; {parts}")
+        lines.append(f"  memory      {human_bytes(self.needed)}{of_memory}, projected within a quarter{word}; {parts}")
         if self.peak_bytes:
-            found.append(f"              the probe held {human_bytes(self.peak_bytes)} at its highest, measured")
+            lines.append(f"              the probe held {human_bytes(self.peak_bytes)} at its highest, measured")
         wait = f"training waits {self.stall_seconds:.2f} s at each save, {self.saves:,} in all"
-        found.append(f"  checkpoint  {human_bytes(self.save_bytes)}, {self.kind}; {wait}")
+        lines.append(f"  checkpoint  {human_bytes(self.save_bytes)}, {self.kind}; {wait}")
         if self.kwh:
             factor, unit = (1, "kWh") if self.kwh.mid >= 0.1 else (1000, "Wh")
             energy = self.kwh.times(factor).text(lambda amount: plain_number(amount, 3), unit)
-            found.append(f"  energy      {energy}, at the devices' limit, hosts not counted")
+            lines.append(f"  energy      {energy}, at the devices' limit, hosts not counted")
         for quote in self.quotes:
             usd = self.seconds.times(quote.usd_per_hour / 3600).text(lambda usd: f"{usd:,.2f}", "USD")
-            found.append(
+            lines.append(
                 f"  cost        {usd}, {quote.model}: {quote.machine} in {quote.region} at "
                 f"{quote.usd_per_hour:,.2f} USD/hour as of {quote.as_of}"
             )
         if self.unpriced:
-            found.append(f"  cost        {self.unpriced}")
+            lines.append(f"  cost        {self.unpriced}")
         if self.compiled:
-            found += [f"  compiled    {line}" for line in self.compiled.report().splitlines()]
-        return found + [f"  note        {note}" for note in self.notes]
+            lines += [f"  compiled    {line}" for line in self.compiled.report().splitlines()]
+        return lines + [f"  note        {note}" for note in self.notes]
 
 
-def here(work: Work, found: Probe, there: int) -> Estimate:
-    """`there`: bytes of this machine's memory, or of what its container may have."""
-    step, cpu = found.step_seconds, found.cpu_share is not None
+def here(work: Work, probe: Probe, available: int) -> Estimate:
+    """The estimate for this machine, measured. `available`: bytes of its memory, or of its container's limit."""
+    step, cpu = probe.step_seconds, probe.cpu_share is not None
     rate = Interval(work.tokens / step.high, work.tokens / step.mid, work.tokens / max(step.low, 1e-9))
     training = step.times(work.steps)
     saves = work.saves(training.mid)
-    rest = found.starting_seconds + work.evaluations * found.evaluation_seconds
-    rest += saves * found.save_seconds + found.write_seconds  # the last one is waited for
-    counted = f"{found.steps} steps of this configuration"
-    if found.micro_batches < work.config.batch.virtual_workers:
-        counted += f", of {found.micro_batches} micro-batches at most, and {work.config.batch.virtual_workers} counted"
-    low = found.dtype != "float32"
+    rest = probe.starting_seconds + work.evaluations * probe.evaluation_seconds
+    rest += saves * probe.save_seconds + probe.write_seconds  # the last one is waited for
+    counted = f"{probe.steps} steps of this configuration"
+    if probe.micro_batches < work.config.batch.virtual_workers:
+        counted += f", of {probe.micro_batches} micro-batches at most, and {work.config.batch.virtual_workers} counted"
+    low = probe.dtype != "float32"
     parts = memory(work, 1, low_precision=low, plain_attention=low and cpu, processes=cpu)
     notes, alone = [], None
-    if found.busy and found.cpu_share:
-        alone = rate.times(min(1.0 / found.cpu_share, 10.0))
-        notes.append(f"others computed here too: the probe had {found.cpu_share:.0%} of its cores")
+    if probe.busy and probe.cpu_share:
+        alone = rate.times(min(1.0 / probe.cpu_share, 10.0))
+        notes.append(f"others computed here too: the probe had {probe.cpu_share:.0%} of its cores")
     return Estimate(
         "here",
         "measured",
-        f"{counted}; {found.engine}",
+        f"{counted}; {probe.engine}",
         rate,
         training.plus(Interval(rest, rest, rest)),
         parts,
-        there if cpu else found.there_bytes,
+        available if cpu else probe.there_bytes,
         saves,
-        found.checkpoint_bytes,
-        found.save_seconds,
-        peak_bytes=found.peak_bytes,
-        cpu_seconds=found.cpu_seconds,
+        probe.checkpoint_bytes,
+        probe.save_seconds,
+        peak_bytes=probe.peak_bytes,
+        cpu_seconds=probe.cpu_seconds,
         alone=alone,
         notes=notes,
     )
@@ -189,6 +190,7 @@ def elsewhere(
     unpriced: str | None,
     compiled: SliceFit | None,
 ) -> Estimate:
+    """The estimate for another place, projected."""
     rate, basis = projection.rate(work, place)
     training = rate.over(work.tokens * work.steps)
     seconds = training.plus(projection.evaluation_seconds(work, rate))
@@ -230,6 +232,7 @@ def elsewhere(
 
 
 def head(work: Work) -> list[str]:
+    """The lines above all estimates: the model and the run."""
     model: ModelConfig = work.model
     full = work.config.rows_per_step * work.config.data.seq_len
     filled = f", {work.tokens / full:.1%} full" if work.text_tokens is not None else ", taken as full"

@@ -1,4 +1,4 @@
-"""How long a run will take here, projected: for its first lines, and for `--dry-run`."""
+"""The projected time of a run on this machine, for its first lines and for `--dry-run`."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from maskwright.tasks.start.prepared import Prepared
 MEASURED_ON = ("cpu", "cuda")
 """Devices that runs were measured on."""
 GPU_SHARE = 0.51
-"""Of measured matrix multiplication: base on one H200 (docs/experiments.md)."""
+"""Share of measured matrix multiplication: base on one H200 (docs/experiments.md)."""
 LABELLED_CPU_SHARE, JAX_CPU_SHARE = 0.7, 1.0
-"""Of the share that pretraining with torch reaches on a CPU. Fine-tunings of nano and mini reached 0.34 (bf16) to 1.33
-(fp32, pairs of sentences), hence a wider band."""
+"""Factors of the share that pretraining with torch reaches on a CPU. Fine-tunings of nano and mini reached 0.34 (bf16)
+to 1.33 (fp32, pairs of sentences), hence a wider band."""
 CPU_BAND, GPU_BAND = (0.7, 1.2), (0.3, 1.2)
 WIDE_CPU_BAND = (0.48, 1.9)
-"""Of fine-tuning and of JAX."""
+"""The band of fine-tuning and of JAX."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What a run computes in an update, in model FLOPs of forward and backward, and with what."""
+    """The model FLOPs of an update, forward and backward, and what else its duration follows from."""
 
     flops: float
     evaluations: float
-    """What all evaluations come to for each update; 0 where they are left out."""
+    """FLOPs of all evaluations, divided by the updates; 0 where they are left out."""
     width: int
     layers: int
     micro_batches: int
     jax: bool = False
     labelled: LabelledWork | None = None
-    """Of fine-tuning."""
+    """The work of a fine-tuning."""
 
 
 def load_of(ready: Prepared) -> Load | None:
@@ -50,7 +50,7 @@ def load_of(ready: Prepared) -> Load | None:
 
 
 def seconds_here(load: Load, ceiling: float, device: str, steps: int) -> Interval | None:
-    """Of so many steps, projected from the `ceiling` in FLOP/s, on one device; None for devices that no run was
+    """Duration of `steps` on one device, projected from the `ceiling` in FLOP/s; None for devices that no run was
     measured on."""
     if device not in MEASURED_ON or ceiling <= 0.0:
         return None
@@ -66,14 +66,14 @@ def seconds_here(load: Load, ceiling: float, device: str, steps: int) -> Interva
 
 
 def time_here(ready: Prepared, ceiling: float, device: str, done: int = 0) -> str | None:
-    """In words; None where nothing is left to do."""
+    """The time of the remaining steps in words; None where none are left."""
     left = ready.config.steps - done
     return in_words(load, left, ceiling, device) if left > 0 and (load := load_of(ready)) else None
 
 
 def in_words(load: Load, steps: int, ceiling: float, device: str) -> str:
-    found = seconds_here(load, ceiling, device, steps)
-    if found is None:
+    interval = seconds_here(load, ceiling, device, steps)
+    if interval is None:
         return f"time here: not known, since no run was measured on {device}; `maskwright status` has the time left"
     evaluations = " and their evaluations" if load.evaluations else ""
-    return f"time here: about {found.time()} for {several(steps, 'step')}{evaluations}, projected"
+    return f"time here: about {interval.time()} for {several(steps, 'step')}{evaluations}, projected"

@@ -1,4 +1,4 @@
-"""A number that is not exactly known."""
+"""A number that is not known exactly, with its interval."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Interval:
     high: float
 
     def over(self, amount: float) -> Interval:
-        """How long `amount` takes at this rate: the fastest rate gives the lowest number."""
+        """The time for `amount` at this rate: the fastest rate gives the lowest number."""
         return Interval(amount / self.high, amount / self.mid, amount / self.low)
 
     def times(self, factor: float) -> Interval:
@@ -31,18 +31,18 @@ class Interval:
         return Interval(self.low + other.low, self.mid + other.mid, self.high + other.high)
 
     def text(self, show: Callable[[float], str], unit: str = "") -> str:
-        """The unit stands once, for the interval too."""
+        """The interval in words; the unit stands once."""
         return f"{show(self.mid)}{unit and f' {unit}'} ({show(self.low)} to {show(self.high)})"
 
     def time(self) -> str:
-        """Of seconds, in the unit that suits the middle: `5.4 days (4.5 to 8.3)`."""
+        """Seconds in words, in the unit that suits the middle: `5.4 days (4.5 to 8.3)`."""
         length, unit = time_unit(self.mid)
         return self.times(1 / length).text(plain_number, unit)
 
 
 def mean_of(values: Sequence[float]) -> Interval:
-    """The mean with its 95 % interval by Student's t, not below the least value. Raises `ValueError` for fewer than two
-    values."""
+    """The mean with its 95 % interval by Student's t, which does not go below the least value. Raises `ValueError` for
+    fewer than two values."""
     n = len(values)
     if n < 2:
         raise ValueError("two values at least")

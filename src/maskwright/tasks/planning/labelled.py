@@ -1,4 +1,4 @@
-"""What a fine-tuning computes: counted from its own batches, some of which stand for all."""
+"""The work of a fine-tuning, counted from its own batches, some of which stand for all."""
 
 from __future__ import annotations
 
@@ -11,45 +11,47 @@ from maskwright.tasks.finetune.prepare import FinetuneRun
 from maskwright.tasks.planning.steps import program_of
 
 SEEN_STEPS, SEEN_EXAMPLES = 64, 8192
-"""Spread over the run: so many steps, but no more than have so many examples, and no fewer than four."""
+"""Limits of the steps that are counted, spread over the run: 64 steps, and 8,192 examples in them, but no fewer than
+four steps."""
 MOST_JUDGED = 4096
-"""Validation examples that are packed: 8,000 take 1.2 s, and the time grows with the square of their number."""
+"""Validation examples that are packed: packing 8,000 lasts 1.2 s, and the time grows with the square of their
+number."""
 
 
 @dataclass(frozen=True)
 class LabelledWork:
-    few: FinetuneRun
-    """With every n-th example alone of those that it is judged by, where they are many."""
+    thinned: FinetuneRun
+    """The run, with every n-th validation and test example alone where there are many."""
     flops: float
-    """Of an update, on average, padding included."""
+    """FLOPs of an update, on average, padding included."""
     alike: tuple[int, ...]
     """Steps with the most frequent shapes."""
     of_alike: float
     """FLOPs of the first of those."""
     programs: int
-    """How many different ones there are."""
+    """Number of different programs."""
     evaluated: float
-    """Batches of the validation split, as often as it is judged; the test split counts by its number of examples."""
+    """Batches of all evaluations of the validation split; the test split counts by its number of examples."""
     evaluated_flops: float
-    """Of all of them: forward passes are a third of a step."""
+    """FLOPs of these batches: forward passes are a third of a step."""
 
 
 def work_of_labelled(ready: FinetuneRun) -> LabelledWork:
-    """Rows are counted as they are packed, since padding is computed too."""
+    """Counts rows as they are packed, since padding is computed too."""
     config, model = ready.config, ready.model
-    few, n = _thinned(ready)
+    thinned, n = _thinned(ready)
     most = min(SEEN_STEPS, max(4, SEEN_EXAMPLES // ready.train.per_step))
     steps = sorted({config.steps * part // most for part in range(most)})
-    everybody = range(config.batch.virtual_workers)
-    seen = [(step, ready.train.batches(step, everybody)) for step in steps]
+    every_worker = range(config.batch.virtual_workers)
+    seen = [(step, ready.train.batches(step, every_worker)) for step in steps]
     flops = {step: sum(_flops(model, batch) for batch in batches) for step, batches in seen}
     programs = {step: program_of(batches) for step, batches in seen}
     common, _ = Counter(programs.values()).most_common(1)[0]
     alike = tuple(step for step in steps if programs[step] == common)
-    evaluated = n * _evaluated(few)
-    each = _flops(model, few.validation.packed[0].batch) / 3.0 if few.validation else 0.0
+    evaluated = n * _evaluated(thinned)
+    each = _flops(model, thinned.validation.packed[0].batch) / 3.0 if thinned.validation else 0.0
     return LabelledWork(
-        few,
+        thinned,
         sum(flops.values()) / len(flops),
         alike,
         flops[alike[0]],
@@ -62,8 +64,8 @@ def work_of_labelled(ready: FinetuneRun) -> LabelledWork:
 def _thinned(ready: FinetuneRun) -> tuple[FinetuneRun, int]:
     data = ready.dataset
     n = max(1, -(-len(data.validation) // MOST_JUDGED))
-    few = replace(data, validation=data.validation[::n], test=data.test[::n])
-    return (ready, 1) if n == 1 else (replace(ready, dataset=few), n)
+    dataset = replace(data, validation=data.validation[::n], test=data.test[::n])
+    return (ready, 1) if n == 1 else (replace(ready, dataset=dataset), n)
 
 
 def _evaluated(ready: FinetuneRun) -> float:

@@ -1,4 +1,4 @@
-"""A few real steps of a run, here: its own engine, model and batches, and nothing of it is kept."""
+"""A few real steps of a run on this machine, with its own engine, model and batches. Nothing is kept."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from maskwright.tasks.start.engine import start_engine
 from maskwright.training import checkpoint
 
 SECONDS = 15.0
-"""Of measured steps; starting, the first steps and a checkpoint come on top."""
+"""Duration of the measured steps; starting, the first steps and a checkpoint come on top."""
 WARM_STEPS, LEAST_STEPS, MOST_STEPS = 2, 4, 400
 BUSY_BELOW = 0.85
-"""Of its cores that the probe had, on average: below it, others computed too."""
+"""Share of its cores that the probe had, on average: below it, other processes computed too."""
 
 
 @dataclass(frozen=True)
 class Probe:
     engine: str
-    """Its description."""
+    """Description of the engine."""
     dtype: str
-    """Of its products, in torch's name."""
+    """Precision of its products, by torch's name."""
     step_seconds: Interval
-    """Of the mean, 95 %."""
+    """Mean of a step, with its 95 % interval."""
     steps: int
-    """That were measured."""
+    """Number of measured steps."""
     micro_batches: int
-    """Of an update, that were computed; the others were counted like the second of them."""
+    """Micro-batches of an update that were computed; the others were counted like the second of them."""
     cpu_seconds: float
-    """CPU time of a step, of all threads; unlike its duration, it hardly depends on who else computes."""
+    """CPU time of a step, of all threads; unlike its duration, it hardly depends on other processes."""
     cpu_share: float | None
-    """CPU time over the time of the cores that it computes with; None on an accelerator."""
+    """CPU time over the time of the cores that the engine computes with; None on an accelerator."""
     evaluation_seconds: float
-    """Of one evaluation of all held-out rows."""
+    """Duration of one evaluation of all held-out rows."""
     starting_seconds: float
-    """Until the first step: the model, the first batches, what is compiled."""
+    """Time until the first step: the model, the first batches, compiling."""
     save_seconds: float
-    """For which training waits at a save."""
+    """How long training waits at a save."""
     write_seconds: float
-    """In which a thread writes and checks it."""
+    """How long a thread then writes and checks the checkpoint."""
     checkpoint_bytes: int
     peak_bytes: int
-    """Of this process at its highest, or of the GPU."""
+    """The most memory of this process, or of the GPU."""
     there_bytes: int | None
-    """Memory of the GPU; None on a CPU, and where the engine does not tell."""
+    """Memory of the GPU; None on a CPU, and where the engine does not report it."""
 
     @property
     def busy(self) -> bool:
@@ -61,7 +61,7 @@ class Probe:
 
 
 def probe(ready: PretrainRun, seconds: float = SECONDS) -> Probe:
-    """Raises what a start of the run would raise for its device and memory."""
+    """Measures the run on this machine. Raises what its start would raise for the device and the memory."""
     began = time.perf_counter()
     threads = exact_threads(ready.config, None)
     return _measure(start_engine(ready, None, threads), ready, seconds, began)
@@ -86,8 +86,8 @@ def _measure(engine: Engine, ready: PretrainRun, seconds: float, began: float) -
     rounds = len(local) // unit
     steps = take_steps(stepper, turns, rounds, seconds=seconds, least=LEAST_STEPS, most=MOST_STEPS)
     threads = getattr(engine, "threads", None) if engine.device == "cpu" else None
-    few = min(4 * unit, len(objective.held_out))
-    evaluation = seconds_of(engine, lambda: few and engine.evaluate(objective.held_out[:few]))
+    evaluated = min(4 * unit, len(objective.held_out))
+    evaluation = seconds_of(engine, lambda: evaluated and engine.evaluate(objective.held_out[:evaluated]))
     return Probe(
         engine.description,
         engine.dtype_name,
@@ -96,7 +96,7 @@ def _measure(engine: Engine, ready: PretrainRun, seconds: float, began: float) -
         steps.micro_batches,
         steps.cores * steps.seconds.mid,
         steps.cores / float(threads) if threads else None,
-        evaluation * len(objective.held_out) / max(few, 1),
+        evaluation * len(objective.held_out) / max(evaluated, 1),
         starting,
         *_save(engine),
         *_peak(engine),
@@ -104,7 +104,7 @@ def _measure(engine: Engine, ready: PretrainRun, seconds: float, began: float) -
 
 
 def _save(engine: Engine) -> tuple[float, float, int]:
-    """Seconds for which training waits, seconds of writing, bytes: of a checkpoint in a temporary place."""
+    """(seconds for which training waits, seconds of writing, bytes) of a checkpoint in a temporary folder."""
     begin = time.perf_counter()
     state = engine.read()
     read = time.perf_counter()
@@ -116,7 +116,7 @@ def _save(engine: Engine) -> tuple[float, float, int]:
 
 
 def _peak(engine: Engine) -> tuple[int, int | None]:
-    """The most that was held, and what there is: of the GPU, or of this process and unknown."""
+    """(peak, memory) of the GPU in bytes; on a CPU, (peak of this process, None)."""
     memory = engine.report.get("memory_bytes")
     if engine.device != "cpu" and isinstance(memory, dict) and memory.get("peak"):
         return int(memory["peak"]), int(memory["there"])

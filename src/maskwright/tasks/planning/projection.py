@@ -1,12 +1,12 @@
-"""Time of a step elsewhere: three terms, calibrated with the one GPU and the CPU that we measured.
+"""The time of a step on another device: three terms, calibrated with the one GPU and the CPU that we measured.
 
     seconds = products / (0.73 x peak) + attention / (0.16 x peak) + bytes / bandwidth
 
 On an H200, a step of base (128 rows of 512 tokens, bf16, compiled, exact) took 95.0 ms. Of the time of its kernels,
 49 % were products, 24 % attention, 1.4 % the loss, 1.8 % the optimizer, and the rest moved memory
 (docs/experiments-archive.md, 2026-11-26). On a CPU the share of measured matrix multiplication is known by width
-(benchmarks/results/cpu-*.json). Everything else is a projection. A step takes no less time than
-its host does, which small models wait for.
+(benchmarks/results/cpu-*.json). Everything else is a projection. A step lasts at least as long as its host's part of
+it, for which small models wait.
 """
 
 from __future__ import annotations
@@ -19,31 +19,33 @@ from maskwright.tasks.planning.interval import Interval
 from maskwright.tasks.planning.work import Work
 
 PRODUCT_SHARE = 0.734
-"""Of the peak: 33.9 TFLOP of products in 49.2 % of 95.0 ms."""
+"""Share of the peak in products: 33.9 TFLOP in 49.2 % of 95.0 ms."""
 ATTENTION_SHARE = 0.16
-"""Of the peak: 3.6 TFLOP in 24.2 % of 95.0 ms."""
+"""Share of the peak in attention: 3.6 TFLOP in 24.2 % of 95.0 ms."""
 TRAFFIC_BYTES = 178.0
-"""Of memory traffic for each token, layer and unit of width: activations, norms, copies, and gaps, in what is left."""
+"""Memory traffic for each token, layer and unit of width: activations, norms, copies, and gaps, in the remaining
+time."""
 LOGIT_BYTES = 13.0
-"""For each logit: 1.37 ms."""
+"""Memory traffic for each logit: 1.37 ms."""
 OPTIMIZER_BYTES = 66.0
-"""A parameter: norm, scale, AdamW and the bf16 copy, in 1.7 ms."""
+"""Memory traffic for each parameter: norm, scale, AdamW and the bf16 copy, in 1.7 ms."""
 STEP_SECONDS, MICRO_BATCH_SECONDS = 3.6e-3, 1e-3
-"""Of the host, where one call starts all kernels of a micro-batch, as CUDA graphs and JAX do: nano took 3.6 ms in all,
-mini 3.9. What a further micro-batch takes is assumed."""
+"""Time of the host, where one call starts all kernels of a micro-batch, as CUDA graphs and JAX do: nano took 3.6 ms in
+all, mini 3.9. The time of each further micro-batch is assumed."""
 LAYER_SECONDS = 3.6e-3
-"""More, for each layer of a micro-batch whose kernels the host starts one by one. Without graphs, nano took 11.6 ms
-beside the H200, mini 18.8."""
+"""Time of the host on top, for each layer of a micro-batch whose kernels it starts one by one. Without graphs, nano
+took 11.6 ms beside the H200, mini 18.8."""
 JAX_SHARE = 0.45
-"""Of torch's speed by this model, on an H100, where JAX reached 278,150 tokens/s."""
+"""Share of torch's speed by this model, on an H100, where JAX reached 278,150 tokens/s."""
 CPU_SHARES = ((256, 0.516), (512, 0.669), (768, 0.707))
 """Width, and the share of measured matrix multiplication that training reaches on a CPU."""
 TOGETHER = 0.95
-"""Of perfect, for several devices of one machine or slice: docs/scaling.md projects 98 % for a machine of 8 GPUs."""
+"""Share of perfect scaling over the devices of one machine or slice: docs/scaling.md projects 98 % for a machine of
+8 GPUs."""
 
 
 class Band(NamedTuple):
-    """Factors of the projected speed, and why they are as wide."""
+    """Factors of the projected speed, and the reason for their width."""
 
     low: float
     high: float
@@ -51,7 +53,7 @@ class Band(NamedTuple):
 
 
 def rate(work: Work, place: DeviceCount) -> tuple[Interval, str]:
-    """Tokens a second, and what it was projected from."""
+    """Tokens a second, and the basis of the projection in words."""
     device = place.device
     if device.family == "cpu":
         share = cpu_share(work.model.hidden_size)
@@ -84,13 +86,14 @@ def device_seconds(work: Work, place: DeviceCount) -> float:
 
 
 def host_seconds(layers: int, micro_batches: float, *, one_by_one: bool) -> float:
-    """Of an update: the least that it takes, however fast the devices are. `one_by_one`: the last micro-batch's kernels
-    are started so, as where GPUs send each other their gradients meanwhile."""
+    """The host's part of an update, however fast the devices are. `one_by_one`: the host starts the kernels of the last
+    micro-batch one by one, as where GPUs send each other their gradients meanwhile."""
     return STEP_SECONDS + MICRO_BATCH_SECONDS * (micro_batches - 1.0) + LAYER_SECONDS * layers * one_by_one
 
 
 def cpu_share(width: int) -> float:
-    """In a straight line between the measured widths; below the least in proportion, as fixed costs take over."""
+    """The share of measured matrix multiplication: in a straight line between the measured widths; below the least in
+    proportion, as fixed costs dominate there."""
     (least, share), *_ = CPU_SHARES
     if width <= least:
         return share * width / least
@@ -101,7 +104,7 @@ def cpu_share(width: int) -> float:
 
 
 def band_of(work: Work, place: DeviceCount) -> Band:
-    """Judged, not measured: wider, the further a place is from what was measured."""
+    """The band, judged and not measured: the further a place is from the measured ones, the wider."""
     device, width = place.device, work.model.hidden_size
     if device.family == "cpu":
         if device.name == "cpu" and place.count == 2 and width >= CPU_SHARES[0][0]:
@@ -120,5 +123,5 @@ def band_of(work: Work, place: DeviceCount) -> Band:
 
 
 def evaluation_seconds(work: Work, tokens_per_second: Interval) -> Interval:
-    """All of the run's: a forward pass is a third of a step."""
+    """The time of all evaluations of the run: a forward pass is a third of a step."""
     return tokens_per_second.over(work.evaluations * work.evaluation_tokens / 3.0)

@@ -1,4 +1,4 @@
-"""What `maskwright plan` puts together of a configuration and of places."""
+"""`maskwright plan`: the estimates of a configuration in several places."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ class PlanReport:
     @property
     def refused(self) -> bool:
         """Whether the compiler says that the run does not fit a slice, or has to be set otherwise."""
-        return any(one.compiled and (not one.compiled.asked.fits or one.compiled.advice) for one in self.estimates)
+        fits = [estimate.compiled for estimate in self.estimates if estimate.compiled]
+        return any(not fit.asked.fits or fit.advice for fit in fits)
 
     def report(self) -> str:
         lines = head(self.work)
         lines += [f"data: {line}" for line in enough(self.work)]
-        if told := continuing(self.work):
-            lines.append(f"start: {told}")
-        for one in self.estimates:
-            lines += ["", *one.lines()]
+        if start := continuing(self.work):
+            lines.append(f"start: {start}")
+        for estimate in self.estimates:
+            lines += ["", *estimate.lines()]
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
@@ -51,13 +52,13 @@ class PlanReport:
             },
             "data": enough(work),
             "start": continuing(work),
-            "places": [one.to_json() for one in self.estimates],
+            "places": [estimate.to_json() for estimate in self.estimates],
         }
 
 
 def prepared(config: RunConfig, vocab_size: int | None, *, here: bool) -> tuple[Work, PretrainRun | None]:
-    """The run's work: from the store, or, with a `vocab_size` and no probe `here`, as if rows were full. Raises
-    `InputError` without either."""
+    """The run's work. It is counted from the store or, with a `vocab_size` and no probe `here`, as if rows were full.
+    Raises `InputError` without either."""
     stores = [config.data.store or "", *(source.store for source in (config.data.mixture or {}).values())]
     absent = [store for store in stores if store and not storage.is_url(store) and not os.path.isdir(store)]
     if vocab_size is None or here:

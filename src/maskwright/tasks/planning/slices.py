@@ -31,17 +31,17 @@ from maskwright.tasks.pretrain.prepare import step_flops
 
 GIB = 2**30
 OPTIONS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
-"""Variables by which the compiler may make something else."""
+"""Variables that may change what the compiler makes."""
 MOST_TRIES = 8
-"""Compilations in the search for the largest micro-batch: tens of seconds each."""
+"""The most compilations in the search for the largest micro-batch; each lasts tens of seconds."""
 MOST_ADVISED = 3
-"""Compilations in the search for what to advise."""
+"""The most compilations in the search for advice."""
 
 
 @dataclass(frozen=True)
 class SliceFit:
-    """Numbers are those of the update's program at the compiler's own limit. They leave out batches that wait, the
-    program that evaluates, and the programs themselves."""
+    """Whether a run fits a slice. Numbers are those of the update's program at the compiler's own limit. They leave out
+    batches that wait, the program that evaluates, and the programs themselves."""
 
     slice: str
     rows_per_step: int
@@ -52,31 +52,33 @@ class SliceFit:
     asked_rows: int
     """Rows of a micro-batch, as configured."""
     asked: CompileResult
-    """What the compiler says of `asked_rows`."""
+    """The compiler's result for `asked_rows`."""
     largest_rows: int | None
-    """The most rows of a micro-batch that fit; None if not one does, or the search was left out."""
+    """The most rows of a micro-batch that fit; None if not one fits, or the search was left out."""
     largest: CompileResult | None
     advice: list[str]
     """Keys to set, or why there are none."""
     phases: list[str] = field(default_factory=list)
-    """Of a run with phases: what the compiler says of each. The numbers above are those of the one that needs most."""
+    """The compiler's results for each phase of a run with phases. The numbers above are those of the phase that needs
+    most."""
 
     def report(self) -> str:
-        found = self.asked
-        chips = f"{several(found.devices, 'device')} ({found.device_kind})"
-        versions = ", ".join(f"{name} {version}" for name, version in found.versions.items())
+        asked = self.asked
+        chips = f"{several(asked.devices, 'device')} ({asked.device_kind})"
+        versions = ", ".join(f"{name} {version}" for name, version in asked.versions.items())
+        micro_batches = several(self.micro_batches, "micro-batch", "micro-batches")
         lines = [
             f"{self.slice}: {chips}; compiled by {versions}, nothing was run",
-            f"step: {self.rows_per_step:,} rows, {self.micro_batches} micro-batch"
-            f"{'es' * (self.micro_batches > 1)} a device; {self.model_flops_per_step / 1e12:,.1f} TFLOP of the model, "
-            f"{self.model_flops_per_step / found.devices / 1e12:,.2f} a device",
-            _line(self.asked_rows, found, self.micro_batches),
+            f"step: {self.rows_per_step:,} rows, {micro_batches} a device; "
+            f"{self.model_flops_per_step / 1e12:,.1f} TFLOP of the model, "
+            f"{self.model_flops_per_step / asked.devices / 1e12:,.2f} a device",
+            _line(self.asked_rows, asked, self.micro_batches),
         ]
         if self.largest and self.largest_rows != self.asked_rows:
             lines.append(_line(self.largest_rows or 0, self.largest, self.micro_batches) + "; the largest that does")
         elif self.largest:
             lines.append(f"{self.asked_rows} rows is also the largest micro-batch that fits")
-        shown = self.largest if self.largest and not found.fits else found
+        shown = self.largest if self.largest and not asked.fits else asked
         if shown.collectives:
             listed = ", ".join(f"{count} {name}" for name, count in shown.collectives.items())
             lines.append(f"collectives in the program: {listed}")
@@ -84,15 +86,15 @@ class SliceFit:
         return "\n".join([*lines, *self.advice])
 
 
-def _line(rows: int, found: CompileResult, micro_batches: int = 1) -> str:
+def _line(rows: int, result: CompileResult, micro_batches: int = 1) -> str:
     several = f"{micro_batches} micro-batches" if micro_batches > 1 else "micro-batch"
-    limit = f"of {found.limit_bytes / GIB:.2f} GiB a device"
-    seconds = f"compiled in {found.compile_seconds:.0f} s"
-    if not found.fits:
-        return f"{several} of {rows} rows: does not fit: {found.needed_bytes / GIB:.2f} {limit} ({seconds})"
+    limit = f"of {result.limit_bytes / GIB:.2f} GiB a device"
+    seconds = f"compiled in {result.compile_seconds:.0f} s"
+    if not result.fits:
+        return f"{several} of {rows} rows: does not fit: {result.needed_bytes / GIB:.2f} {limit} ({seconds})"
     return (
-        f"{several} of {rows} rows: fits: {found.needed_bytes / GIB:.2f} {limit} (arguments "
-        f"{found.arguments_bytes / GIB:.2f}, temporaries {(found.temporaries_bytes or 0) / GIB:.2f}; {seconds})"
+        f"{several} of {rows} rows: fits: {result.needed_bytes / GIB:.2f} {limit} (arguments "
+        f"{result.arguments_bytes / GIB:.2f}, temporaries {(result.temporaries_bytes or 0) / GIB:.2f}; {seconds})"
     )
 
 
@@ -107,11 +109,11 @@ def plan(config: RunConfig, on: str, *, vocab_size: int | None = None, search: b
     kinds, causal = list({_shape(kind): kind for kind in configs(config)}.values()), reads_causally(config)
     if len(kinds) == 1:
         return _plan(kinds[0], model, on, search=search, causal=causal)
-    each = [_plan(kind, model, on, search=False, causal=causal) for kind in kinds]
-    most = max(range(len(kinds)), key=lambda number: each[number].asked.needed_bytes)
+    fits = [_plan(kind, model, on, search=False, causal=causal) for kind in kinds]
+    most = max(range(len(kinds)), key=lambda number: fits[number].asked.needed_bytes)
     lines = [
-        f"phase with rows of {kind.data.seq_len} tokens: {_line(one.asked_rows, one.asked, one.micro_batches)}"
-        for kind, one in zip(kinds, each, strict=True)
+        f"phase with rows of {kind.data.seq_len} tokens: {_line(fit.asked_rows, fit.asked, fit.micro_batches)}"
+        for kind, fit in zip(kinds, fits, strict=True)
     ]
     heaviest = _plan(kinds[most], model, on, search=search, causal=causal)
     head = f"of the phase with rows of {kinds[most].data.seq_len} tokens, whose rows_per_step is their product:"
@@ -120,14 +122,14 @@ def plan(config: RunConfig, on: str, *, vocab_size: int | None = None, search: b
 
 
 def _shape(config: RunConfig) -> tuple[int, int, int]:
-    """Of a micro-batch: rows, tokens, predictions in a row."""
+    """The shape of a micro-batch: rows, tokens, predictions in a row."""
     tokens = config.data.seq_len
     slots = slots_per_row(config.masking.kind, config.masking.rate, tokens)
     return config.batch.micro_batch_rows, tokens, slots
 
 
 def _plan(config: RunConfig, model: ModelConfig, on: str, *, search: bool, causal: bool) -> SliceFit:
-    """Of a run without phases, or of one phase."""
+    """The fit of a run without phases, or of one phase."""
     rows, tokens, slots = _shape(config)
     request = CompileRequest(
         slice=on,
@@ -169,7 +171,7 @@ def advice(
     largest_rows: int | None,
     attempt: Callable[[int, int], CompileResult] | None,
 ) -> list[str]:
-    """What to change so that the run fits: compiled, so that it does. The global batch size stays if it can.
+    """The changes with which the run fits, proven by compiling them. The global batch size stays if it can.
     `attempt(rows, micro_batches)` compiles; None: nothing more may be compiled."""
     V, N, total = config.batch.virtual_workers, asked.devices, config.rows_per_step
     if asked.fits and V % N == 0:
@@ -181,7 +183,7 @@ def advice(
         why.append(error.what)
     head = " and ".join(why)
     if attempt is None:
-        return [f"{head}. Without --no-search, what fits is looked for"]
+        return [f"{head}. Leave --no-search out to search for what fits"]
     if largest_rows is None:
         if config.engine.sharding == "data":
             return [f"{head}. Not one row fits: try engine.sharding: fsdp, or a larger slice"]
@@ -190,19 +192,19 @@ def advice(
     near = min(largest_rows, max(1, round(total / N)))
     for rows in same[:MOST_ADVISED] or sorted({near, near * 3 // 4, near // 2} - {0}, reverse=True):
         virtual_workers = max(N, round(total / (rows * N)) * N)
-        found = attempt(rows, virtual_workers // N)
-        if found.fits:
+        result = attempt(rows, virtual_workers // N)
+        if result.fits:
             kept = "the same" if same else f"{rows * virtual_workers:,} instead of {total:,}"
             return [
                 f"{head}. Set batch.micro_batch_rows: {rows} and batch.virtual_workers: {virtual_workers} "
                 f"({kept} rows a step)",
-                _line(rows, found, virtual_workers // N),
+                _line(rows, result, virtual_workers // N),
             ]
     return [f"{head}. With several micro-batches in an update less fits than with one: lower batch.micro_batch_rows"]
 
 
 def largest_that_fits(rows: int, first: CompileResult, attempt: Callable[[int], CompileResult]) -> int | None:
-    """A straight line through the memory of two compilations says where to look; then that size is compiled."""
+    """The most rows that fit. A straight line through the memory of two compilations gives the next size to compile."""
     results = {rows: first}
 
     def fits(candidate: int) -> bool:
@@ -214,8 +216,8 @@ def largest_that_fits(rows: int, first: CompileResult, attempt: Callable[[int], 
     candidate = rows * 2 if first.fits else _next(results, None, rows)
     for _ in range(MOST_TRIES):
         fits(candidate)
-        low = max((r for r, found in results.items() if found.fits), default=None)
-        high = min((r for r, found in results.items() if not found.fits), default=None)
+        low = max((r for r, result in results.items() if result.fits), default=None)
+        high = min((r for r, result in results.items() if not result.fits), default=None)
         if (low is None and high == 1) or (low is not None and high is not None and high - low <= _closely(low)):
             break
         candidate = _next(results, low, high)
@@ -223,14 +225,14 @@ def largest_that_fits(rows: int, first: CompileResult, attempt: Callable[[int], 
 
 
 def _closely(rows: int) -> int:
-    """Above 16 rows, multiples of 8 are exact enough."""
+    """The step of the search: from 16 rows on, multiples of 8 are exact enough."""
     return 8 if rows >= 16 else 1
 
 
 def _next(results: dict[int, CompileResult], low: int | None, high: int | None) -> int:
     """The next size between `low`, which fits, and `high`, which does not: where the line through the two largest known
     sizes meets the limit."""
-    if low is None:  # as if all of its memory grew with the rows, which is more than true
+    if low is None:  # as if all of its memory grew with the rows, though a part does not
         least = results[high or 1]
         return max(1, min((high or 2) // 2, int((high or 2) * least.limit_bytes / least.needed_bytes)))
     known = sorted(results.items())[-2:]
@@ -258,32 +260,32 @@ def model_of(config: RunConfig, vocab_size: int | None) -> ModelConfig:
 
 
 def _devices(request: CompileRequest) -> int:
-    """How many devices of the slice the run uses. Raises `ConfigError` if it has not as many."""
+    """Devices of the slice that the run uses. Raises `ConfigError` if the slice has fewer."""
     kind, _, topology = request.slice.partition(":")
-    there = math.prod(map(int, topology.split("x"))) * DEVICES[kind].parts
-    if request.devices is not None and request.devices > there:
-        what = f"{request.devices} devices were asked for, {request.slice} has {there}"
+    available = math.prod(map(int, topology.split("x"))) * DEVICES[kind].parts
+    if request.devices is not None and request.devices > available:
+        what = f"{request.devices} devices were asked for, {request.slice} has {available}"
         raise ConfigError(what, where="engine.devices", fix="leave it out for all")
-    return request.devices or there
+    return request.devices or available
 
 
 def compiled(request: CompileRequest) -> CompileResult:
-    """Compiles, unless the cache has this very request from the same code."""
+    """The compiler's result, from the cache if it has this very request from the same code."""
     key = storage.sha256_of([asdict(request), _code(), *(os.environ.get(name, "") for name in OPTIONS)])
-    place = storage.cache_folder("plan", f"{key}.json")
-    if os.path.exists(place):
-        with suppress(MaskwrightError, TypeError):  # damaged, or no result: it is compiled again
-            return CompileResult(**storage.read_json(place))
+    file = storage.cache_folder("plan", f"{key}.json")
+    if os.path.exists(file):
+        with suppress(MaskwrightError, TypeError):  # damaged, or not a result: it is compiled again
+            return CompileResult(**storage.read_json(file))
     say(f"compiling for {request.slice}: {request.rows} rows of {request.tokens} tokens …")
     result = _compile(request)
     storage.make_folder(storage.cache_folder("plan"))
-    storage.write_json(place, asdict(result))
+    storage.write_json(file, asdict(result))
     return result
 
 
 @functools.cache
 def _code() -> str:
-    """Digest of all that decides what is compiled: our own code, and the compilers."""
+    """Digest of everything that the program depends on: our own code, and the compilers."""
     package = Path(maskwright.__file__).parent
     files = sorted([*package.glob("model/**/*.py"), *package.glob("engines/**/*.py")])
     versions = [importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu")]
@@ -292,21 +294,21 @@ def _code() -> str:
 
 def _compile(request: CompileRequest) -> CompileResult:
     with tempfile.TemporaryDirectory() as folder:
-        wanted, made = (os.path.join(folder, name) for name in ("request.json", "result.json"))
-        storage.write_json(wanted, asdict(request))
+        request_file, result_file = (os.path.join(folder, name) for name in ("request.json", "result.json"))
+        storage.write_json(request_file, asdict(request))
         ended = subprocess.run(
-            python_module("maskwright.engines.jax.ahead", wanted, made),
+            python_module("maskwright.engines.jax.ahead", request_file, result_file),
             env={**os.environ, **SETTINGS},
             capture_output=True,
             text=True,
             check=False,
         )
-        if not os.path.exists(made):
-            last = ended.stderr.strip().splitlines()[-1:] or ["without a word"]
+        if not os.path.exists(result_file):
+            last = ended.stderr.strip().splitlines()[-1:] or ["no message"]
             what = f"the TPU compiler ended with {ended.returncode}: {last[0][:300]}"
             fix = "part of a slice is not always one that it compiles for: leave out engine.devices"
             raise MaskwrightError(what, where=request.slice, fix=fix)
-        answer = storage.read_json(made)
+        answer = storage.read_json(result_file)
     if "refused" in answer:
         refused = answer["refused"]
         raise ConfigError(refused["what"], where=refused["where"], fix=refused["fix"])

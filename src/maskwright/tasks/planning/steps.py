@@ -1,4 +1,4 @@
-"""A few real steps of a run that is prepared, timed: what `plan` and `--dry-run` measure with."""
+"""Timing a few real steps of a prepared run, for `plan` and `--dry-run`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from maskwright.tasks.planning.interval import Interval, mean_of
 from maskwright.training.objective import Objective
 
 GOLDEN = 0.6180339887498949
-"""Multiples of it, without their whole part, lie evenly from 0 to 1 however many they are: so do the measured steps of
-a run with phases, which have their share each."""
+"""The golden ratio. Its multiples, less their whole part, lie evenly from 0 to 1 however many they are: so do the
+measured steps of a run with phases, so that each phase has its share of them."""
 
 
 Program = tuple[tuple[int, ...], ...]
@@ -29,23 +29,23 @@ def program_of(batches: Sequence[Batch]) -> Program:
 @dataclass(frozen=True)
 class StepTiming:
     seconds: Interval
-    """Of the mean, 95 %."""
+    """Mean of a step, with its 95 % interval."""
     count: int
-    """That were measured."""
+    """Number of measured steps."""
     micro_batches: int
-    """Of an update, that were computed; the others were counted like the second of them."""
+    """Micro-batches of an update that were computed; the others were counted like the second of them."""
     cores: float
-    """CPU seconds of all threads in each second of it."""
+    """CPU seconds of all threads in each second of measuring."""
 
 
 class Stepper:
-    """Steps with the loop's own batches and rates: in order, or where a run has phases, spread over it. Time is that of
-    the host, after the device is done; compiling does not count. `of`: the steps to take in turn instead."""
+    """Steps with the loop's own batches and rates: in order or, where a run has phases, spread over it. Time is that of
+    the host, after the device is done; compiling does not count. `steps`: those to compute in turn instead."""
 
     def __init__(
-        self, engine: Engine, objective: Objective, config: RunConfig | FinetuneConfig, of: Sequence[int] = ()
+        self, engine: Engine, objective: Objective, config: RunConfig | FinetuneConfig, steps: Sequence[int] = ()
     ) -> None:
-        self._engine, self._objective, self._config, self._of, self._number = engine, objective, config, of, 0
+        self._engine, self._objective, self._config, self._steps, self._number = engine, objective, config, steps, 0
         self._compiled: set[Program] = set()
         self._cpu = self._wall = 0.0
         self.restart()
@@ -64,7 +64,7 @@ class Stepper:
         return seconds_of(self._engine, once)
 
     def _compile(self, batches: Sequence[Batch]) -> None:
-        """In a dry run, which gives no warning of it."""
+        """Compiles in a dry run, which gives no warning of it."""
         if (program := program_of(batches)) not in self._compiled:
             self._engine.dry_run(batches, [])
             self._compiled.add(program)
@@ -72,8 +72,8 @@ class Stepper:
     def _next(self) -> int:
         number = self._number
         self._number += 1
-        if self._of:
-            return self._of[number % len(self._of)]
+        if self._steps:
+            return self._steps[number % len(self._steps)]
         spread = isinstance(self._config, RunConfig) and bool(self._config.phases)
         return int(self._config.steps * (number * GOLDEN % 1.0)) if spread else number
 
@@ -88,8 +88,8 @@ class Stepper:
 def take_steps(
     stepper: Stepper, turns: Sequence[Sequence[int]], rounds: int, *, seconds: float, least: int, most: int
 ) -> StepTiming:
-    """Of so many `seconds`, but no fewer than `least` and no more than `most`. `turns`: the micro-batches of a whole
-    update, or of one and of two of its `rounds`."""
+    """Times steps for `seconds`, but no fewer than `least` and no more than `most`. `turns`: the micro-batches of a
+    whole update, or those of one and of two of its `rounds`."""
     stepper.restart()
     count, times = 0, [list[float]() for _ in turns]
     until = time.perf_counter() + seconds
@@ -97,26 +97,28 @@ def take_steps(
         times[count % len(turns)].append(stepper.step(turns[count % len(turns)]))
         count += 1
     cpu, wall = stepper.taken()
-    found = [mean_of(one) for one in times]
-    step = found[0] if len(turns) == 1 else extrapolated(found[0], found[1], rounds)
+    means = [mean_of(group) for group in times]
+    step = means[0] if len(turns) == 1 else extrapolated(means[0], means[1], rounds)
     return StepTiming(step, count, len(turns[-1]), cpu / wall)
 
 
-def extrapolated(one: Interval, two: Interval, rounds: int) -> Interval:
-    """Of a step of so many, from steps of one and of two: each further one adds the difference."""
+def extrapolated(first: Interval, both: Interval, rounds: int) -> Interval:
+    """The time of a step of `rounds`, from the times of its `first` round and of `both` of its first two: each further
+    round adds the difference."""
     more = rounds - 1
-    low, high = max(two.low - one.high, 0.0), two.high - one.low
-    return Interval(one.low + more * low, one.mid + more * max(two.mid - one.mid, 0.0), one.high + more * high)
+    low, high = max(both.low - first.high, 0.0), both.high - first.low
+    mid = max(both.mid - first.mid, 0.0)
+    return Interval(first.low + more * low, first.mid + more * mid, first.high + more * high)
 
 
 def seconds_of(engine: Engine, compute: Callable[[], object]) -> float:
-    """Without what was compiled meanwhile."""
+    """The time of `compute`, less that of compiling."""
     began, before = time.perf_counter(), compiling_seconds(engine)
     compute()
     return time.perf_counter() - began - (compiling_seconds(engine) - before)
 
 
 def compiling_seconds(engine: Engine) -> float:
-    """Of all programs so far; 0 with torch, which compiles as it computes."""
-    made = engine.report.get("compiles")
-    return sum(float(one["seconds"]) for one in made) if isinstance(made, list) else 0.0
+    """The time of compiling all programs so far; 0 with torch, which compiles as it computes."""
+    programs = engine.report.get("compiles")
+    return sum(float(program["seconds"]) for program in programs) if isinstance(programs, list) else 0.0

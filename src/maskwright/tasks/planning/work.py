@@ -1,4 +1,4 @@
-"""What a run computes, keeps and writes: counted from its configuration, the same on any device."""
+"""The FLOPs, the memory and the checkpoints of a run, counted from its configuration: the same on any device."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from maskwright.tasks.pretrain.prepare import PretrainRun
 from maskwright.tasks.start.capacity import checkpoint_bytes, state
 
 HEAD_BYTES = 8
-"""Of a logit while a micro-batch is computed: its log-probability and its gradient in fp32. The logit itself comes on
-top, in the precision of the products."""
+"""Bytes beside each logit while a micro-batch is computed: its log-probability and its gradient in fp32. The logit
+itself comes on top, in the precision of the products."""
 ROW_BYTES_PER_WIDTH = 32
-"""Kept for the backward pass of a layer, per token and unit of width, in 16 bits and without dropout: formula 1 of
-Korthikanti et al. 2022 (arXiv:2205.05198) less the two masks of dropout."""
+"""Bytes that are kept for the backward pass of a layer, per token and unit of width, in 16 bits and without dropout:
+formula 1 of Korthikanti et al. 2022 (arXiv:2205.05198) less the two masks of dropout."""
 PROCESS_BYTES = 500_000_000
-"""Of Python and torch themselves."""
+"""Bytes of Python and torch themselves."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """Of an update of all devices, unless something else is said."""
+    """The work of a run: numbers are those of an update of all devices, unless something else is said."""
 
     config: RunConfig
     model: ModelConfig
@@ -35,13 +35,13 @@ class Work:
     """(query, key) pairs inside segments."""
     parameters: int
     text_tokens: int | None
-    """Of the store's training documents; None where the store is not here."""
+    """Tokens of the store's training documents; None where the store is absent."""
     epochs: float | None
     held_out_rows: int
 
     @property
     def product_flops(self) -> float:
-        """In matrix products with weights; attention is apart."""
+        """FLOPs of matrix products with weights; attention is apart."""
         return self.model.product_flops(self.tokens, self.predicted)
 
     @property
@@ -52,7 +52,7 @@ class Work:
 
     @property
     def flops(self) -> float:
-        """As `training_flops` has it."""
+        """Model FLOPs, as `training_flops` counts them."""
         return self.product_flops + self.attention_flops
 
     @property
@@ -61,7 +61,7 @@ class Work:
 
     @property
     def evaluations(self) -> int:
-        """At the start, every so many steps, and at the end."""
+        """Evaluations of the run: at the start, every `evaluation.every_steps`, and at the end."""
         if not self.held_out_rows:
             return 0
         every = self.config.evaluation.every_steps
@@ -72,7 +72,7 @@ class Work:
         return float(self.held_out_rows * self.config.data.seq_len)
 
     def saves(self, seconds: float) -> int:
-        """Of a run that takes so long: by the clock, by steps, and one at the end."""
+        """Saves of a run that lasts `seconds`: by the clock or by steps, and one at the end."""
         options = self.config.checkpoint
         by_clock = int(seconds / options.save_every_seconds) if options.save_every_seconds else 0
         by_steps = (self.steps - 1) // options.save_every_steps if options.save_every_steps else 0
@@ -80,18 +80,19 @@ class Work:
 
 
 def work_of(ready: PretrainRun) -> Work:
-    """With the store: rows are as full as they are. Eight steps, spread over the run, stand for all."""
+    """The work of a run whose store is present: rows are as full as they are. Eight steps, spread over the run, stand
+    for all."""
     config, steps, loader = ready.config, ready.config.steps, ready.loader
-    some = sorted({steps * part // 8 for part in range(8)})
-    found = [(*loader.work(step), loader.masking_rate(step)) for step in some]
-    tokens = sum(counted for counted, _, _ in found) / len(found)
+    sampled = sorted({steps * part // 8 for part in range(8)})
+    counts = [(*loader.work(step), loader.masking_rate(step)) for step in sampled]
+    tokens = sum(counted for counted, _, _ in counts) / len(counts)
     return Work(
         config,
         ready.model,
         steps,
         tokens,
-        sum(counted * rate for counted, _, rate in found) / len(found),
-        sum(pairs for _, pairs, _ in found) / len(found),
+        sum(counted * rate for counted, _, rate in counts) / len(counts),
+        sum(pairs for _, pairs, _ in counts) / len(counts),
         count_parameters(ready.model),
         int(loader.rows.plan.text_tokens),
         loader.epoch(steps),
@@ -100,11 +101,12 @@ def work_of(ready: PretrainRun) -> Work:
 
 
 def work_without_store(config: RunConfig, model: ModelConfig) -> Work:
-    """As if each row were full, and one document. `config` has `schedule.steps`."""
-    each = [(stage.tokens, stage.config) for stage in config.stages]
-    tokens = sum(tokens for tokens, _ in each) / config.steps
-    predicted = sum(tokens * here.masking.rate for tokens, here in each) / config.steps
-    pairs = float(sum(tokens * here.data.seq_len for tokens, here in each)) / config.steps
+    """The work of a run without its store, as if each row were full, and one document. `config` has
+    `schedule.steps`."""
+    stages = config.stages
+    tokens = sum(stage.tokens for stage in stages) / config.steps
+    predicted = sum(stage.tokens * stage.config.masking.rate for stage in stages) / config.steps
+    pairs = float(sum(stage.tokens * stage.config.data.seq_len for stage in stages)) / config.steps
     parameters, rows = count_parameters(model), config.evaluation.max_rows
     return Work(config, model, config.steps, tokens, predicted, pairs, parameters, None, None, rows)
 
@@ -113,7 +115,7 @@ def memory(
     work: Work, devices: int, *, low_precision: bool, plain_attention: bool, processes: bool
 ) -> dict[str, float]:
     """Bytes on each of `devices`, by part. `low_precision`: it computes in 16 bits. `plain_attention`: the softmax of
-    each head is kept, as on a CPU in bf16. `processes`: Python, torch and the copy of the state that is being saved are
+    each head is kept, as on a CPU in bf16. `processes`: Python, torch and the copy of the state that is being saved lie
     in the same memory.
 
     Compilers and allocators need less or more: a quarter either way covers the peaks in

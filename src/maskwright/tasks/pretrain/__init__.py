@@ -1,1 +1,1 @@
-"""Pretraining: which model, which data, what is said before the first step."""
+"""Pretraining: its model, its data, and the lines before the first step."""

@@ -1,4 +1,4 @@
-"""What a run reads and computes, phase by phase, in lines: for `--dry-run` and the beginning of each run."""
+"""Lines about a run's data and phases, for `--dry-run` and the beginning of each run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HEADER = ("phase", "steps", "rows a step", "tokens a row", "masked", "causal", "
 
 
 def reading(config: RunConfig, loader: Loader) -> list[str]:
-    """What the run reads, in lines."""
+    """The run's data and its length, in lines."""
     epochs, packing = loader.epoch(config.steps), config.data.packing
     if config.phases:
         tokens = human_count(sum(stage.tokens for stage in config.stages))
@@ -30,19 +30,19 @@ def reading(config: RunConfig, loader: Loader) -> list[str]:
 
 
 def table(config: RunConfig, loader: Loader, seconds: Sequence[float] = ()) -> list[str]:
-    """A line for each stage, below a header; `seconds` of each, where they are known."""
+    """A line for each stage, below a header. `seconds`: those of each stage, where they are known."""
     causal = any(stage.config.masking.causal_share for stage in config.stages)
     left_out = {"" if causal else "causal", "" if seconds else "expected seconds"}
     cells: list[tuple[str, ...]] = [tuple(name for name in HEADER if name not in left_out)]
     for number, stage in enumerate(config.stages):
-        here, masking = stage.config, stage.config.masking
+        settings, masking = stage.config, stage.config.masking
         name = str(number) if number < len(config.phases) else "rest"
         cells.append(
             (
                 name,
                 f"{stage.end - stage.begin:,}",
-                f"{here.rows_per_step:,}",
-                f"{here.data.seq_len:,}",
+                f"{settings.rows_per_step:,}",
+                f"{settings.data.seq_len:,}",
                 f"{masking.rate:.0%} {masking.kind}",
                 *([f"{masking.causal_share:.4g}"] if causal else []),
                 f"{_epochs(loader, stage.begin, stage.end):.2f}",
@@ -55,5 +55,5 @@ def table(config: RunConfig, loader: Loader, seconds: Sequence[float] = ()) -> l
 
 
 def _epochs(loader: Loader, begin: int, end: int) -> float:
-    """Of the text, from update `begin` up to `end`."""
+    """Epochs of the text from update `begin` up to `end`."""
     return loader.epoch(end) - loader.epoch(begin)

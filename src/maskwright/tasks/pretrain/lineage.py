@@ -23,7 +23,7 @@ from maskwright.tasks.models.load import special_ids
 from maskwright.training import checkpoint
 
 NOT_THE_SHAPE = ("vocab_size", "max_position_embeddings", "hidden_dropout_prob", "attention_probs_dropout_prob")
-"""Fields of a model that a child may have differently, or that are compared in another way."""
+"""Fields of a model in which a child may differ, or that are compared in another way."""
 
 
 def is_run(location: str | None) -> bool:
@@ -34,10 +34,10 @@ Parent = tuple[Lineage, dict[str, Any]]
 """The lineage of a child, and its parent's record."""
 
 
-def find_parent(given: str, *, fresh_optimizer: bool) -> Parent:
-    """The lineage of a child of `given`, RUN or RUN@STEP, and the parent's record. Raises `InputError` where there is
-    no such checkpoint, `ModelError` if it is of a fine-tuned model."""
-    location, wanted = parse(given)
+def find_parent(begin_from: str, *, fresh_optimizer: bool) -> Parent:
+    """The lineage of a child of `begin_from`, RUN or RUN@STEP, and the parent's record. Raises `InputError` where there
+    is no such checkpoint, `ModelError` if it is of a fine-tuned model."""
+    location, wanted = parse(begin_from)
     directory = RunDirectory(location)
     record = directory.read_config()
     if recorded_config(record["model"], directory.config).task != "masked_lm":
@@ -87,30 +87,30 @@ def starting_state(lineage: Lineage) -> TrainState:
     return TrainState(0, state.parameters, state.moments, state.remembered_updates)
 
 
-def require_same_parent(given: str, before: dict[str, Any], *, fresh_optimizer: bool) -> None:
-    """Raises `ConfigError` unless the run that is continued began as `given` says. The parent may be gone."""
-    location, step = parse(given)
-    own: Lineage = before.get("lineage") or {}
-    wanted = (os.path.abspath(location), own.get("step") if step is None else step, fresh_optimizer)
-    if wanted != (own.get("run"), own.get("step"), own.get("optimizer") == "fresh"):
-        began = f"began from {named(own)}" if own else "did not begin from another run"
+def require_same_parent(begin_from: str, before: dict[str, Any], *, fresh_optimizer: bool) -> None:
+    """Raises `ConfigError` unless the run that is continued began as `begin_from` says. The parent may be gone."""
+    location, step = parse(begin_from)
+    recorded: Lineage = before.get("lineage") or {}
+    wanted = (os.path.abspath(location), recorded.get("step") if step is None else step, fresh_optimizer)
+    if wanted != (recorded.get("run"), recorded.get("step"), recorded.get("optimizer") == "fresh"):
+        began = f"began from {named(recorded)}" if recorded else "did not begin from another run"
         fix = "leave --from out to continue it, or give --run a new folder"
-        raise ConfigError(f"the run {began}", where=f"--from {given}", fix=fix)
+        raise ConfigError(f"the run {began}", where=f"--from {begin_from}", fix=fix)
 
 
 def named(lineage: Lineage) -> str:
-    """As in `runs/a@60 with a fresh optimizer`."""
+    """The parent in words, as in `runs/a@60 with a fresh optimizer`."""
     fresh = " with a fresh optimizer" if lineage.get("optimizer") == "fresh" else ""
     return f"{lineage.get('run')}@{lineage.get('step')}{fresh}"
 
 
-# ---- what has to fit -------------------------------------------------------------------------------------------------
+# ---- whether parent and child fit ------------------------------------------------------------------------------------
 
 
 def child_model(config: RunConfig, parent: dict[str, Any], lineage: Lineage, store: Store) -> ModelConfig:
     """The parent's shape with the child's dropout and, where positions are rotary, its longer rows. Raises `StoreError`
-    for text of another tokenizer, `ConfigError` for a key that the parent had differently."""
-    where, theirs = lineage["run"], config_at(parent, lineage["step"], lineage["run"])
+    for text of another tokenizer, `ConfigError` for a key whose value was another one in the parent."""
+    where, shape = lineage["run"], config_at(parent, lineage["step"], lineage["run"])
     if store.vocabulary.fingerprint != parent["tokenizer_fingerprint"]:
         what = f"was made with another tokenizer than {where} has"
         raise StoreError(what, where=store.location, fix=f"prepare the text with --tokenizer {where}/tokenizer")
@@ -119,37 +119,37 @@ def child_model(config: RunConfig, parent: dict[str, Any], lineage: Lineage, sto
         what = f"is {kinds[1]}, and the optimizer's state in {where} is that of {kinds[0]}"
         raise ConfigError(what, where="optimizer.kind", fix=f"take {kinds[0]}, or add --fresh-optimizer")
     words = store.vocabulary
-    own = model_config(config.model, words.size, config.data.seq_len, **special_ids(words))
+    configured = model_config(config.model, words.size, config.data.seq_len, **special_ids(words))
     base = parent["config"].get("model.init_from")
     if config.model.init_from is None:
-        _require_shape(asdict(own), asdict(theirs), where, base)
+        _require_shape(asdict(configured), asdict(shape), where, base)
     elif config.model.init_from != base:
         fix = f"set it to {base}, whose shape {where} has" if base else "leave it out: --from says where weights begin"
         raise ConfigError(f"is {config.model.init_from}, but not in {where}", where="model.init_from", fix=fix)
     longest = max(config.model.max_seq_len or 0, config.longest_row)
-    if longest > theirs.max_seq_len:
-        if theirs.architecture != "modernbert":
-            key = "model.max_seq_len" if config.longest_row <= theirs.max_seq_len else "data.seq_len"
-            what = f"{longest} is above the {theirs.max_seq_len} positions that a {class_name(theirs)} has learned"
-            raise ConfigError(what, where=key, fix=f"set it to {theirs.max_seq_len}; only rotary positions go further")
-        theirs = replace(theirs, max_position_embeddings=longest)
+    if longest > shape.max_seq_len:
+        if shape.architecture != "modernbert":
+            key = "model.max_seq_len" if config.longest_row <= shape.max_seq_len else "data.seq_len"
+            what = f"{longest} is above the {shape.max_seq_len} positions that a {class_name(shape)} has learned"
+            raise ConfigError(what, where=key, fix=f"set it to {shape.max_seq_len}; only rotary positions go further")
+        shape = replace(shape, max_position_embeddings=longest)
     return replace(
-        theirs,
+        shape,
         hidden_dropout_prob=config.model.hidden_dropout,
         attention_probs_dropout_prob=config.model.attention_dropout,
     )
 
 
-def _require_shape(own: dict[str, Any], theirs: dict[str, Any], where: str, base: str | None) -> None:
-    for name, value in own.items():
-        if name not in NOT_THE_SHAPE and value != theirs[name]:
+def _require_shape(configured: dict[str, Any], parent_shape: dict[str, Any], where: str, base: str | None) -> None:
+    for name, value in configured.items():
+        if name not in NOT_THE_SHAPE and value != parent_shape[name]:
             fix = f"set model.init_from to {base}, as there" if base else f"take the model: section of {where}"
-            raise ConfigError(f"is {value}, but {theirs[name]} in {where}", where=f"model.{name}", fix=fix)
+            raise ConfigError(f"is {value}, but {parent_shape[name]} in {where}", where=f"model.{name}", fix=fix)
 
 
 def warnings(lineage: Lineage | None, config: RunConfig, store_fingerprint: str) -> list[str]:
-    here = {"seed": config.seed, "seq_len": config.data.seq_len, "store_fingerprint": store_fingerprint}
-    if lineage is None or any(lineage[key] != value for key, value in here.items()):
+    reading = {"seed": config.seed, "seq_len": config.data.seq_len, "store_fingerprint": store_fingerprint}
+    if lineage is None or any(lineage[key] != value for key, value in reading.items()):
         return []
     return [
         f"the run reads the same rows in the same order as {lineage['run']} did from its beginning: "

@@ -1,5 +1,5 @@
-"""Which model a run trains, and what its weights begin with: the configuration's, a model's that it continues, or those
-of another run."""
+"""The model of a run and its first weights: of the configuration, of a model that the run continues, or of another
+run."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from maskwright.text.vocabulary import has_tokenizer, read_vocabulary
 
 @dataclass(frozen=True)
 class Base:
-    """The model folder, or the run, that `model.init_from` names."""
+    """A model folder or a run: the one that `model.init_from` names."""
 
     location: str
-    """With the commit that a model of the Hub had when the run began."""
+    """As the configuration has it; for a model of the Hub, with its commit when the run began."""
 
     @cached_property
     def folder(self) -> str:
-        """On this machine. A run that is continued asks for it only where it cannot do without."""
+        """The folder on this machine. A run that is continued asks for it only where it cannot do without."""
         return local(self.location)
 
     @property
@@ -43,13 +43,13 @@ class Base:
 
     @property
     def tokenizer(self) -> str | None:
-        """Its tokenizer's folder; None where it has none."""
+        """The folder of its tokenizer; None where it has none."""
         folder = RunDirectory(self.folder).path("tokenizer") if self.is_run else self.folder
         return folder if has_tokenizer(folder) else None
 
     def model(self, config: RunConfig) -> ModelConfig:
-        """Its shape, with the run's dropout. Raises `ModelError` without a masked-LM head, `ConfigError` where it takes
-        no rows as long as the run's."""
+        """The base's shape, with the run's dropout. Raises `ModelError` without a masked-LM head, `ConfigError` where
+        the run's rows are too long for it."""
         if self.is_run:
             run = RunDirectory(self.folder)
             model = config_at(run.read_config(), run.newest_step(), run.config)
@@ -62,20 +62,20 @@ class Base:
             what = f"{config.longest_row} is above the {model.max_seq_len} tokens that {self.location} can take"
             where = "data.seq_len" if config.data.seq_len == config.longest_row else "seq_len of a phase"
             raise ConfigError(what, where=where, fix=f"set it to {model.max_seq_len}")
-        own = config.model
+        section = config.model
         return replace(
-            model, hidden_dropout_prob=own.hidden_dropout, attention_probs_dropout_prob=own.attention_dropout
+            model, hidden_dropout_prob=section.hidden_dropout, attention_probs_dropout_prob=section.attention_dropout
         )
 
     def parameters(self, config: RunConfig, model: ModelConfig) -> Parameters:
-        """Of `model`, with a head of the run's own if it says so."""
+        """The weights of `model`; with a new head, if the run asks for one."""
         if not config.model.new_head:
             return read_hf_parameters(self.folder, model)
         return initial_parameters(model, config.seed) | read_encoder(self.folder, model)
 
     def record(self, config: RunConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-        """For the run's record: the checksums of the weights, and what the model's `config.json` says of
-        fine-tuning."""
+        """Two parts of the run's record: the checksums of the weights, and the values for fine-tuning in the model's
+        `config.json`."""
         commit = {"base": {"location": self.location}} if is_hub(self.location) else {}
         values = fine_tuning_values(self.folder, read_hf_config(self.folder, head=not config.model.new_head))
         return {"base_weights": weight_digests(self.folder), **commit}, values
@@ -84,7 +84,8 @@ class Base:
 def model_of(
     config: RunConfig, store: Store, before: dict[str, Any] | None, parent: lineages.Parent | None, base: Base | None
 ) -> tuple[ModelConfig, Lineage | None]:
-    """`before`: the record of a run that is continued. `parent`: of a new run that begins from another's checkpoint."""
+    """The model, and the lineage of a run that began from another. `before`: the record of a run that is continued.
+    `parent`: that of a new run that begins from another's checkpoint."""
     init_from, words = config.model.init_from, store.vocabulary
     if before is not None and ("lineage" in before or init_from == before["config"].get("model.init_from") is not None):
         return recorded_config(before["model"], "config.resolved.json"), before.get("lineage")
@@ -108,6 +109,6 @@ def _require_its_tokenizer(base: Base, model: ModelConfig, store: Store) -> None
         what = "has no tokenizer.json, so nothing shows whether the text was prepared with the model's own one"
         warn(f"{base.folder}: {what}")
     if store.vocabulary.size > model.vocab_size:
-        theirs = f"the model in {base.folder} only {model.vocab_size:,}"
-        what = f"its tokenizer has {store.vocabulary.size:,} tokens, {theirs}"
+        limit = f"the model in {base.folder} only {model.vocab_size:,}"
+        what = f"its tokenizer has {store.vocabulary.size:,} tokens, {limit}"
         raise StoreError(what, where=store.location, fix="prepare the text with that model's own tokenizer")

@@ -1,4 +1,5 @@
-"""What can be known before a run: whether configuration, data, model and machine fit together; what it will take."""
+"""A pretraining run before its first step: whether configuration, data and model fit together, and what it reads and
+computes."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from maskwright.tasks.pretrain import lineage as lineages
 from maskwright.tasks.pretrain.describe import reading
 from maskwright.tasks.pretrain.model import Base, model_of
 from maskwright.tasks.pretrain.warnings import documents_held_out, unusual_data, unusual_settings
-from maskwright.tasks.start.capacity import takes
+from maskwright.tasks.start.capacity import memory_and_disk
 from maskwright.tasks.start.data_card import pretraining_card
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import none_is_text
@@ -50,9 +51,9 @@ class PretrainRun:
     lineage: Lineage | None = None
     """The checkpoint of another run that this one began from."""
     validation: Mapping[str, Judged] = field(default_factory=dict)
-    """The stores of data.validation by name; none where the run is judged by what its own store holds out."""
+    """The stores of data.validation by name; empty where the run is judged by the held-out part of its own store."""
     base: Base | None = None
-    """Of `model.init_from`; None where a lineage says what the run began from."""
+    """The base that `model.init_from` names; None where a lineage says what the run began from."""
     label_smoothing, looked_up = 0.0, None
 
     @property
@@ -67,14 +68,14 @@ class PretrainRun:
     @property
     def details(self) -> dict[str, Any]:
         fingerprints = {name: held_out.fingerprint for name, held_out in self.validation.items()}
-        found: dict[str, Any] = {"validation": fingerprints} if fingerprints else {}
+        entries: dict[str, Any] = {"validation": fingerprints} if fingerprints else {}
         if self.loader.has_several_shards:
-            found["row_planning"] = "by shard"
-        return found | ({"none_is_text": True} if none_is_text(self.store.tokenizer_folder) else {})
+            entries["row_planning"] = "by shard"
+        return entries | ({"none_is_text": True} if none_is_text(self.store.tokenizer_folder) else {})
 
     @property
     def flops(self) -> float:
-        """If each row is full, and one segment."""
+        """Model FLOPs of the whole run, as if each row were full, and one segment."""
         stages = self.config.stages
         return sum((stage.end - stage.begin) * step_flops(stage.config, self.model) for stage in stages)
 
@@ -93,7 +94,8 @@ class PretrainRun:
             store.verify_at_start()
 
     def starting_state(self) -> TrainState:
-        """That of another run, read from `model.init_from`, or random. Raises `ModelError` or `CheckpointError`."""
+        """The state of step 0: that of another run, that of `model.init_from`, or random. Raises `ModelError` or
+        `CheckpointError`."""
         if self.lineage is not None:
             return lineages.starting_state(self.lineage)
         if self.base is None:
@@ -111,12 +113,12 @@ class PretrainRun:
         return record | self._fine_tuning(values)
 
     def _fine_tuning(self, values: dict[str, Any]) -> dict[str, Any]:
-        """For the export's config.json: what the base has there for fine-tuning, and this run did not set itself."""
+        """Values for the export's config.json: the base's own for fine-tuning, less those that this run has set."""
         names = {"hidden_dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
-        own = [names[key] for key in names if key in self.config.model.model_fields_set]
-        given = {key for name in own for key in dropout_keys(self.model.architecture, name)}
-        found = {key: value for key, value in values.items() if key not in given}
-        return {"fine_tuning": found} if found else {}
+        names_set = [names[key] for key in names if key in self.config.model.model_fields_set]
+        keys_set = {key for name in names_set for key in dropout_keys(self.model.architecture, name)}
+        inherited = {key: value for key, value in values.items() if key not in keys_set}
+        return {"fine_tuning": inherited} if inherited else {}
 
     def objective(self) -> MaskedLM:
         return MaskedLM(self.loader, self._validation, self.model.vocab_size, self.config.evaluation.patience)
@@ -124,12 +126,12 @@ class PretrainRun:
     @property
     def held_out(self) -> Mapping[str, Judged]:
         """The stores that the run is judged by."""
-        own: Mapping[str, Judged] = {}
+        stores: Mapping[str, Judged] = {}
         if isinstance(self.store, Mixture):
-            own = self.store.held_out
+            stores = self.store.held_out
         elif documents_held_out(self.store):
-            own = {"": self.store}
-        return self.validation or own
+            stores = {"": self.store}
+        return self.validation or stores
 
     @cached_property
     def _validation(self) -> dict[str, list[Batch]]:
@@ -150,7 +152,7 @@ class PretrainRun:
         }
 
     def data_card(self) -> dict[str, Any]:
-        return pretraining_card(self.store, self._validation, own=not self.validation)
+        return pretraining_card(self.store, self._validation, of_store=not self.validation)
 
     def write_tokenizer(self, folder: str) -> None:
         copy_tokenizer(self.store.tokenizer_folder, folder)
@@ -162,14 +164,14 @@ class PretrainRun:
         )
         words = f"vocabulary {model.vocab_size:,}, {model.max_seq_len} tokens"
         lines = [*describe_lineage(self.lineage), f"model: {shape}, {words}", *reading(self.config, self.loader)]
-        return "\n".join([*lines, takes(self)])
+        return "\n".join([*lines, memory_and_disk(self)])
 
     def warnings(self) -> list[str]:
         stores = self.store.stores if isinstance(self.store, Mixture) else (self.store,)
-        found = [f"{store.location}: {finding}" for store in stores for finding in store.manifest.get("findings", [])]
-        found += lineages.warnings(self.lineage, self.config, self.store.fingerprint)
-        found += unusual_data(self.loader.epoch(self.config.steps), self.held_out)
-        return found + unusual_settings(self.config)
+        lines = [f"{store.location}: {finding}" for store in stores for finding in store.manifest.get("findings", [])]
+        lines += lineages.warnings(self.lineage, self.config, self.store.fingerprint)
+        lines += unusual_data(self.loader.epoch(self.config.steps), self.held_out)
+        return lines + unusual_settings(self.config)
 
     def keep_for_replay(self, job: Job, step: int, details: dict[str, Any]) -> str:
         data = job.rollbacks.data_step(step)
@@ -202,7 +204,7 @@ def prepare_run(
     init_from, base = config.model.init_from, None
     if init_from is not None and parent is None and "lineage" not in (before or {}):
         base = Base(pinned(init_from, (before or {}).get("base")))
-    # Others have their own; a run that is continued must not need its base any more.
+    # Stores of other formats have a tokenizer; a run that is continued must not need its base any more.
     store = open_store(config.data, base.tokenizer if base and config.data.format == "pregenerated" else None)
     model, lineage = model_of(config, store, before, parent, base)
     model = with_ids(model, store.vocabulary, store.tokenizer_folder)
@@ -220,16 +222,16 @@ def prepare_run(
 
 
 def _validation_stores(config: RunConfig, store: Store) -> dict[str, Judged]:
-    found = open_held_out(config.data)
-    for held_out in found.values():
+    stores = open_held_out(config.data)
+    for held_out in stores.values():
         held_out.require_tokenizer(store.vocabulary, store.location)
         if not documents_held_out(held_out):
             fix = "prepare its text with --valid-fraction 1, which holds all of it out"
             raise StoreError("holds no documents out", where=f"data.validation: {held_out.location}", fix=fix)
-    return found
+    return stores
 
 
 def step_flops(config: RunConfig, model: ModelConfig) -> float:
-    """Those of an update of a run without phases, or of one of its stages."""
+    """Model FLOPs of an update of a run without phases, or of one of its stages."""
     tokens = float(config.rows_per_step * config.data.seq_len)
     return training_flops(model, tokens, tokens * config.data.seq_len, tokens * config.masking.rate)

@@ -20,7 +20,7 @@ def pretrain(
     stop_request: StopRequest | None = None,
     time_here: TimeHere | None = None,
 ) -> None:
-    """Trains, or continues the run in the folder `run`. See `opened` and `train`.
+    """Begins or continues the run in the folder `run`. See `opened` and `train`.
 
     `begin_from`: RUN or RUN@STEP, whose checkpoint a new run begins with, its optimizer's state included unless
     `fresh_optimizer`."""
@@ -32,7 +32,7 @@ def pretrain(
 def dry_run(
     config: RunConfig, run: str, begin_from: str | None = None, *, fresh_optimizer: bool = False
 ) -> PretrainRun:
-    """What `pretrain` would train. Raises what `check` does."""
+    """The run that `pretrain` would train. Raises what `check` does."""
     start = looked_at(config, run)
     ready = prepare_run(config, start.before, begin_from, fresh_optimizer=fresh_optimizer)
     check(start, ready)

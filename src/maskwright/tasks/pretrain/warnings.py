@@ -1,4 +1,4 @@
-"""Values of a configuration, and data, that are allowed but most often a slip."""
+"""Warnings about values and data that are allowed, but most often a slip."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from maskwright.engines.muon import GROWTH, INITIAL_RMS, LARGE_RMS, UPDATE_RMS
 from maskwright.text.sources import TEXT_ENDINGS, file_kind
 
 MOST_EPOCHS = 40
-"""BERT saw its text so often (arXiv:1810.04805, A.2). At RoBERTa's rate a token was then predicted six times."""
+"""Epochs of BERT's training (arXiv:1810.04805, A.2). At RoBERTa's rate a token was then predicted six times."""
 LEAST_HELD_OUT_DOCUMENTS = 100
-"""A share of right predictions lies in 0 … 1, so its spread between documents is 0.5 at most. The error of its mean
-over so many documents is then 5 points at most."""
+"""Held-out documents that suffice. A share of right predictions lies in 0 … 1, so its spread between documents is 0.5
+at most, and the standard error of its mean over 100 of them is 5 points at most."""
 MOST_HELD_OUT = 0.3
-"""The largest share of a text that is proposed."""
+"""The largest --valid-fraction that a warning proposes."""
 
 
 def unusual_settings(config: RunConfig) -> list[str]:
-    found, rates = list[str](), masked_rates(config)
+    lines, rates = list[str](), masked_rates(config)
     if max(rates, default=0.0) > 0.5:
-        found.append(f"masking.rate {max(rates):g}: rows keep less than half of their tokens, short ones may keep none")
+        lines.append(f"masking.rate {max(rates):g}: rows keep less than half of their tokens, short ones may keep none")
     if config.optimizer.learning_rate > 0.05:
-        found.append(
+        lines.append(
             f"optimizer.learning_rate {config.optimizer.learning_rate:g} is far above what trains: 1e-4 to 1e-2"
         )
     if config.optimizer.kind == "muon" and (rms := muon_rms(config, config.optimizer.weight_decay)) > LARGE_RMS:
         decays = (0.03, 0.1, 0.3, 1.0, 3.0)
         enough = next((decay for decay in decays if muon_rms(config, decay) < 0.75 * LARGE_RMS), 10.0)
-        found.append(
+        lines.append(
             f"optimizer.weight_decay {config.optimizer.weight_decay:g}: Muon's updates make the matrices some "
             f"{rms / INITIAL_RMS:.0f} times as large as they begin, and such a model fine-tunes badly: "
             f"--set optimizer.weight_decay={enough:g}, or a lower optimizer.learning_rate as well"
         )
     if not rates or config.masking.mask_share == 0.0:
         key = "mask_share 0" if rates else "causal_share 1"
-        found.append(f"masking.{key}: the model never sees <mask>, so `fill` and most evaluations are out of reach")
-    return found
+        lines.append(f"masking.{key}: the model never sees <mask>, so `fill` and most evaluations are out of reach")
+    return lines
 
 
 def muon_rms(config: RunConfig, weight_decay: float) -> float:
-    """About the root mean square of Muon's matrices at the end of the run: each update adds its square and decay takes
-    its share (Kosson et al. 2023, arXiv 2305.17212, have the equilibrium)."""
+    """The root mean square of Muon's matrices at the end of the run, roughly: each update adds its square, and decay
+    removes its share (Kosson et al. 2023, arXiv 2305.17212, have the equilibrium)."""
     steps, square = config.steps, 0.0
     length = max(1, steps // 1000)
     for step in range(0, steps, length):
@@ -59,20 +59,20 @@ def muon_rms(config: RunConfig, weight_decay: float) -> float:
 
 def unusual_data(epochs: float, held_out: Mapping[str, Judged]) -> list[str]:
     """`epochs`: how often the run reads its text. `held_out`: the stores that it is judged by."""
-    found = []
+    lines = []
     if epochs > MOST_EPOCHS:
-        found.append(
+        lines.append(
             f"the run reads its text {epochs:,.0f} times, and BERT read its own {MOST_EPOCHS} times: "
             "prepare more text, or lower schedule.steps"
         )
     for name, store in held_out.items():
-        documents, of = documents_held_out(store), f" in {name}" if name else ""
+        documents, part = documents_held_out(store), f" in {name}" if name else ""
         if 0 < documents < LEAST_HELD_OUT_DOCUMENTS:
-            found.append(
-                f"only {several(documents, 'document')} {'is' if documents == 1 else 'are'} held out{of}, too few to "
+            lines.append(
+                f"only {several(documents, 'document')} {'is' if documents == 1 else 'are'} held out{part}, too few to "
                 f"compare runs by: {_more_held_out(store, documents)}"
             )
-    return found
+    return lines
 
 
 def documents_held_out(store: Store) -> int:
@@ -80,10 +80,12 @@ def documents_held_out(store: Store) -> int:
 
 
 def _more_held_out(store: Judged, documents: int) -> str:
-    """The default share does not grow for a small text: what it holds out stays held out when the text has grown."""
+    """How to hold out more. The default share does not grow for a small text, so that documents stay held out when the
+    text has grown."""
     share = LEAST_HELD_OUT_DOCUMENTS / (documents + int(store.manifest["splits"]["train"]["documents"]))
     if share > MOST_HELD_OUT:
-        plain = any(file_kind(one["location"]) in TEXT_ENDINGS for one in store.manifest.get("sources", []))
-        whole = plain and store.manifest["options"].get("layout") == "file"
-        return "take more text" + ", or prepare with --layout lines or sentences, where a file has several" * whole
+        plain = any(file_kind(source["location"]) in TEXT_ENDINGS for source in store.manifest.get("sources", []))
+        if plain and store.manifest["options"].get("layout") == "file":
+            return "take more text, or prepare with --layout lines or sentences, where a file has several"
+        return "take more text"
     return f"prepare into another folder with --valid-fraction {math.ceil(100 * share) / 100:g}"

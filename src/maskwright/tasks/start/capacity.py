@@ -1,4 +1,4 @@
-"""What a run takes of its machine: memory, disk, and what of the engine is decided once for the whole run."""
+"""Whether a run fits the memory and disk of its machine, and what of its engine is decided once for all its starts."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from maskwright.tasks.start.prepared import Prepared
 from maskwright.training import checkpoint
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-"""By the value of engine.dtype, what a run's record calls it."""
+"""What a run's record calls each value of engine.dtype."""
 
 
 def state(
     config: RunConfig | FinetuneConfig, model: ModelConfig, devices: int = 1, *, low_precision: bool = False
 ) -> dict[str, float]:
-    """Bytes on each of `devices` of what stays from update to update, by part: fp32 weights and moments, and the
-    gradients that exact sums keep. `low_precision`: a copy of the weights in 16 bits comes on top."""
+    """Bytes that stay on each of `devices` from update to update, by part: fp32 weights and moments, and the gradients
+    that exact sums keep. `low_precision`: a copy of the weights in 16 bits comes on top."""
     P, V, engine = count_parameters(model), config.batch.virtual_workers, config.engine
-    own = max(1, V // devices)
-    exact = engine.kind == "torch" and engine.reproducibility == "exact" and own * devices == V
+    local_workers = max(1, V // devices)
+    exact = engine.kind == "torch" and engine.reproducibility == "exact" and local_workers * devices == V
     share = devices if engine.sharding == "fsdp" else 1
     return {
         "weights": (4 + (2 if low_precision else 0)) * P / share,
-        "gradients": 4.0 * (most_kept(own, V) if exact else 1) * P / share,
+        "gradients": 4.0 * (most_kept(local_workers, V) if exact else 1) * P / share,
         "moments": 4.0 * _moments(config, model) / share,
     }
 
@@ -46,23 +46,23 @@ def state(
 def _moments(config: RunConfig | FinetuneConfig, model: ModelConfig) -> int:
     """Numbers that the optimizer keeps: two for each parameter, and one for those that Muon moves."""
     muon = config.optimizer.kind == "muon"
-    single = (math.prod(one.shape) for one in pieces(model) if muon and one.name.endswith(HIDDEN_ROLES))
+    single = (math.prod(piece.shape) for piece in pieces(model) if muon and piece.name.endswith(HIDDEN_ROLES))
     return 2 * count_parameters(model) - sum(single)
 
 
 def checkpoint_bytes(config: RunConfig | FinetuneConfig, model: ModelConfig) -> int:
-    """Of its tensors on disk."""
+    """Bytes of a checkpoint's tensors on disk."""
     return 4 * (count_parameters(model) + _moments(config, model))
 
 
 def state_bytes(ready: Prepared) -> int:
-    """Bytes in each of the processes that this start is one of. Computing, and a device's low precision, take more."""
+    """Bytes that stay in each process of this start. Computing, and a device's low precision, need more."""
     launch = launch_variables()
     return round(sum(state(ready.config, ready.model, launch.world_size if launch else 1).values()))
 
 
-def takes(ready: Prepared) -> str:
-    """For `--dry-run` and the beginning of each run."""
+def memory_and_disk(ready: Prepared) -> str:
+    """The line on memory and disk, for `--dry-run` and the beginning of each run."""
     saved = human_bytes(checkpoint_bytes(ready.config, ready.model))
     return f"memory for weights and optimizer: {human_bytes(state_bytes(ready))}; each checkpoint: {saved}"
 
@@ -70,8 +70,9 @@ def takes(ready: Prepared) -> str:
 def engine_config(
     config: RunConfig | FinetuneConfig, before: dict[str, Any] | None, threads: int | None
 ) -> EngineSection:
-    """`dtype: auto` is decided once: a continued run keeps the precision that it started with, on any machine. So is
-    `compile: auto` on CUDA devices, even if the run gets more steps. `threads`: see `exact_threads`."""
+    """The engine section of the run, with what its first start decided. `dtype: auto` is decided once: a continued run
+    keeps the precision that it started with, on any machine. So is `compile: auto` on CUDA devices, even if the run
+    gets more steps. `threads`: see `exact_threads`."""
     decided: dict[str, Any] = {} if threads is None else {"threads": threads}
     if before is not None and config.engine.dtype == "auto":
         decided["dtype"] = next(short for short, name in DTYPES.items() if name == before["dtype"])
@@ -103,12 +104,12 @@ def exact_threads(config: RunConfig | FinetuneConfig, before: dict[str, Any] | N
 
     if choose_device(config.engine) != "cpu":
         return None
-    here = cpu_threads()
-    kept = config.engine.threads or (before or {}).get("threads") or here
-    if kept != here and not config.engine.threads:
+    available = cpu_threads()
+    kept = config.engine.threads or (before or {}).get("threads") or available
+    if kept != available and not config.engine.threads:
         note(
-            f"computing with {several(kept, 'thread')} in each process, as this run began, instead of {here}: another "
-            f"number changes the last bits. Set engine.threads: {here} to take {here} all the same"
+            f"computing with {several(kept, 'thread')} in each process, as this run began, instead of {available}: "
+            f"another number changes the last bits. Set engine.threads: {available} to take {available} all the same"
         )
     return int(kept)
 
@@ -119,14 +120,14 @@ def require_room(ready: Prepared, directory: RunDirectory) -> None:
     on_cpu = choose_device(ready.config.engine) == "cpu"
     if on_cpu and _beside() * state_bytes(ready) > hardware.usable_memory_bytes():
         raise too_large(ready, MemoryError())
-    kept = len(checkpoint.whole_steps(directory.checkpoints))
+    saved = len(checkpoint.whole_steps(directory.checkpoints))
     most = min(ready.config.checkpoint.keep, ready.config.steps)
-    more = max(most + 1 - kept, 1)
-    place = directory.location
-    while not os.path.exists(place):
-        place = os.path.dirname(place)
-    each = checkpoint_bytes(ready.config, ready.model) + checkpoint.SMALL_FILES_BYTES
-    checkpoint.require_space(place, more * each)
+    more = max(most + 1 - saved, 1)
+    folder = directory.location
+    while not os.path.exists(folder):
+        folder = os.path.dirname(folder)
+    size = checkpoint_bytes(ready.config, ready.model) + checkpoint.SMALL_FILES_BYTES
+    checkpoint.require_space(folder, more * size)
 
 
 def _beside() -> int:

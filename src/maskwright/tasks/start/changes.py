@@ -1,5 +1,5 @@
-"""What has changed in a run from one of its starts to the next, and whether a run that got more steps goes on as if it
-had had them from its beginning."""
+"""The changes of a run from one start to the next, and whether a run that got more steps goes on as if it had had them
+from its beginning."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def require_before_decay(old: dict[str, Any], new: dict[str, Any], directory: Ru
     begins = decay_begins(Schedule(**values), values["steps"], values["warmup_steps"])
     if step <= begins:
         return
-    kept = [found for found in whole_steps(directory.checkpoints) if found <= begins]
+    kept = [saved for saved in whole_steps(directory.checkpoints) if saved <= begins]
     back = f"schedule.steps back to {values['steps']}"
     if new.get("schedule.epochs"):
         back = f"schedule.epochs back to what it was, {values['steps']} steps"
     fix = f"put {back}; checkpoint.keep_every_steps would keep one in another run"
     if kept:
-        left = new["schedule.steps"] - kept[-1]
+        remaining = new["schedule.steps"] - kept[-1]
         fix = (
             f"branch off before it: maskwright pretrain CONFIG --run NEW --from {directory.location}@{kept[-1]} "
-            f"--set schedule.steps={left} --set schedule.warmup_steps=0"
+            f"--set schedule.steps={remaining} --set schedule.warmup_steps=0"
         )
     raise ConfigError(
         f"schedule.steps cannot grow to {new['schedule.steps']:,}: the run has gone to step {step:,}, and its decay "
@@ -49,9 +49,9 @@ def require_before_decay(old: dict[str, Any], new: dict[str, Any], directory: Ru
 def require_same_run(
     before: dict[str, Any], now: dict[str, Any], directory: RunDirectory, kind: type[BaseModel]
 ) -> list[str]:
-    """The differences that a run may have between two of its starts, in words. `before`, `now`: its record, and that
-    of a start that continues it. Raises `ConfigError` for those that make another run, and `CheckpointError` where its
-    checkpoints are gone."""
+    """The differences between two starts of a run that are allowed, in words. `before`, `now`: the run's record, and
+    that of a start that continues it. Raises `ConfigError` for differences that make another run, and `CheckpointError`
+    where the run's checkpoints are gone."""
     changes = refuse_changes(before["config"], now["config"], directory.location, kind)
     for key, name in (
         ("store_fingerprint", "token store" if kind is RunConfig else "set of examples"),
@@ -92,8 +92,9 @@ def _short(value: Any) -> str:
 
 
 def history(before: dict[str, Any], changes: list[str], step: int) -> dict[str, Any]:
-    """For the run's record: what was changed, at which step and when (Unix seconds), at all starts so far."""
-    found = [*before.get("changes", [])]
+    """The `changes` of the run's record: what was changed, at which step and when (Unix seconds), at all starts so
+    far."""
+    entries = [*before.get("changes", [])]
     if changes:
-        found.append({"step": step, "time": round(time.time(), 3), "keys": changes})
-    return {"changes": found} if found else {}
+        entries.append({"step": step, "time": round(time.time(), 3), "keys": changes})
+    return {"changes": entries} if entries else {}

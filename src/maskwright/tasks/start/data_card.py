@@ -30,28 +30,28 @@ from maskwright.training.job import Job
 
 Int64 = NDArray[np.int64]
 MOST_COUNTED_TOKENS = 1 << 26
-"""Of a longer text, the frequencies are those of evenly spaced documents, so that counting takes about a second."""
-AT_ONCE_TOKENS = 1 << 22
+"""In a longer text, evenly spaced documents are counted instead of all, so that counting lasts about a second."""
 MOST_SOURCES = 20
-"""Files that are named."""
+"""Source files that the card names at most."""
 MOST_WORDS = 100
-"""Of a command that are kept: a shell makes a word for each file of `corpus/*.txt`."""
+"""Words of a command that are kept: a shell makes a word for each file of `corpus/*.txt`."""
 SAMPLE_DOCUMENTS = 2_000
-"""Evenly spaced ones. With the model of the languages, they take about a second."""
+"""Evenly spaced documents whose language is identified, which lasts about a second."""
 SAMPLE_TOKENS = 256
-"""From the beginning of each."""
+"""Tokens from the beginning of each sampled document."""
 
 
 def write_card(directory: RunDirectory, ready: Prepared, job: Job) -> None:
-    """Once for a run; a later start, which may be on a machine that has only fetched the run, adds it if need be."""
+    """Writes the card once for a run. A later start adds it if it is missing, as on a machine that has only fetched
+    the run."""
     if not os.path.exists(directory.path(DATA_CARD)):
         chance = {} if job.objective.chance is None else {"chance": job.objective.chance}
         storage.write_json(directory.path(DATA_CARD), redact_all(ready.data_card() | chance))
 
 
-def pretraining_card(store: Store, held_out: Mapping[str, Sequence[Batch]], *, own: bool) -> dict[str, Any]:
-    """`held_out`: validation batches by the name of their set. `own`: whether they are from the sources of `store`
-    itself."""
+def pretraining_card(store: Store, held_out: Mapping[str, Sequence[Batch]], *, of_store: bool) -> dict[str, Any]:
+    """The card of a pretraining run. `held_out`: validation batches by the name of their set. `of_store`: whether they
+    are held out of the sources of `store` itself."""
     parts: dict[str, Judged] = (
         {"": store} if not isinstance(store, Mixture) else dict(zip(store.names, store.stores, strict=True))
     )
@@ -70,14 +70,14 @@ def pretraining_card(store: Store, held_out: Mapping[str, Sequence[Batch]], *, o
             for name, part in parts.items()
         ],
         "unigram": {
-            name: dict(zip(("loss", "accuracy"), unigram(counts[name] if own else together, batches), strict=True))
+            name: dict(zip(("loss", "accuracy"), unigram(counts[name] if of_store else together, batches), strict=True))
             for name, batches in held_out.items()
         },
     }
 
 
 def labelled_card(dataset: Dataset, sizes: Int64) -> dict[str, Any]:
-    """`sizes`: tokens of each training example."""
+    """The card of a fine-tuned run. `sizes`: tokens of each training example."""
     report = dataset.report
     return {
         "kind": "labelled",
@@ -91,7 +91,7 @@ def labelled_card(dataset: Dataset, sizes: Int64) -> dict[str, Any]:
 
 def _described(store: Judged) -> dict[str, Any]:
     manifest = store.manifest
-    named, command = manifest.get("sources", []), manifest.get("command", [])
+    sources, command = manifest.get("sources", []), manifest.get("command", [])
     return {
         "location": store.location,
         "format": "arrow" if isinstance(store, ArrowStore) else "store",
@@ -100,17 +100,17 @@ def _described(store: Judged) -> dict[str, Any]:
         "splits": manifest["splits"],
         **{key: manifest[key] for key in ("counts", "options", "versions") if key in manifest},
         **({"command": command[:MOST_WORDS], "command_words": len(command)} if command else {}),
-        "files": [one["location"] for one in named[:MOST_SOURCES]],
-        "file_count": len(named),
+        "files": [source["location"] for source in sources[:MOST_SOURCES]],
+        "file_count": len(sources),
     }
 
 
 def languages_of(store: Judged, split: Split) -> dict[str, int] | None:
-    """Documents of the sample by language, the most frequent first; none where there is no language to be told, as in
-    DNA. None where py3langid is not installed."""
+    """Documents of the sample by language, the most frequent first. Empty where the text has no language, as DNA; None
+    where py3langid is not installed."""
     if not extras.installed("py3langid"):
         return None
-    files = [str(one["location"]) for one in store.manifest.get("sources", [])]
+    files = [str(source["location"]) for source in store.manifest.get("sources", [])]
     if files and all(file_kind(name) in SEQUENCE_ENDINGS for name in files):
         return {}
     from maskwright.text.cleaning.language import language_of
@@ -119,7 +119,7 @@ def languages_of(store: Judged, split: Split) -> dict[str, int] | None:
 
 
 def _sample(store: Judged, split: Split) -> list[str]:
-    """Beginnings of documents; none with a tokenizer that makes no text of ids."""
+    """Beginnings of documents; empty with a tokenizer that cannot decode."""
     try:
         tokenizer = load_tokenizer(store.tokenizer_folder, special_tokens_are_text=False)
     except TokenizerError:  # training needs its vocabulary alone
@@ -128,11 +128,11 @@ def _sample(store: Judged, split: Split) -> list[str]:
         return []
     apart = max(1, math.ceil(split.documents / SAMPLE_DOCUMENTS))
     ids = split.beginnings(SAMPLE_TOKENS, apart)
-    return [text for text in tokenizer.decode_batch([one.tolist() for one in ids]) if text.strip()]
+    return [text for text in tokenizer.decode_batch([row.tolist() for row in ids]) if text.strip()]
 
 
 def by_powers_of_two(sizes: Int64) -> dict[str, int]:
-    """How many there are by size: under n are those of n / 2 to n - 1, where n is a power of two."""
+    """Counts by size: key n, a power of two, counts the sizes from n / 2 to n - 1."""
     if not len(sizes):
         return {}
     digits = np.frexp(sizes.astype(np.float64))[1]

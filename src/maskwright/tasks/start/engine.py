@@ -1,4 +1,4 @@
-"""How every rank of a run starts: its engine, its job, what rank 0 broadcasts, what is recorded of the machine."""
+"""What every rank of a run starts with: its engine, its job, and the records of start and machine."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from maskwright.training.job import Job
 from maskwright.training.saver import Saver
 
 BEGIN, RESTORE = b"begin", b"restore"
-"""What rank 0 broadcasts for all to do first."""
+"""Broadcast by rank 0: whether all ranks begin the run, or restore it."""
 
 
 def start_engine(ready: Prepared, before: dict[str, Any] | None, threads: int | None) -> Engine:
-    """Raises `ConfigError` if the engine cannot compute this run, `MaskwrightError` if the model does not fit into
-    memory. `threads`: see `exact_threads`."""
+    """The engine of this rank. Raises `ConfigError` if it cannot compute this run, `MaskwrightError` if the model does
+    not fit into memory. `threads`: see `exact_threads`."""
     config = ready.config
     decided = engine_config(config, before, threads)
     try:
@@ -73,7 +73,7 @@ def make_job(
 
 
 def start_record(job: Job) -> dict[str, Any]:
-    """For the run's history: where and on what it starts."""
+    """The entry of the run's history for this start: its host, engine and processes."""
     return {
         "attempt": job.status.attempt,
         "host": job.status.host,
@@ -96,7 +96,7 @@ def environment() -> dict[str, Any]:
 
 
 def _revision() -> str | None:
-    """Commit of the source checkout that this runs from; None if it is no checkout."""
+    """Commit of the source checkout that this runs from; None for an installed package."""
     folder = os.path.dirname(os.path.abspath(maskwright.__file__))
     try:
         result = subprocess.run(

@@ -1,4 +1,4 @@
-"""What ranks other than 0 do: they compute their share of each step, and write nothing.
+"""Ranks other than 0: they compute their share of each step, and write nothing.
 
 Each broadcast from rank 0, and each agreement, has its counterpart in `train.py`, in the same order.
 """
@@ -25,14 +25,14 @@ from maskwright.training.stop import out_of_time, stop_on_signals
 
 
 def follow(start: RunStart, ready: Prepared) -> None:
-    """Raises what `train` raises. If another rank fails first, its message."""
+    """Trains in a rank other than 0. Raises what `train` raises; if another rank fails first, with its message."""
     processes, directory = start.processes, start.directory
     if start.before is None:
         ready.verify()
     start.agree()
-    theirs = json.loads(processes.broadcast(b""))
-    _require_same_run(ready, theirs)
-    engine = start_engine(ready, start.before, theirs["threads"])
+    decided = json.loads(processes.broadcast(b""))
+    _require_same_run(ready, decided)
+    engine = start_engine(ready, start.before, decided["threads"])
     start.agree()
     beats_of_rank = Beats(directory, processes.rank, processes.world_size, start.name)
     with stop_on_signals(start.request) as stop, beats_of_rank as beats:
@@ -50,15 +50,15 @@ def follow(start: RunStart, ready: Prepared) -> None:
             ready.finish(job)
 
 
-def _require_same_run(ready: Prepared, theirs: dict[str, Any]) -> None:
-    if ready.identity["store_fingerprint"] != theirs["store_fingerprint"]:
+def _require_same_run(ready: Prepared, decided: dict[str, Any]) -> None:
+    if ready.identity["store_fingerprint"] != decided["store_fingerprint"]:
         fix = "give every host a copy of one"
         what = "is not the store" if isinstance(ready.config, RunConfig) else "does not hold the examples"
         raise StoreError(f"{what} that rank 0 reads", where=ready.identity["store"], fix=fix)
-    if ready.details.get("validation") != theirs["validation"]:
+    if ready.details.get("validation") != decided["validation"]:
         fix = "give every host a copy of the same stores"
         raise StoreError("are not the held-out stores that rank 0 reads", where="data.validation", fix=fix)
-    if json.loads(json.dumps(asdict(ready.model))) != theirs["model"]:
+    if json.loads(json.dumps(asdict(ready.model))) != decided["model"]:
         fix = "give every host a copy of one"
         raise ConfigError("is not the model that rank 0 begins with", where="model.init_from", fix=fix)
 

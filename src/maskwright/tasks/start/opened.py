@@ -1,5 +1,5 @@
-"""How a start begins, in every rank: its processes meet, rank 0 fetches the newest copy of the run, and all have the
-record of the run's last start before anything is prepared."""
+"""The beginning of a start, in every rank: its processes meet, rank 0 fetches the newest copy of the run, and all get
+the record of the run's last start before anything is prepared."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from maskwright.training.copies import Copies
 from maskwright.training.forwarders import Forwarders, forwarding
 from maskwright.training.stop import StopRequest
 
-OWN_KEYS = {"data.store", "data.mixture", "model.init_from", "engine.threads"}
-OWN_KEYS |= {"data.train", "data.validation", "data.test", "model.tokenizer"}
-"""Keys that may differ from rank 0's; the contents of those places are compared."""
+KEYS_OF_A_HOST = {"data.store", "data.mixture", "model.init_from", "engine.threads"}
+KEYS_OF_A_HOST |= {"data.train", "data.validation", "data.test", "model.tokenizer"}
+"""Keys that may differ from rank 0's. The contents of the places that they name are compared."""
 
 
 @dataclass(frozen=True)
@@ -35,18 +35,18 @@ class RunStart:
     """One start of a run, in one of its processes."""
 
     config: RunConfig | FinetuneConfig
-    """As the command has it; what was prepared has the resolved one."""
+    """As the command has it; `Prepared` has the resolved one."""
     directory: RunDirectory
     before: dict[str, Any] | None
     """The record of the run's last start; None for a new run."""
     name: str = ""
-    """The same in all ranks, and another for each start."""
+    """Identifies the start: the same in all its ranks."""
     request: StopRequest = field(default_factory=StopRequest)
     processes: Processes = field(default_factory=Alone)
     agree: Agree = lambda *, last=False: None
     forwarders: Forwarders = field(default_factory=Forwarders)
     copies: Copies | None = None
-    """Of rank 0."""
+    """The run's copies in rank 0; None in the others, and for a run without copies."""
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def opened(config: RunConfig | FinetuneConfig, run: str, request: StopRequest | 
     request.grace_seconds = config.checkpoint.grace_seconds
     processes, directory = find_processes(config.engine), RunDirectory(run)
     with forwarding() as forwarders, starting(processes) as agree:
-        copies, own = None, b""
+        copies, message = None, b""
         if processes.rank == 0:
             config.logging.require_packages()
             copies = _copies(config, directory)
@@ -68,18 +68,20 @@ def opened(config: RunConfig | FinetuneConfig, run: str, request: StopRequest | 
                 with leased(directory.location):
                     copies.fetch(directory, partial(_require_same_run, config, directory))
             record = {"before": _record(config, directory), "config": flat(config), "name": uuid.uuid4().hex}
-            own = json.dumps(record | {"stop_after_steps": request.stop_after_steps}).encode()
+            message = json.dumps(record | {"stop_after_steps": request.stop_after_steps}).encode()
         else:
             only_warnings()
         agree()
-        told = json.loads(processes.broadcast(own))
-        _require_same_keys(flat(config), told["config"])
-        request.stop_after_steps = told["stop_after_steps"]
-        yield RunStart(config, directory, told["before"], told["name"], request, processes, agree, forwarders, copies)
+        shared = json.loads(processes.broadcast(message))
+        _require_same_keys(flat(config), shared["config"])
+        request.stop_after_steps = shared["stop_after_steps"]
+        yield RunStart(
+            config, directory, shared["before"], shared["name"], request, processes, agree, forwarders, copies
+        )
 
 
 def looked_at(config: RunConfig | FinetuneConfig, run: str) -> RunStart:
-    """What `opened` gives, for a dry run: one process, which writes nothing and leaves the network alone."""
+    """The start of a dry run: one process, which writes nothing and does not use the network."""
     config.logging.require_packages()
     directory = RunDirectory(run)
     _copies(config, directory, reach=False)
@@ -87,7 +89,7 @@ def looked_at(config: RunConfig | FinetuneConfig, run: str) -> RunStart:
 
 
 def _copies(config: RunConfig | FinetuneConfig, directory: RunDirectory, *, reach: bool = True) -> Copies | None:
-    """The run's copies, if it has any."""
+    """The run's copies, if its configuration has a place for them."""
     if config.checkpoint.copy_to is None:
         return None
     copies = Copies(config.checkpoint.copy_to, reach)
@@ -107,24 +109,25 @@ def _record(config: RunConfig | FinetuneConfig, directory: RunDirectory) -> dict
 
 
 def _require_same_run(config: RunConfig | FinetuneConfig, directory: RunDirectory, copied: dict[str, Any]) -> None:
-    """Raises `ConfigError` unless a copy belongs to this run, by the run's record here or else its configuration."""
-    own = _record(config, directory)
+    """Raises `ConfigError` unless a copy belongs to this run, judged by the run's record on this machine or else by its
+    configuration."""
+    recorded = _record(config, directory)
     where = f"checkpoint.copy_to {config.checkpoint.copy_to}"
     require_kind(copied["config"], type(config), where)
-    old, new = copied["config"], own["config"] if own else flat(config)
-    if own and isinstance(config, RunConfig) and grows(new, old):
+    old, new = copied["config"], recorded["config"] if recorded else flat(config)
+    if recorded and isinstance(config, RunConfig) and grows(new, old):
         old, new = new, old  # the run got more steps on another machine
     if config.schedule.epochs is not None and isinstance(config, RunConfig):  # its steps are known with the store
         new = new | {key: old[key] for key in ("schedule.steps", "schedule.epochs")}
     refuse_changes(old, new, where, type(config))
     for key in ("store_fingerprint", "tokenizer_fingerprint", "dtype"):
-        if own and own[key] != copied.get(key):
+        if recorded and recorded[key] != copied.get(key):
             raise ConfigError(f"holds another run's copies (its {key})", where=where, fix="give each run its own")
 
 
-def _require_same_keys(own: dict[str, Any], theirs: dict[str, Any]) -> None:
-    different = [key for key in own if own[key] != theirs.get(key) and key not in OWN_KEYS]
+def _require_same_keys(config: dict[str, Any], of_rank_0: dict[str, Any]) -> None:
+    different = [key for key in config if config[key] != of_rank_0.get(key) and key not in KEYS_OF_A_HOST]
     if different:
-        listed = ", ".join(f"{key}: {own[key]}, there {theirs.get(key)}" for key in different)
+        listed = ", ".join(f"{key}: {config[key]}, there {of_rank_0.get(key)}" for key in different)
         fix = "start the same command with the same file on every host"
         raise ConfigError(f"is not the configuration of rank 0 ({listed})", where=different[0], fix=fix)

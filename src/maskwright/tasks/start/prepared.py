@@ -1,4 +1,4 @@
-"""A run whose data and model have been checked and fit together: what a start asks of either kind of training."""
+"""A run whose data and model have been checked and fit together, as a start needs it from either kind of training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from maskwright.training.objective import Objective
 
 
 class Prepared(Protocol):
-    """Nothing is written yet. Whatever is wrong raises kinds of `InputError`."""
+    """A run before anything of it is written. Whatever is wrong raises kinds of `InputError`."""
 
     @property
     def config(self) -> RunConfig | FinetuneConfig: ...
@@ -32,7 +32,7 @@ class Prepared(Protocol):
 
     @property
     def details(self) -> dict[str, Any]:
-        """What else belongs into the record."""
+        """Further entries of the record."""
         ...
 
     @property
@@ -55,7 +55,7 @@ class Prepared(Protocol):
 
     @property
     def begins_from(self) -> str | None:
-        """What the state of step 0 is read from; None for random weights."""
+        """The location that the state of step 0 is read from; None for random weights."""
         ...
 
     def verify(self) -> None:
@@ -67,7 +67,7 @@ class Prepared(Protocol):
         ...
 
     def base_weights(self) -> dict[str, Any]:
-        """For the record of a run that begins from a model: the checksums of its weights."""
+        """Entries of the record of a run that begins from a model, with the checksums of its weights."""
         ...
 
     def objective(self) -> Objective: ...
@@ -79,7 +79,7 @@ class Prepared(Protocol):
     def write_tokenizer(self, folder: str) -> None: ...
 
     def describe(self) -> str:
-        """What the run will do, for `--dry-run` and the beginning of each run."""
+        """The model, the data and the steps in words, for `--dry-run` and the beginning of each run."""
         ...
 
     def warnings(self) -> list[str]: ...
@@ -89,10 +89,10 @@ class Prepared(Protocol):
         ...
 
     def finish(self, job: Job) -> None:
-        """After the last step, in all ranks."""
+        """Ends the run after its last step, in all ranks."""
         ...
 
 
 TimeHere = Callable[[Prepared, float, str, int], str | None]
-"""Takes the run, the ceiling of matrix multiplication in FLOP/s, the device and the steps that are done. Returns how
-long the others will take, in words; None where none are left."""
+"""A function of the run, the ceiling of matrix multiplication in FLOP/s, the device and the steps that are done. It
+returns in words how long the remaining steps will take; None where none are left."""

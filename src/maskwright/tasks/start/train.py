@@ -40,7 +40,7 @@ from maskwright.training.stop import StopRequest, out_of_time, stop_on_signals
 def train(
     start: RunStart, ready: Prepared, *, config_file: str | None = None, time_here: TimeHere | None = None
 ) -> None:
-    """Trains, or continues the run. `time_here` projects how long that will take, for the run's first lines.
+    """Begins or continues the run. `time_here` projects how long it will take, for the run's first lines.
 
     Raises `StoppedEarly` (75), `HealthError` (3) or kinds of `InputError` (2)."""
     if start.processes.rank:
@@ -92,8 +92,8 @@ def train(
 
 
 def check(start: RunStart, ready: Prepared) -> None:
-    """Raises what `train` would raise before it makes anything, for a dry run. Checksums, the network, and a device
-    that this machine lacks, with the room there, are left to it."""
+    """Raises for a dry run what `train` would raise before it writes anything. Only `train` checks the checksums, uses
+    the network, and needs the device: where this machine lacks it, the room for the run is not checked either."""
     before, directory = start.before, start.directory
     if before is None:
         directory.require_fresh()
@@ -112,7 +112,7 @@ def check(start: RunStart, ready: Prepared) -> None:
 
 
 def _for_all_ranks(ready: Prepared, threads: int | None) -> dict[str, Any]:
-    """What the others must have prepared too, and what rank 0 decides for them."""
+    """Rank 0's message to the others: what they must have prepared too, and what it decides for them."""
     return {
         "model": asdict(ready.model),
         "store_fingerprint": ready.identity["store_fingerprint"],
@@ -127,9 +127,9 @@ def _say_first_lines(job: Job, ready: Prepared, time_here: TimeHere | None) -> N
     say(ready.describe())
     for warning in ready.warnings():
         warn(warning)
-    told = time_here and time_here(ready, job.ceiling.flops_per_second, engine.device, job.step)
+    expected_time = time_here and time_here(ready, job.ceiling.flops_per_second, engine.device, job.step)
     speed = f"{job.ceiling.flops_per_second / 1e9:,.0f} GFLOP/s measured in plain matrix multiplication"
-    say(f"engine: {engine.description}; {speed}{f'; {told}' if told else ''}")
+    say(f"engine: {engine.description}; {speed}{f'; {expected_time}' if expected_time else ''}")
     job.directory.log(f"attempt {job.status.attempt}: {engine.description}")
 
 
@@ -185,7 +185,7 @@ def _save_finished_steps(job: Job) -> None:
 
 def _keep_for_replay(job: Job, ready: Prepared, step: int, error: HealthError) -> None:
     """Keeps the batch of a failed step. An error here must not hide the one that came before."""
-    saved = [found for found in checkpoint.whole_steps(job.directory.checkpoints) if found <= step]
+    saved = [saved_step for saved_step in checkpoint.whole_steps(job.directory.checkpoints) if saved_step <= step]
     details = {
         "error": str(error),
         "learning_rate": job.config.learning_rate_at(step),
@@ -199,9 +199,9 @@ def _keep_for_replay(job: Job, ready: Prepared, step: int, error: HealthError) -
         warn(f"the batch of step {step} cannot be kept for replay: {failure}")
 
 
-def _record(ready: Prepared, given: RunConfig | FinetuneConfig, *, dtype: str) -> dict[str, Any]:
+def _record(ready: Prepared, config_as_given: RunConfig | FinetuneConfig, *, dtype: str) -> dict[str, Any]:
     """The record of the run in config.resolved.json and in each checkpoint."""
-    config = ready.config if isinstance(ready.config, RunConfig) else given
+    config = ready.config if isinstance(ready.config, RunConfig) else config_as_given
     return {
         "config": flat(config),
         "digest": config.digest(),
@@ -213,8 +213,8 @@ def _record(ready: Prepared, given: RunConfig | FinetuneConfig, *, dtype: str) -
 
 
 def _base_weights(ready: Prepared, before: dict[str, Any] | None) -> dict[str, Any]:
-    """For the record of a run that began from a folder: the checksums of its weights, as they were then. The record of
-    a run that is continued keeps what it has of that kind."""
+    """The record's entries on what the run began from, with the checksums of the weights at that time. The record of a
+    run that is continued keeps those that it has."""
     if before is not None:
         return {
             key: before[key] for key in ("base_weights", "base", "lineage", "fine_tuning", "changes") if key in before
@@ -231,8 +231,8 @@ def _begin(job: Job, ready: Prepared, state: TrainState, config_file: str | None
     kind: Kind = "pretrain" if isinstance(ready.config, RunConfig) else "finetune"
     source = config_file and find_config(config_file, kind)
     if source and not (os.path.exists(copy) and os.path.samefile(source, copy)):
-        with storage.open_binary(source) as given, storage.atomic_writer(copy) as kept:
-            kept.write(redact(given.read().decode()).encode())
+        with storage.open_binary(source) as original, storage.atomic_writer(copy) as kept_copy:
+            kept_copy.write(redact(original.read().decode()).encode())
     storage.write_json(directory.path("environment.json"), environment())
     # Last: with it, the folder is a run.
     storage.write_json(directory.config, {"format": FORMAT, **job.record})

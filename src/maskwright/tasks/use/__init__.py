@@ -1,1 +1,1 @@
-"""What a model is used for: predictions, embeddings, filled masks."""
+"""Uses of a trained model: predictions, embeddings, filled masks."""

@@ -19,41 +19,41 @@ from maskwright.tasks.models.load import TrainedModel
 from maskwright.tasks.use.predict import EXAMPLES_AT_ONCE, TextOptions, read_texts, row_length, say_what_was_cut
 
 TEXTS = Task()
-"""How texts are read and encoded, whatever the model has learned to say of them."""
+"""Texts are read and encoded as for this task, whatever the model's own is."""
 
 
 def embed(
-    model: TrainedModel, source: str, output: str, *, given: TextOptions, device: str = "auto"
+    model: TrainedModel, source: str, output: str, *, options: TextOptions, device: str = "auto"
 ) -> tuple[int, int]:
-    """Writes fp32 vectors in the order of the texts, and returns how many, and of how many numbers."""
+    """Writes fp32 vectors in the order of the texts. Returns (number of vectors, numbers in each)."""
     require_writable(output, (".npy", ".parquet"))
-    examples, data = read_texts(model, TEXTS, source, given)
+    examples, data = read_texts(model, TEXTS, source, options)
     if examples[0].text_pair is not None:
         raise InputError("has two texts", where=source, fix="name the column of one with --text")
-    length = row_length(model, TEXTS, data, given.spelt)
-    found = vectors(model, examples, length, device, "--device")
-    write_vectors(output, found, [{"line": one.line, "text": one.text} for one in examples])
-    say(f"{output}: {several(found.shape[0], 'vector')} of {found.shape[1]} numbers")
-    return found.shape[0], found.shape[1]
+    length = row_length(model, TEXTS, data, options.spelt)
+    embeddings = vectors(model, examples, length, device, "--device")
+    write_vectors(output, embeddings, [{"line": example.line, "text": example.text} for example in examples])
+    say(f"{output}: {several(embeddings.shape[0], 'vector')} of {embeddings.shape[1]} numbers")
+    return embeddings.shape[0], embeddings.shape[1]
 
 
 def vectors(
     model: TrainedModel, examples: Sequence[Example], max_seq_len: int, device: str = "auto", option: str = "device"
 ) -> NDArray[np.float32]:
-    """[examples, D]: means of the last hidden states, those of special tokens included. How many texts were cut is
-    said. `option`: how the user names a device."""
+    """fp32 [examples, D]: means of the last hidden states, those of special tokens included. Warns of texts that were
+    cut. `option`: how the user names a device."""
     from maskwright.engines.torch.pooling import mean_pooler
     from maskwright.engines.torch.prepare import choose_device
 
     pool, parts, cut = mean_pooler(model.config, model.parameters, choose_device(device, option)), [], 0
     with progress("embed", len(examples), "texts") as bar:
         for first in range(0, len(examples), EXAMPLES_AT_ONCE):
-            some = examples[first : first + EXAMPLES_AT_ONCE]
-            encoded = encode(some, model.tokenizer_folder, TEXTS, (), max_seq_len, labelled=False)
+            chunk = examples[first : first + EXAMPLES_AT_ONCE]
+            encoded = encode(chunk, model.tokenizer_folder, TEXTS, (), max_seq_len, labelled=False)
             packer = Packer.of(encoded, TEXTS.kind, model.config.pad_token_id)
             batches = prediction_batches(packer, max(1, PREDICTION_TOKENS // packer.T))
-            parts.append(in_order(packer, batches, np.concatenate([pool(one.batch) for one in batches])))
+            parts.append(in_order(packer, batches, np.concatenate([pool(packed.batch) for packed in batches])))
             cut += encoded.cut
-            bar.advance(len(some))
+            bar.advance(len(chunk))
     say_what_was_cut(cut, max_seq_len)
     return np.concatenate(parts)

@@ -1,4 +1,4 @@
-"""`maskwright fill`: what a model would write for each mask in a sentence."""
+"""`maskwright fill`: the tokens that a model would write for each mask in a sentence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fill(model: TrainedModel, text: str, *, top: int = 5) -> list[list[Guess]]:
     tokenizer = load_tokenizer(model.tokenizer_folder, special_tokens_are_text=False)
     words = model.vocabulary
     ids = [words.bos, *tokenizer.encode(text, add_special_tokens=False).ids, words.eos]
-    masked = [place for place, index in enumerate(ids) if index == words.mask]
+    masked = [position for position, index in enumerate(ids) if index == words.mask]
     if not masked:
         mask = words.mask_token
         raise InputError(f"no {mask} in '{text}'", fix=f"write {mask} where a token is to be guessed")
@@ -33,7 +33,7 @@ def fill(model: TrainedModel, text: str, *, top: int = 5) -> list[list[Guess]]:
         raise InputError(
             f"the text has {len(ids)} tokens, {model.location} takes {model.config.max_seq_len}", fix="shorten it"
         )
-    # Only ids that the tokenizer can write: the vocabulary may be padded, and special tokens are no text.
+    # Only ids that the tokenizer can write: the vocabulary may be padded, and special tokens are not text.
     logits = logits_at(model.config, model.parameters, ids, masked)[:, : words.size]
     logits[:, sorted(words.special)] = -np.inf
     chances = np.exp(logits - logits.max(-1, keepdims=True))

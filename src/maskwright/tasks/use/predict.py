@@ -1,4 +1,4 @@
-"""`maskwright predict`: what a fine-tuned model says of texts, in their order."""
+"""`maskwright predict`: a fine-tuned model's predictions for texts, in their order."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from maskwright.tasks.finetune.objective import PREDICTION_TOKENS
 from maskwright.tasks.models.load import TrainedModel
 
 ANSWERS = ".json"
-"""A file of this kind is what SQuAD's evaluation script reads: {id: answer}."""
+"""The ending of files for SQuAD's evaluation script: {id: answer}."""
 EXAMPLES_AT_ONCE = 2048
-"""They are sorted by length and packed together; more would only take more memory."""
+"""Examples that are sorted by length and packed together; more would only need more memory."""
 
 
 OPTIONS = Spelt("with --text", "with --text-pair", "", "--on-bad-input skip", "--max-seq-len", None)
-"""Those of the commands that predict."""
+"""The options of `predict` and `embed`, as users write them."""
 
 
 @dataclass(frozen=True)
 class TextOptions:
-    """What a user says of the texts. What is left out is as in the run's own configuration."""
+    """How to read the texts. Options that are left out are those of the run's configuration."""
 
     text: Sequence[str] = ()
     text_pair: str | None = None
@@ -48,11 +48,12 @@ class TextOptions:
 
 
 def read_texts(
-    model: TrainedModel, task: Task, location: str, given: TextOptions
+    model: TrainedModel, task: Task, location: str, options: TextOptions
 ) -> tuple[list[Example], LabelledData]:
-    """Raises `InputError` with file and line. What was decided for the user, and what was skipped, is said."""
-    data = data_of(model, location, given)
-    reading = Reading(data, task, labelled=False, spelt=given.spelt)
+    """The texts of a file, and how it was read. Prints what was decided for the user, and warns of skipped records.
+    Raises `InputError` with file and line."""
+    data = data_of(model, location, options)
+    reading = Reading(data, task, labelled=False, spelt=options.spelt)
     examples = read_examples(location, reading)
     for sentence in reading.notes:
         say(sentence)
@@ -63,23 +64,23 @@ def read_texts(
     return examples, data
 
 
-def data_of(model: TrainedModel, location: str, given: TextOptions, *, labelled: bool = False) -> LabelledData:
-    """How a file is read: as the user says, else as the run was. Raises `InputError` kinds for columns that do not go
-    together."""
+def data_of(model: TrainedModel, location: str, options: TextOptions, *, labelled: bool = False) -> LabelledData:
+    """How to read a file: by the user's options, else by the run's. Raises `InputError` kinds for columns that do not
+    fit together."""
     values = model.run["config"] if model.run else {}
-    text = [_column(name) for name in given.text] or values.get("data.text")
-    pair = given.text_pair if given.text else given.text_pair or values.get("data.text_pair")
+    text = [_column(name) for name in options.text] or values.get("data.text")
+    pair = options.text_pair if options.text else options.text_pair or values.get("data.text_pair")
     if text is None and pair is not None:
-        both = [spelt.rpartition(" ")[2] for spelt in (given.spelt.text_pair, given.spelt.text)]
-        raise InputError(f"{both[0]} is given without {both[1]}", fix="name both columns, or neither")
+        pair_option, text_option = (name.rpartition(" ")[2] for name in (options.spelt.text_pair, options.spelt.text))
+        raise InputError(f"{pair_option} is given without {text_option}", fix="name both columns, or neither")
     return labelled_data(
         location,
         train=location,
         text=text,
         text_pair=_column(pair) if isinstance(pair, str) else pair,
-        label=([_column(name) for name in given.label] or values.get("data.label")) if labelled else None,
-        max_seq_len=given.max_seq_len or model.max_seq_len,
-        on_bad_input="skip" if given.skip_bad_input else "error",
+        label=([_column(name) for name in options.label] or values.get("data.label")) if labelled else None,
+        max_seq_len=options.max_seq_len or model.max_seq_len,
+        on_bad_input="skip" if options.skip_bad_input else "error",
     )
 
 
@@ -88,7 +89,7 @@ def _column(name: str) -> str | int:
 
 
 def row_length(model: TrainedModel, task: Task, data: LabelledData, spelt: Spelt = IN_CONFIGURATION) -> int:
-    """Tokens that a text may have: as in training, or where that is not known, as many as the model takes."""
+    """Tokens that a text may have: those of training or, where that is unknown, as many as the model can read."""
     most = model.config.max_seq_len
     if data.max_seq_len is not None and data.max_seq_len > most:
         what = f"rows of {data.max_seq_len:,} tokens were asked for, and the model takes {most:,}"
@@ -98,7 +99,8 @@ def row_length(model: TrainedModel, task: Task, data: LabelledData, spelt: Spelt
 
 
 def engine_for(model: TrainedModel, device: str, option: str, dtype: Any = "fp32") -> Engine:
-    """In fp32, its numbers are those of the exported folder in `transformers`. `option`: where users name a device."""
+    """An engine that holds the model's weights. In fp32, its numbers are those of the exported folder in
+    `transformers`. `option`: how the user names a device."""
     from maskwright.engines.torch.prepare import choose_device
 
     chosen: Any = choose_device(device, option)
@@ -116,19 +118,19 @@ def ask(
     spelt: Spelt = IN_CONFIGURATION,
     may_be_none: bool | None = None,
 ) -> tuple[Predictions, int]:
-    """Predictions in the order of `examples`, and how many of them were cut (words, for words), which is said too.
-    `spelt`: see `encode`. `may_be_none`: see `decode`."""
+    """Predictions in the order of `examples`, and the number of texts (for words: of words) that were cut, with a
+    warning. `spelt`: see `encode`. `may_be_none`: see `decode`."""
     task = model.require_task()
     if may_be_none is None:
-        may_be_none = not all(one.answers for one in examples)
+        may_be_none = not all(example.answers for example in examples)
     if max_seq_len != model.max_seq_len:  # or windows may share more than they have
         task = task.model_copy(update={"doc_stride": min(task.doc_stride, max_seq_len // 3)})
     parts, cut = [], 0
     with progress("predict", len(examples), "examples") as bar:
         for first in range(0, len(examples), EXAMPLES_AT_ONCE):
-            some = examples[first : first + EXAMPLES_AT_ONCE]
+            chunk = examples[first : first + EXAMPLES_AT_ONCE]
             encoded = encode(
-                some,
+                chunk,
                 model.tokenizer_folder,
                 task,
                 model.labels,
@@ -139,9 +141,9 @@ def ask(
                 spelt=spelt,
             )
             logits = _logits(engine, model, encoded)
-            parts.append(decode(task, encoded, some, logits, model.labels, may_be_none=may_be_none))
+            parts.append(decode(task, encoded, chunk, logits, model.labels, may_be_none=may_be_none))
             cut += encoded.cut
-            bar.advance(len(some))
+            bar.advance(len(chunk))
     say_what_was_cut(cut, max_seq_len, words=task.kind == "token_classification")
     return _joined(parts), cut
 
@@ -156,7 +158,7 @@ def _logits(engine: Engine, model: TrainedModel, encoded: Encoded) -> Any:
     kind = model.require_task().kind
     packer = Packer.of(encoded, kind, model.config.pad_token_id)
     batches = prediction_batches(packer, max(1, PREDICTION_TOKENS // packer.T))
-    return in_order(packer, batches, engine.predict([one.batch for one in batches]))
+    return in_order(packer, batches, engine.predict([packed.batch for packed in batches]))
 
 
 def _joined(parts: Sequence[Predictions]) -> Predictions:
@@ -182,16 +184,18 @@ def predict(
     source: str,
     output: str,
     *,
-    given: TextOptions,
+    options: TextOptions,
     device: str = "auto",
     probabilities: bool = False,
     may_be_none: bool | None = None,
 ) -> int:
-    """Writes `output`, a record for each text in its order, and returns how many. `may_be_none`: whether a
-    question may have no answer; when None, as in training, and if that is not known, each has one."""
+    """Writes `output`, a record for each text in its order, and returns their number. `may_be_none`: whether a
+    question may have no answer. The default is that of training; where that is unknown, each has one."""
     task = model.require_task()
     words, asks = task.kind == "token_classification", task.kind == "question_answering"
-    kinds = [kind for kind in (*WRITTEN, *COLUMNS[:2]) if kind != ".csv"] if words else [*WRITTEN, *[ANSWERS] * asks]
+    kinds = [*WRITTEN, ANSWERS] if asks else [*WRITTEN]
+    if words:
+        kinds = [kind for kind in (*WRITTEN, *COLUMNS[:2]) if kind != ".csv"]
     require_writable(output, kinds)
     if may_be_none is not None and not asks:
         option = "--no-answer" if may_be_none else "--always-answer"
@@ -200,40 +204,42 @@ def predict(
         require_probabilities(model)
     if os.path.exists(output) and os.path.exists(source) and os.path.samefile(source, output):
         raise InputError("is the input too", where=output, fix="give --output another name")
-    examples, data = read_texts(model, task, source, given)
-    length = row_length(model, task, data, given.spelt)
+    examples, data = read_texts(model, task, source, options)
+    length = row_length(model, task, data, options.spelt)
     if os.path.splitext(output)[1].lower() == ANSWERS:
         _require_ids(examples)
     engine = engine_for(model, device, "--device")
     none = model.may_be_none or False if may_be_none is None else may_be_none
-    said, _ = ask(engine, model, examples, length, spelt=given.spelt, may_be_none=none)
+    predictions, _ = ask(engine, model, examples, length, spelt=options.spelt, may_be_none=none)
     if words and os.path.splitext(output)[1].lower() in COLUMNS:
-        tags = [[_name(model, tag) for tag in outcome] for outcome in said.outcomes]
-        write_conll(output, [[*zip(one.words, of, strict=True)] for one, of in zip(examples, tags, strict=True)])
+        tags = [[_name(model, tag) for tag in outcome] for outcome in predictions.outcomes]
+        sentences = zip(examples, tags, strict=True)
+        write_conll(output, [[*zip(example.words, row, strict=True)] for example, row in sentences])
     elif os.path.splitext(output)[1].lower() == ANSWERS:
-        storage.write_json(output, {one.key: answer for one, answer in zip(examples, said.outcomes, strict=True)})
+        answers = zip(examples, predictions.outcomes, strict=True)
+        storage.write_json(output, {question.key: answer for question, answer in answers})
     else:
-        write_records(output, records(model, examples, said, probabilities=probabilities), task.separator)
+        write_records(output, records(model, examples, predictions, probabilities=probabilities), task.separator)
     say(f"{output}: {several(len(examples), 'prediction')} of {model.location} ({engine.description})")
     return len(examples)
 
 
 def require_probabilities(model: TrainedModel) -> None:
-    """Raises `InputError` for a model that says numbers or answers."""
+    """Raises `InputError` for a model that predicts numbers or answers."""
     kind = model.require_task().kind
     if kind in ("regression", "question_answering"):
         raise InputError(f"{kind} has no probabilities", where=model.location, fix="do not ask for them")
 
 
 def _require_ids(examples: Sequence[Example]) -> None:
-    """Of questions, each its own. Raises `InputError`."""
+    """Raises `InputError` unless each question has an id of its own."""
     first: dict[str, Example] = {}
-    for one in examples:
-        if not one.key or first.setdefault(one.key, one) is not one:
-            same = first.get(one.key, one)
-            what = f"has the id of {same.counted} {same.line}, {one.key!r}" if one.key else "has no id"
+    for question in examples:
+        if not question.key or first.setdefault(question.key, question) is not question:
+            same = first.get(question.key, question)
+            what = f"has the id of {same.counted} {same.line}, {question.key!r}" if question.key else "has no id"
             fix = "give each question its own `id`, or let --output end in .jsonl"
-            raise InputError(f"{what}, under which its answer would be written", where=one.where, fix=fix)
+            raise InputError(f"{what}, under which its answer would be written", where=question.where, fix=fix)
 
 
 def _name(model: TrainedModel, label: int) -> str:
@@ -241,17 +247,17 @@ def _name(model: TrainedModel, label: int) -> str:
 
 
 def records(
-    model: TrainedModel, examples: Sequence[Example], said: Predictions, *, probabilities: bool
+    model: TrainedModel, examples: Sequence[Example], predictions: Predictions, *, probabilities: bool
 ) -> list[dict[str, Any]]:
-    """What is written of each example: its line, its text, and what the model says."""
-    kind, shares = model.require_task().kind, said.probabilities
+    """The record of each example: its line, its text, and the prediction."""
+    kind, shares = model.require_task().kind, predictions.probabilities
     rows_of = np.arange(len(examples) + 1)
-    if said.words is not None:
-        rows_of = np.searchsorted(said.words[:, 0], rows_of)
-    found = []
-    for number, (one, outcome) in enumerate(zip(examples, said.outcomes, strict=True)):
+    if predictions.words is not None:
+        rows_of = np.searchsorted(predictions.words[:, 0], rows_of)
+    results = []
+    for number, (example, outcome) in enumerate(zip(examples, predictions.outcomes, strict=True)):
         rows = None if shares is None else shares[rows_of[number] : rows_of[number + 1]]
-        record: dict[str, Any] = {"line": one.line, **_shown(one, kind)}
+        record: dict[str, Any] = {"line": example.line, **_shown(example, kind)}
         if kind == "question_answering":
             record["answer"] = outcome
         elif kind == "regression":
@@ -259,7 +265,7 @@ def records(
         elif kind == "token_classification":
             record["tags"] = [_name(model, tag) for tag in outcome]
             assert rows is not None
-            record["scores"] = [*map(_rounded, rows.max(-1)), *[None] * (len(one.words) - len(rows))]
+            record["scores"] = [*map(_rounded, rows.max(-1)), *[None] * (len(example.words) - len(rows))]
             if probabilities:
                 record["probabilities"] = [_by_label(model, row) for row in rows]
         else:
@@ -269,16 +275,16 @@ def records(
             record["score"] = [_rounded(rows[0, label]) for label in outcome] if several else _rounded(rows[0, outcome])
             if probabilities:
                 record["probability"] = _by_label(model, rows[0])
-        found.append(record)
-    return found
+        results.append(record)
+    return results
 
 
-def _shown(one: Example, kind: str) -> dict[str, Any]:
+def _shown(example: Example, kind: str) -> dict[str, Any]:
     if kind == "token_classification":
-        return {"words": [*one.words]}
+        return {"words": [*example.words]}
     if kind == "question_answering":
-        return {"id": one.key, "question": one.text}
-    return {"text": one.text} | ({} if one.text_pair is None else {"text_pair": one.text_pair})
+        return {"id": example.key, "question": example.text}
+    return {"text": example.text} | ({} if example.text_pair is None else {"text_pair": example.text_pair})
 
 
 def _by_label(model: TrainedModel, shares: Any) -> dict[str, float]:
