@@ -25,7 +25,7 @@ from maskwright.doctor.finding import DoctorFinding
 from maskwright.machine import hardware
 from maskwright.processes.child import python_module
 
-TORCH, JAX = "maskwright.engines.torch.look", "maskwright.engines.jax.look"
+TORCH, JAX = "maskwright.engines.torch.probe", "maskwright.engines.jax.probe"
 OLDEST_PYTHON = (3, 11)
 WHEN_IDLE = "run it again when the machine is idle"
 LEFT_OUT = "the lines kernels and products are left out"

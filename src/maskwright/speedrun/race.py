@@ -224,7 +224,7 @@ def _lent(track: Track) -> Iterator[None]:
         return
     if hardware.cuda_devices() != 1:
         raise InputError(f"the track {track.name} is for one GPU", fix="set CUDA_VISIBLE_DEVICES to one that is here")
-    from maskwright.engines.torch.look import gpu_name
+    from maskwright.engines.torch.probe import gpu_name
 
     here = gpu_name()
     if not any(name in here for name in GPUS):

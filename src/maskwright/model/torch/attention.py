@@ -30,7 +30,7 @@ PLAIN_UP_TO_TOKENS = 1024
 head) no longer pays."""
 
 
-def takes_plain(device: torch.device, dtype: torch.dtype, tokens: int) -> bool:
+def uses_math_attention(device: torch.device, dtype: torch.dtype, tokens: int) -> bool:
     return device.type == "cpu" and dtype is torch.bfloat16 and tokens <= PLAIN_UP_TO_TOKENS
 
 
@@ -56,7 +56,7 @@ class Banded(NamedTuple):
     """What local layers see: the tokens of a block of B look at their own block and at one to either side."""
 
     mask: Tensor
-    """[M * blocks, 1, B, 3 B], as `visible` makes masks."""
+    """[M * blocks, 1, B, 3 B], as `attention_mask` makes masks."""
 
 
 BY_SEGMENT_ABOVE_TOKENS = 512
@@ -67,7 +67,7 @@ SMALLEST_MEAN_SEGMENT = 16
 """Tokens. In shorter segments the calls would cost more than the products."""
 
 
-def visible(segments: Tensor | CuSeqlens, dtype: torch.dtype) -> Tensor | BySegment | CuSeqlens | None:
+def attention_mask(segments: Tensor | CuSeqlens, dtype: torch.dtype) -> Tensor | BySegment | CuSeqlens | None:
     """Which keys each query may see, for activations of `dtype`, in the form that `attention` takes: `CuSeqlens` as
     they are, [M, T] segment ids as `BySegment` or as a mask [M, 1, T, T]. None when every row is one segment.
 
@@ -112,13 +112,13 @@ def _by_segment(segments: Tensor) -> BySegment | None:
 
 
 def _as_mask(together: Tensor, dtype: torch.dtype, tokens: int) -> Tensor:
-    if takes_plain(together.device, dtype, tokens):
+    if uses_math_attention(together.device, dtype, tokens):
         return torch.zeros(together.shape, dtype=dtype).masked_fill_(~together, float("-inf"))
     return together.contiguous()
 
 
 def visible_nearby(segments: Tensor | CuSeqlens, dtype: torch.dtype, window: int) -> Tensor | Banded | CuSeqlens:
-    """Like `visible`, for layers whose tokens see `window` tokens to either side. Segments lie together in a row, so
+    """Like `attention_mask`, for layers whose tokens see `window` tokens to either side. Segments are contiguous, so
     that distances in the row are those in the segment."""
     if isinstance(segments, CuSeqlens):
         return segments._replace(window=window)
@@ -196,7 +196,7 @@ def attention(
     if isinstance(mask, BySegment):
         return _segment_by_segment(q, k, v, mask, rate)
     # On a CPU, torch's fused kernel has no dropout: it would fall back to plain products, with slower dropout.
-    if takes_plain(q.device, q.dtype, q.shape[2]) or (rate and q.device.type == "cpu"):
+    if uses_math_attention(q.device, q.dtype, q.shape[2]) or (rate and q.device.type == "cpu"):
         return plain_attention(q, k, v, mask, rate)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=rate)
 

@@ -31,17 +31,17 @@ class EmbeddingTable:
         kind = weight_VD.device.type
         # Under autocast the products are of other precisions than the weights, as only autograd's own functions know.
         plain = kind not in ("cuda", "meta") and not torch.is_autocast_enabled(kind)
-        self._by_hand = plain and weight_VD.requires_grad and torch.is_grad_enabled()
+        self._own_backward = plain and weight_VD.requires_grad and torch.is_grad_enabled()
         self.gradient: Tensor | None = None
         """That of the product, whose backward pass is the earlier one, until the look-up takes it."""
 
     def look_up(self, ids: Tensor) -> Tensor:
         """[...] -> [..., D]."""
-        return _LookUp.apply(self._weight, ids, self) if self._by_hand else F.embedding(ids, self._weight)
+        return _LookUp.apply(self._weight, ids, self) if self._own_backward else F.embedding(ids, self._weight)
 
     def product(self, x_KD: Tensor, bias_V: Tensor) -> Tensor:
         """[K, D] -> [K, V], where `x_KD` comes from what was looked up. Once in a forward pass."""
-        if self._by_hand:
+        if self._own_backward:
             return _Product.apply(x_KD, self._weight, bias_V, self)
         return F.linear(x_KD, self._weight, bias_V)
 

@@ -20,7 +20,7 @@ Rotation = tuple[Tensor, Tensor]
 
 def queries_keys_values(qkv_MT3Hh: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
     """Each [M, H, T, h]; queries and keys are turned by their positions."""
-    if _by_hand(qkv_MT3Hh):
+    if _own_backward(qkv_MT3Hh):
         return _QueriesKeysValues.apply(qkv_MT3Hh, *rotation)
     qk, v = qkv_MT3Hh.permute(2, 0, 3, 1, 4).split((2, 1))
     q, k = rotate(qk, rotation)
@@ -36,7 +36,7 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
 
 def gated(x: Tensor) -> Tensor:
     """[..., 2 F] -> [..., F]: GELU of the first half, times the second."""
-    if _by_hand(x):
+    if _own_backward(x):
         return _Gated.apply(x)
     value, gate = x.chunk(2, -1)
     return gelu(value) * gate
@@ -52,14 +52,14 @@ def blocks_around(x_MHTh: Tensor, block: int) -> Tensor:
     """[M, H, T, h] -> [M * blocks, H, 3 block, h]: each block between the one before and the one after it, with zeros
     beyond the ends and where they fill the last block up."""
     x_MHTh = filled_up(x_MHTh, block)
-    if _by_hand(x_MHTh):
+    if _own_backward(x_MHTh):
         return _BlocksAround.apply(x_MHTh, block)
     own = x_MHTh.unflatten(2, (-1, block)).transpose(1, 2)
     padded = F.pad(own, (0, 0) * 3 + (1, 1))
     return torch.cat((padded[:, :-2], own, padded[:, 2:]), 3).flatten(0, 1)
 
 
-def _by_hand(x: Tensor) -> bool:
+def _own_backward(x: Tensor) -> bool:
     """A compiler sees more in operations that are spelt out, and a GPU waits for none of the copies."""
     return x.device.type == "cpu" and x.requires_grad and not torch.compiler.is_compiling()
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from maskwright.model.config import ModelConfig
-from maskwright.model.torch.attention import Banded, BySegment, CuSeqlens, attention, visible, visible_nearby
+from maskwright.model.torch.attention import Banded, BySegment, CuSeqlens, attention, attention_mask, visible_nearby
 from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import EmbeddingTable, unset_table
 from maskwright.model.torch.heads import Head, Targets, hidden_at
@@ -67,7 +67,7 @@ class ModernBert(nn.Module):
     def views(self, position_ids: Tensor, segments: Tensor | CuSeqlens, dtype: torch.dtype) -> list[View]:
         """One for each layer: all that attend to everything share one, and all local ones another."""
         config = self.config
-        everywhere: View = self.rotation(position_ids, config.rope_theta, dtype), visible(segments, dtype)
+        everywhere: View = self.rotation(position_ids, config.rope_theta, dtype), attention_mask(segments, dtype)
         if not config.local_layers:
             return [everywhere] * config.num_hidden_layers
         rotation = self.rotation(position_ids, config.local_rope_theta, dtype)

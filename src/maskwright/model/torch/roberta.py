@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from maskwright.model.config import ModelConfig
-from maskwright.model.torch.attention import CuSeqlens, attention, visible
+from maskwright.model.torch.attention import CuSeqlens, attention, attention_mask
 from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import EmbeddingTable, unset_table
 from maskwright.model.torch.gelu import gelu
@@ -79,7 +79,7 @@ class Roberta(nn.Module):
             position_PD = position_PD + self.token_type.weight[0]
         x_MTD = self.norm(table.look_up(input_ids) + EmbeddingTable(position_PD).look_up(position_ids + first))
         x_MTD = dropout(x_MTD, self.config.hidden_dropout_prob, self.training)
-        mask = visible(segments, x_MTD.dtype)
+        mask = attention_mask(segments, x_MTD.dtype)
         for layer in self.layers[:-1]:
             x_MTD = checkpoint(layer, x_MTD, mask, use_reentrant=False) if self.recompute else layer(x_MTD, mask)
         return self.layers[-1](x_MTD, mask, only)

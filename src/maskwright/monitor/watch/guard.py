@@ -102,7 +102,7 @@ class Guard:
         return kind.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self.token.encode())
 
     def _is_ours(self, host: str) -> bool:
-        """Whether `host` names this server. Its port may differ behind a tunnel. A numeric address cannot be rebound."""
+        """Whether `host` names this server. A tunnel may change the port. A numeric address cannot be rebound."""
         try:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
