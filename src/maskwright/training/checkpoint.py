@@ -190,7 +190,7 @@ def load_newest(folder: str, *, set_aside: bool) -> tuple[TrainState, dict[str, 
 
 
 def load(path: str) -> tuple[TrainState, dict[str, Any]]:
-    """Loads a checkpoint. Raises `CheckpointError` naming a missing or changed file, `InputError` for a newer format."""
+    """Loads a checkpoint. Raises `CheckpointError` naming a bad or missing file, `InputError` for a newer format."""
     try:
         manifest = storage.read_json(os.path.join(path, MANIFEST))
         version = manifest["format"]
