@@ -11,9 +11,9 @@ from maskwright.model.torch.attention import (
     attention,
     attention_mask,
     cu_seqlens_of,
+    local_attention_mask,
     packed,
     plain_attention,
-    visible_nearby,
 )
 from maskwright.model.torch.networks import assign, make_network
 
@@ -96,7 +96,7 @@ def test_local_layers_of_causal_rows(tokens: int, window: int) -> None:
     seen &= (place[:, None] - place).abs() <= window
     for row in (0, 2):
         seen[row] &= place[:, None] >= place
-    found = attention(q, k, v, visible_nearby(segments, q.dtype, window), 0.0)
+    found = attention(q, k, v, local_attention_mask(segments, q.dtype, window), 0.0)
     assert (found - plain_attention(q, k, v, seen)).abs().max() < 1e-5
 
 
@@ -161,7 +161,7 @@ def test_borders_give_the_attention_of_the_mask(kind: str, monkeypatch: pytest.M
     )
     borders = CuSeqlens(torch.from_numpy(borders), T)
     assert (attention(q, k, v, borders, 0.0) - slow_attention(q, k, v, segments).float()).abs().max() < 1e-5
-    nearby = [attention(q, k, v, visible_nearby(given, q.dtype, 5), 0.0) for given in (borders, segments)]
+    nearby = [attention(q, k, v, local_attention_mask(given, q.dtype, 5), 0.0) for given in (borders, segments)]
     assert (nearby[0] - nearby[1]).abs().max() < 1e-5
 
 
@@ -174,7 +174,10 @@ def test_varlen_on_cuda_and_its_gradients_equal_the_mask(window: int | None) -> 
     offsets = CuSeqlens(torch.from_numpy(cu_seqlens_of(segments.numpy())).cuda(), T)
     ways = offsets, attention_mask(segments, torch.float32)
     if window is not None:
-        ways = visible_nearby(offsets, torch.bfloat16, window), visible_nearby(segments, torch.float32, window)
+        ways = (
+            local_attention_mask(offsets, torch.bfloat16, window),
+            local_attention_mask(segments, torch.float32, window),
+        )
     for way in ways:
         device, dtype = ("cuda", torch.bfloat16) if isinstance(way, CuSeqlens) else ("cpu", torch.float32)
         tensors = [torch.randn(M, H, T, h, generator=torch.Generator().manual_seed(i)) for i in range(3)]

@@ -1,5 +1,5 @@
 """RoBERTa (Liu et al. 2019) in torch, on one page; and XLM-RoBERTa, CamemBERT, BERT and DistilBERT, whose encoders are
-the same but for the row of the first position and for token types, which DistilBERT has none of.
+the same except for the row of the first position and for token types, which DistilBERT lacks.
 
 Learned positions, post-LayerNorm, exact GELU. Query, key and value are one matrix. The head (`heads.py`) runs on the
 predicted positions only. This file is architecture only: precision, device and parallelism come from outside.
@@ -32,7 +32,7 @@ class RobertaLayer(nn.Module):
         self.norm1, self.norm2 = Norm(D, eps), Norm(D, eps)
 
     def forward(self, x_MTD: Tensor, mask: Tensor | CuSeqlens | None, only: Tensor | None = None) -> Tensor:
-        """`only` [K]: the result is [K, D], and what follows attention is computed for those positions alone."""
+        """`only` [K]: the result is [K, D], and the part after attention is computed only for those positions."""
         M, T, D = x_MTD.shape
         q, k, v = self.qkv(x_MTD).view(M, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
         mixed_MHTh = attention(q, k, v, mask, self.attention_dropout if self.training else 0.0)
@@ -92,8 +92,8 @@ class Roberta(nn.Module):
         predict_index: Tensor,
         targets: Targets | None = None,
     ) -> Tensor:
-        """Logits [K, V], or [K, num_labels], at `predict_index` [K] of the flattened rows; of `targets`, their summed
-        loss."""
+        """Logits [K, V], or [K, num_labels], at `predict_index` [K] of the flattened rows; with `targets`, their summed
+        loss instead."""
         table = EmbeddingTable(self.word.weight)
         x_KD = hidden_at(self.encode, (input_ids, position_ids, segments), predict_index, table)
         return self.head(x_KD, table, targets)
