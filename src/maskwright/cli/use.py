@@ -76,10 +76,10 @@ def predict(
     from maskwright.tasks.models.load import load_model
     from maskwright.tasks.use import predict as task
 
-    given = task.TextOptions(tuple(text or ()), text_pair, (), max_seq_len, on_bad_input == "skip")
+    options = task.TextOptions(tuple(text or ()), text_pair, (), max_seq_len, on_bad_input == "skip")
     trained = load_model(model)
     written = task.predict(
-        trained, source, output, given=given, device=device, probabilities=probabilities, may_be_none=no_answer
+        trained, source, output, given=options, device=device, probabilities=probabilities, may_be_none=no_answer
     )
     if as_json:
         print_result("", {"output": output, "predictions": written}, True)
@@ -131,8 +131,8 @@ def embed(
         announce(difference, sentence_transformers)
         value |= {"folder": sentence_transformers, "largest_logit_difference": difference}
     if source is not None and output is not None:
-        given = TextOptions(tuple(text or ()), None, (), max_seq_len, on_bad_input == "skip")
-        count, width = task.embed(trained, source, output, given=given, device=device)
+        options = TextOptions(tuple(text or ()), None, (), max_seq_len, on_bad_input == "skip")
+        count, width = task.embed(trained, source, output, given=options, device=device)
         value |= {"output": output, "vectors": count, "width": width}
     if as_json:
         print_result("", value, True)

@@ -64,10 +64,10 @@ def named_sources(value: Any) -> Any:
             for number, (name, folder) in enumerate(zip(names, folders, strict=True))
         }
     if not isinstance(value, dict) or len(value) < 2:
-        raise Refused(f"{value!r:.60} names no two stores", fix="give {en: {store: FOLDER, weight: 3}, sw: {…}}")
+        raise Refused(f"{value!r:.60} does not name two stores", fix="give {en: {store: FOLDER, weight: 3}, sw: {…}}")
     for name in value:
         if not isinstance(name, str) or not SET_NAME.fullmatch(name):
-            raise Refused(f"{name!r:.60} is no name of a source", fix="use letters, digits, _ . and -")
+            raise Refused(f"{name!r:.60} is not a name of a source", fix="use letters, digits, _ . and -")
     return {name: {"store": source} if isinstance(source, str) else source for name, source in value.items()}
 
 

@@ -57,7 +57,7 @@ class Task(Section):
         """Makes YAML's booleans words: files that say `true` have a label of that name."""
         words = [*labels, *labels.values()] if isinstance(labels, dict) else labels
         if labels is not None and not (isinstance(words, list) and all(isinstance(word, str | int) for word in words)):
-            raise Refused(f"{labels!r:.60} is no list of labels", fix="write [no, yes], or {0: no, 1: yes}")
+            raise Refused(f"{labels!r:.60} is not a list of labels", fix="write [no, yes], or {0: no, 1: yes}")
         if isinstance(labels, dict):
             return {_word(value): _word(name) for value, name in labels.items()}
         return labels and [_word(name) for name in labels]
@@ -122,7 +122,7 @@ class LabelledData(Section):
         listed = value if isinstance(value, list) and value else [value]
         for column in listed:
             if value is not None and not (isinstance(column, str) or (type(column) is int and column >= 0)):
-                raise Refused(f"{value!r:.60} is no column", fix="give a column's name, or its number from 0")
+                raise Refused(f"{value!r:.60} is not a column", fix="give a column's name, or its number from 0")
         return value
 
     @model_validator(mode="after")

@@ -237,7 +237,7 @@ def open_regular(path: str) -> BinaryIO:
     ever."""
     mode = os.stat(path).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # `open` refuses a folder itself
-        raise OSError(errno.EINVAL, "is no regular file", path)
+        raise OSError(errno.EINVAL, "is not a regular file", path)
     return open(path, "rb")
 
 

@@ -188,7 +188,9 @@ def recorded_config(values: dict[str, Any], where: str) -> ModelConfig:
         isinstance(value, str if name in ("architecture", "task") else int | float) for name, value in values.items()
     )
     if not whole:
-        raise InputError("its `model` is no shape of a model", where=where, fix="restore the file, or start a new run")
+        raise InputError(
+            "its `model` is not the shape of a model", where=where, fix="restore the file, or start a new run"
+        )
     return ModelConfig(**values)
 
 

@@ -128,7 +128,7 @@ def read_record(folder: str) -> SpeedrunRecord:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        raise InputError(f"is no record: {key}: {first['msg']}", where=path, fix=RESTORE) from None
+        raise InputError(f"is not a record: {key}: {first['msg']}", where=path, fix=RESTORE) from None
     track_named(record.track)
     if record.recipe_sha256 != recipe_sha256(folder):
         raise InputError("its recipe.yaml is not the recipe that was run", where=folder, fix=RESTORE)
@@ -146,7 +146,7 @@ def recipe_sha256(folder: str) -> str:
 
 def track_named(name: str) -> Track:
     if name not in TRACKS:
-        raise InputError("is no track of the speedrun", where=name, fix=f"give one of {', '.join(TRACKS)}")
+        raise InputError("is not a track of the speedrun", where=name, fix=f"give one of {', '.join(TRACKS)}")
     return TRACKS[name]
 
 
