@@ -111,7 +111,7 @@ TOP = {"__init__.py", "__main__.py"}
 FOREIGN_TEXT = {
     "cloud/google/errors.py": "Google's answers",
     "core/library_errors.py": "torch's and XLA's out of memory",
-    "engines/jax/ahead.py": "XLA's out of memory",
+    "engines/jax/aot.py": "XLA's out of memory",
     "launch/ray/jobs.py": "the status codes that Ray's client puts into its errors",
     "core/folder.py": "gcsfs's 403, an OSError without a number",
 }
@@ -264,7 +264,7 @@ def test_one_room_prints() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "typer.echo", "sys.stdout.write")
     }
-    assert printing == {"core/console.py", "engines/jax/look.py", "engines/torch/look.py"}
+    assert printing == {"core/console.py", "engines/jax/probe.py", "engines/torch/probe.py"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)

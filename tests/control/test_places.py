@@ -153,7 +153,7 @@ def test_what_means_nothing_at_a_target_is_refused_once(cli: Cli, words: list[st
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ("vertex", "--place: 'vertex' is no place for many jobs. Fix: ray or slurm, with its options"),
+        ("vertex", "--place: 'vertex' is not a cluster for many jobs. Fix: ray or slurm, with its options"),
         ("", "--place: '' is no place"),
         ("slurm '", '--place: "slurm \'" is no place'),
         ("ray --gpus 1", "maskwright submit ray: no option --gpus"),

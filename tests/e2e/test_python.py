@@ -201,7 +201,7 @@ def test_keys_of_both_forms_come_together(store: TokenStore, tmp_path: Path) -> 
     [
         ({"schedule.steps": 5, "schedule": {"steps": 4}}, {}, "schedule.steps is given twice"),
         ({"schedule": 3, "schedule.steps": 4}, {}, "schedule is given twice"),
-        ({3: 4}, {}, "the key 3 is no string"),
+        ({3: 4}, {}, "the key 3 is not a string"),
         ({"seed": object()}, {}, "a object is no value"),
         ({}, {"schedule": {"steps": 5}}, "schedule names a whole section"),
         ({"seed": 3}, {"seed.of": 5}, "seed is not a section"),
@@ -323,7 +323,7 @@ def test_arguments_that_the_command_would_not_take_are_refused(corpus: Path, tmp
         train = partial[object](maskwright.train_tokenizer, corpus, tmp_path / "new", **{name: "bp"})
         refused.append((train, said))
     for overrides in (5, ["seed=3"]):
-        said = f"overrides: {overrides!r} is no dictionary. Fix: give them as "
+        said = f"overrides: {overrides!r} is not a dictionary. Fix: give them as "
         for train in (maskwright.pretrain, maskwright.finetune):
             refused.append((partial[object](train, {}, tmp_path / "new", overrides=overrides), said))
         refused.append((partial[object](maskwright.compare, folder, "a", tmp_path / "new", overrides=overrides), said))
@@ -417,7 +417,7 @@ def test_a_fine_tuned_model_predicts_as_the_command_does(
     (tmp_path / "columns.csv").write_text(f"O,the fox\n{said[0]['label']},an old house\n")
     scores = maskwright.evaluate(model, examples=tmp_path / "columns.csv", text_column=1, label=[0])
     assert "columns.csv: 2 examples" in scores.report()
-    with pytest.raises(InputError, match="text_column: 1.0 is no column"):
+    with pytest.raises(InputError, match="text_column: 1.0 is not a column"):
         maskwright.evaluate(model, examples="x", text_column=[1.0])  # type: ignore[list-item]
     with pytest.raises(InputError, match="without a masked-LM head"):
         model.fill("the <mask>")

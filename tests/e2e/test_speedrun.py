@@ -204,7 +204,7 @@ def test_a_run_and_its_report_are_reproduced(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("speedrun sprint", "sprint: is no track of the speedrun. Fix: give one of minute, ten, hour, gpu, own"),
+        ("speedrun sprint", "sprint: is not a track of the speedrun. Fix: give one of minute, ten, hour, gpu, own"),
         ("speedrun own tiny.yaml", "track own: has no target of its own. Fix: give --target LOSS"),
         ("speedrun minute tiny.yaml --target 3", "track minute: has a target of its own. Fix: leave --target out"),
         ("speedrun minute --work new", "new: holds no prepared text of this track. Fix: give --text with the folder"),
@@ -220,7 +220,7 @@ def test_a_run_and_its_report_are_reproduced(
         ("speedrun own tiny.yaml --target 5 --to speedrun", "speedrun: is not empty, and holds no record. Fix: choose"),
         ("reproduce nothing", "nothing: is not there. Fix: give the folder that"),
         ("reproduce edited", "edited: its recipe.yaml is not the recipe that was run. Fix: restore its files"),
-        ("reproduce broken", "broken/record.json: is no record: results.0.seconds: Input should be greater than 0"),
+        ("reproduce broken", "broken/record.json: is not a record: results.0.seconds: Input should be greater than 0"),
         ("reproduce foreign", "foreign: its store has the fingerprint 00000000, and not"),
         ("reproduce peers", "peers: was trained by benchmarks/peers/hf_trainer.py. Fix: its recipe.yaml says"),
     ],

@@ -160,7 +160,7 @@ def test_an_update_begins_again_until_another_process_may_have_part_of_it(
 
     monkeypatch.setattr(*((torch.distributed, "all_reduce") if backend else (Gradients, "_packed")), full)
     summing.begin(2)
-    summing.expect(first=True, last=True, final=True)
+    summing.before_backward(first=True, last=True, final=True)
     with pytest.raises(RuntimeError):
         weight.sum().backward()
     assert summing.sending is backend

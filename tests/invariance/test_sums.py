@@ -14,7 +14,7 @@ import warm
 
 from maskwright.engines.processes import Alone
 from maskwright.engines.torch.gradients import Gradients
-from maskwright.engines.tree import Node, complete_nodes, most_kept, summed, sums_after
+from maskwright.engines.tree import Node, complete_nodes, peak_partial_sums, summed, sums_after
 
 SCRIPT = Path(__file__).parents[1] / "reference" / "gradient_sums.py"
 
@@ -60,10 +60,10 @@ def test_how_many_gradients_are_kept_is_known_beforehand(leaves: int, V: int, mo
     summing.processes = Alone(0, V // leaves)  # which sends nothing, as no group was made
     summing.begin(V)
     for leaf in range(leaves):
-        summing.expect(first=True, last=True, final=leaf == leaves - 1)
+        summing.before_backward(first=True, last=True, final=leaf == leaves - 1)
         (weight * 2.0).sum().backward()
-        summing.take()
-    assert len(summing._buffers) == most == most_kept(leaves, V)
+        summing.after_backward()
+    assert len(summing._buffers) == most == peak_partial_sums(leaves, V)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -9,11 +9,11 @@ from maskwright.model.torch.attention import (
     BySegment,
     CuSeqlens,
     attention,
+    attention_mask,
     cu_seqlens_of,
+    local_attention_mask,
     packed,
     plain_attention,
-    visible,
-    visible_nearby,
 )
 from maskwright.model.torch.networks import assign, make_network
 
@@ -64,7 +64,7 @@ def test_attention_and_its_gradients_equal_slow_twin(
     if way == "by segment":
         monkeypatch.setattr("maskwright.model.torch.attention.BY_SEGMENT_ABOVE_TOKENS", T - 1)
         monkeypatch.setattr("maskwright.model.torch.attention.SMALLEST_MEAN_SEGMENT", 4)
-    mask = visible(segments, dtype)
+    mask = attention_mask(segments, dtype)
     assert isinstance(mask, BySegment) == (kind == "segments" and way == "by segment")
     assert (mask is None) == (kind == "whole")
     inputs = [torch.randn(M, H, T, h, generator=torch.Generator().manual_seed(seed + i)).to(dtype) for i in range(3)]
@@ -96,14 +96,14 @@ def test_local_layers_of_causal_rows(tokens: int, window: int) -> None:
     seen &= (place[:, None] - place).abs() <= window
     for row in (0, 2):
         seen[row] &= place[:, None] >= place
-    found = attention(q, k, v, visible_nearby(segments, q.dtype, window), 0.0)
+    found = attention(q, k, v, local_attention_mask(segments, q.dtype, window), 0.0)
     assert (found - plain_attention(q, k, v, seen)).abs().max() < 1e-5
 
 
 def test_rows_of_very_short_segments_keep_their_mask() -> None:
     segments = torch.arange(700, dtype=torch.int32)[None] // 2
-    assert isinstance(visible(segments, torch.float32), torch.Tensor)
-    assert visible(segments // 50, torch.float32) == BySegment(((100,) * 7,))
+    assert isinstance(attention_mask(segments, torch.float32), torch.Tensor)
+    assert attention_mask(segments // 50, torch.float32) == BySegment(((100,) * 7,))
 
 
 def test_dropout_of_attention_keeps_the_mean_and_depends_on_the_seed() -> None:
@@ -161,7 +161,7 @@ def test_borders_give_the_attention_of_the_mask(kind: str, monkeypatch: pytest.M
     )
     borders = CuSeqlens(torch.from_numpy(borders), T)
     assert (attention(q, k, v, borders, 0.0) - slow_attention(q, k, v, segments).float()).abs().max() < 1e-5
-    nearby = [attention(q, k, v, visible_nearby(given, q.dtype, 5), 0.0) for given in (borders, segments)]
+    nearby = [attention(q, k, v, local_attention_mask(given, q.dtype, 5), 0.0) for given in (borders, segments)]
     assert (nearby[0] - nearby[1]).abs().max() < 1e-5
 
 
@@ -172,9 +172,12 @@ def test_varlen_on_cuda_and_its_gradients_equal_the_mask(window: int | None) -> 
     segments = segments_of("segments", 4)
     results = []
     offsets = CuSeqlens(torch.from_numpy(cu_seqlens_of(segments.numpy())).cuda(), T)
-    ways = offsets, visible(segments, torch.float32)
+    ways = offsets, attention_mask(segments, torch.float32)
     if window is not None:
-        ways = visible_nearby(offsets, torch.bfloat16, window), visible_nearby(segments, torch.float32, window)
+        ways = (
+            local_attention_mask(offsets, torch.bfloat16, window),
+            local_attention_mask(segments, torch.float32, window),
+        )
     for way in ways:
         device, dtype = ("cuda", torch.bfloat16) if isinstance(way, CuSeqlens) else ("cpu", torch.float32)
         tensors = [torch.randn(M, H, T, h, generator=torch.Generator().manual_seed(i)) for i in range(3)]

@@ -11,7 +11,7 @@ from maskwright.config.finetuning import FinetuningOptimizer
 from maskwright.config.pretraining import EngineSection
 from maskwright.data.batch import Batch
 from maskwright.engines.base import TrainState
-from maskwright.engines.torch import looked_up
+from maskwright.engines.torch import sparse_rows
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.model.initial import initial_parameters
 
@@ -41,8 +41,8 @@ def batch(ids: np.ndarray) -> Batch:
 def test_only_the_embeddings_that_are_looked_up_need_training(
     kind: str, options: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looked_up, "PENDING_UPDATES", 3)  # once inside of the six updates below, once with a save
-    monkeypatch.setattr(looked_up, "CACHED_NUMBERS", 1000)
+    monkeypatch.setattr(sparse_rows, "PENDING_UPDATES", 3)  # once inside of the six updates below, once with a save
+    monkeypatch.setattr(sparse_rows, "CACHED_NUMBERS", 1000)
     config = shape(kind, "single_label_classification")
     optimizer, generator = FinetuningOptimizer(**options), np.random.default_rng(0)
     given = [batch(generator.choice(SEEN, (4, 12))) for _ in range(6)]

@@ -131,7 +131,7 @@ def test_an_overflow_leaves_out_one_update_and_resumes_exactly(
 def test_a_device_that_runs_ahead_skips_the_same_updates(store: TokenStore, config: Callable[..., RunConfig]) -> None:
     for kind in ("adamw", "muon"):
         runs = [Run(store, config(**{"optimizer.kind": kind}), "fp16", overflow=(0, 3)) for _ in range(2)]
-        runs[1].engine.runs_ahead = True
+        runs[1].engine.asynchronous = True
         states = [run.steps(*range(6)).engine.read() for run in runs]
         assert same(*states)
         assert states[0].loss_scale == states[1].loss_scale
@@ -140,7 +140,7 @@ def test_a_device_that_runs_ahead_skips_the_same_updates(store: TokenStore, conf
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_scale_below_one_stops_the_run(store: TokenStore, config: Callable[..., RunConfig], *, ahead: bool) -> None:
     run = Run(store, config(), "fp16", overflow=tuple(range(30)))
-    run.engine.runs_ahead = ahead
+    run.engine.asynchronous = ahead
     with pytest.raises(HealthError, match=r"step 16: the gradient overflows fp16 even with a loss scale below 1"):
         run.steps(*range(18))
         run.engine.check()

@@ -181,7 +181,7 @@ def test_a_device_that_runs_ahead_makes_the_same_updates(
     shape, loader, results = model_config(run.model, store.vocabulary.size, 32), Loader(run, store), []
     for ahead in (False, True):
         engine = TorchEngine(shape, run.optimizer, run.engine, seed=0)
-        engine.runs_ahead = ahead
+        engine.asynchronous = ahead
         engine.write(TrainState(0, initial_parameters(shape, 0)))
         for step in range(3):
             engine.step(loader.batches(step), 1e-3)
@@ -200,7 +200,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing(
     run = config(**{"optimizer.kind": kind})
     shape, loader = model_config(run.model, store.vocabulary.size, 32), Loader(run, store)
     engine = TorchEngine(shape, run.optimizer, run.engine, seed=0)
-    engine.runs_ahead = ahead
+    engine.asynchronous = ahead
     engine.write(TrainState(0, initial_parameters(shape, 0)))
     engine.step(loader.batches(0), 1e-3)
     before = engine.read()

@@ -19,7 +19,7 @@ from maskwright.data.store import TokenStore
 from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.engines.torch.engine import TorchEngine
-from maskwright.engines.torch.prepare import attention_kernel, choose_compile, use_exact_sums
+from maskwright.engines.torch.prepare import attention_kernel, choose_compile, set_determinism
 from maskwright.model.config import model_config
 from maskwright.model.hf.names import Parameters
 from maskwright.model.initial import initial_parameters
@@ -108,7 +108,7 @@ def test_an_exact_compiled_run_on_cuda_has_the_same_bits_twice(
                 engine.step(loader.batches(step), 2e-3)
             ends.append(engine.read())
     finally:
-        use_exact_sums(False)
+        set_determinism(False)
     for first, second in zip(*([end.parameters, *end.moments.values()] for end in ends), strict=True):
         for name, array in first.items():
             assert array.tobytes() == second[name].tobytes(), name
@@ -161,11 +161,11 @@ def exact_kernels() -> Iterator[None]:
 
 def test_exact_attention_is_none_whose_backward_pass_adds_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of cuDNN does, and torch lets it. The kernel is named, with the reason where it is not the fastest."""
-    use_exact_sums(True)
+    set_determinism(True)
     try:
         assert torch.are_deterministic_algorithms_enabled() and not torch.backends.cuda.cudnn_sdp_enabled()
     finally:
-        use_exact_sums(False)
+        set_determinism(False)
     assert torch.backends.cuda.cudnn_sdp_enabled() and not torch.are_deterministic_algorithms_enabled()
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
     assert attention_kernel("cuda", torch.bfloat16, 64, 0.0).startswith("varlen_attn (FlashAttention")

@@ -48,9 +48,9 @@ def one_case(seed: int, processes: object, number: int, count: int) -> None:
                 if again and final:
                     break
                 constants = views(given[leaf, part], shapes)
-                summing.expect(first=part == 0, last=last, final=final)
+                summing.before_backward(first=part == 0, last=last, final=final)
                 sum((network[name] * constants[name]).sum() for name in used).backward()  # type: ignore[union-attr]
-                summing.take()
+                summing.after_backward()
     summing.finish()
     leaves = given.float().numpy()
     if exact:

@@ -192,7 +192,7 @@ def same_dropout() -> Iterator[None]:
 
     with (
         mock.patch("maskwright.model.torch.dropout.noise", in_torch),
-        mock.patch("maskwright.model.torch.attention.takes_plain", lambda *_: True),
+        mock.patch("maskwright.model.torch.attention.uses_math_attention", lambda *_: True),
         mock.patch("jax.random.bernoulli", in_jax),
     ):
         yield

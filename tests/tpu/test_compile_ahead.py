@@ -15,7 +15,7 @@ import pytest
 from maskwright.config.pretraining import RunConfig
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError
-from maskwright.engines.jax.ahead import SETTINGS, CompileRequest, CompileResult
+from maskwright.engines.jax.aot import SETTINGS, CompileRequest, CompileResult
 from maskwright.tasks.planning import slices as task
 
 pytestmark = pytest.mark.skipif(
@@ -91,7 +91,7 @@ def test_devices_that_the_hosts_of_a_slice_do_not_divide_are_refused(config: Cal
 SCORE = """
 import sys
 from maskwright.core import storage
-from maskwright.engines.jax.ahead import CompileRequest, program_for
+from maskwright.engines.jax.aot import CompileRequest, program_for
 request = CompileRequest(**storage.read_json(sys.argv[1]))
 program, _ = program_for(request)
 sizes = {"rows": request.rows, "tokens": request.tokens, "slots": request.slots}

@@ -360,11 +360,11 @@ def test_files_of_a_glob_in_order_and_texts_without_labels(tmp_path: Path) -> No
         (LabelledData, {"train": "x", "text": ["text", "label"], "label": "label"}, "are the same column, 'label'"),
         (LabelledData, {"train": "x", "text": 0, "text_pair": 1, "label": 1}, "are the same column, 1"),
         (LabelledData, {"train": "x", "fraction": 0.0}, "greater than 0"),
-        (LabelledData, {"train": "x", "text": True}, "True is no column"),
-        (LabelledData, {"train": "x", "label": [1, -1]}, r"\[1, -1\] is no column"),
-        (LabelledData, {"train": "x", "text": [], "label": []}, r"\[\] is no column"),
-        (Task, {"labels": "no, yes"}, "'no, yes' is no list of labels"),
-        (Task, {"labels": {"a": None, "b": 1}}, "is no list of labels"),
+        (LabelledData, {"train": "x", "text": True}, "True is not a column"),
+        (LabelledData, {"train": "x", "label": [1, -1]}, r"\[1, -1\] is not a column"),
+        (LabelledData, {"train": "x", "text": [], "label": []}, r"\[\] is not a column"),
+        (Task, {"labels": "no, yes"}, "'no, yes' is not a list of labels"),
+        (Task, {"labels": {"a": None, "b": 1}}, "is not a list of labels"),
     ],
 )
 def test_sections_refuse_what_contradicts_itself(section: type[Task], values: dict[str, Any], message: str) -> None:

@@ -17,7 +17,7 @@ from maskwright.config.pretraining import RunConfig
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.data.store import TokenStore
-from maskwright.engines.jax.ahead import CompileRequest, CompileResult
+from maskwright.engines.jax.aot import CompileRequest, CompileResult
 from maskwright.model.config import model_config
 from maskwright.model.hf.config import to_hf_config
 from maskwright.tasks.planning import slices as task
@@ -25,10 +25,10 @@ from maskwright.tasks.planning import slices as task
 GIB = 2**30
 MADE_UP_SLICE = """
 from types import SimpleNamespace
-from maskwright.engines.jax import ahead as jax_ahead
+from maskwright.engines.jax import aot as jax_aot
 devices = [SimpleNamespace(process_index=i // 4, id=i) for i in range(16)]
-jax_ahead.topology = lambda name: SimpleNamespace(devices=devices)
-jax_ahead.main()
+jax_aot.topology = lambda name: SimpleNamespace(devices=devices)
+jax_aot.main()
 """
 
 

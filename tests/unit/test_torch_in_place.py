@@ -31,7 +31,7 @@ def test_rotated_queries_and_keys_and_plain_values(dtype: torch.dtype, monkeypat
         return [*found, flat.grad]
 
     by_hand = both()
-    monkeypatch.setattr(in_place, "_by_hand", lambda _: False)
+    monkeypatch.setattr(in_place, "_own_backward", lambda _: False)
     for one, other in zip(by_hand, both(), strict=True):
         assert torch.equal(one, other)
     assert not torch.equal(by_hand[0], by_hand[1])
@@ -46,7 +46,7 @@ def test_a_gated_layer(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> N
         return [found, x.grad]
 
     by_hand = both()
-    monkeypatch.setattr(in_place, "_by_hand", lambda _: False)
+    monkeypatch.setattr(in_place, "_own_backward", lambda _: False)
     for one, other in zip(by_hand, both(), strict=True):
         assert torch.equal(one, other)
 
@@ -63,7 +63,7 @@ def test_blocks_with_their_neighbours(tokens: int, dtype: torch.dtype, monkeypat
         return [found, x.grad]
 
     by_hand = both()
-    monkeypatch.setattr(in_place, "_by_hand", lambda _: False)
+    monkeypatch.setattr(in_place, "_own_backward", lambda _: False)
     for one, other in zip(by_hand, both(), strict=True):
         assert torch.equal(one, other)
     first, x = by_hand[0][0], drawn(M, H, tokens, h, dtype=dtype)[0]

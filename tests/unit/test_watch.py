@@ -322,7 +322,7 @@ def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(tmp_path: Path, name: st
         watched = runs.get(row["id"])
         assert watched is not None
         if row["name"] == "run" and name in ("log.txt", "history.jsonl"):
-            with pytest.raises(MaskwrightError, match="is no regular file"):
+            with pytest.raises(MaskwrightError, match="is not a regular file"):
                 details.log(watched, "", 5, None) if name == "log.txt" else details.details(watched)
 
 

@@ -66,6 +66,6 @@ def evaluate(
 
 def _columns(given: Columns, where: str) -> tuple[str, ...]:
     columns = [given] if isinstance(given, str | int) or not isinstance(given, Iterable) else list(given)
-    if wrong := [one for one in columns if not isinstance(one, str | int)]:
-        raise InputError(f"{wrong[0]!r:.40} is no column", where=where, fix="give its name, or its number from 0")
+    if wrong := [column for column in columns if not isinstance(column, str | int)]:
+        raise InputError(f"{wrong[0]!r:.40} is not a column", where=where, fix="give its name, or its number from 0")
     return tuple(map(str, columns))

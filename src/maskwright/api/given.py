@@ -1,4 +1,5 @@
-"""What a Python program gives, as the tasks take it: locations as `str`, configurations as plain values."""
+"""Converts a Python program's arguments to the form that tasks expect: locations as `str`, plain values for
+configurations."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ Device = Literal["auto", "cpu", "cuda", "mps"]
 
 
 def location(given: Location) -> str:
-    """Raises `InputError` for what has no location."""
+    """The location as `str`. Raises `InputError` for a value without one."""
     if isinstance(given, Located):
         return given.location
     try:
@@ -35,19 +36,19 @@ def location(given: Location) -> str:
 
 
 def locations(given: Location | Sequence[Location]) -> list[str]:
-    alone = isinstance(given, str | os.PathLike | Located)
-    return [location(given)] if alone else [location(one) for one in given]  # type: ignore[arg-type, union-attr]
+    single = isinstance(given, str | os.PathLike | Located)
+    return [location(given)] if single else [location(each) for each in given]  # type: ignore[arg-type, union-attr]
 
 
 def integer(given: Any, where: str, least: int) -> int:
-    """As `int`; NumPy's too. Raises `InputError` for another value, such as True, or a smaller one."""
+    """The value as `int`; NumPy's too. Raises `InputError` for another value, such as True, or one below `least`."""
     if not isinstance(given, Integral) or isinstance(given, bool) or given < least:
         raise InputError(f"is {given!r:.40}", where=where, fix=f"give an integer ≥ {least}")
     return int(given)
 
 
 def number(given: Any, where: str) -> float:
-    """As `float`; NumPy's too. Raises `InputError` for another value, such as True."""
+    """The value as `float`; NumPy's too. Raises `InputError` for another value, such as True."""
     if not isinstance(given, Real) or isinstance(given, bool):
         raise InputError(f"is {given!r:.40}", where=where, fix="give a number")
     return float(given)
@@ -60,25 +61,25 @@ def require_word(given: Any, where: str, known: Any) -> None:
 
 
 def plain(value: Any, where: str) -> Any:
-    """Values as YAML has them: of NumPy's numbers, paths, runs and stores too. Raises `ConfigError` for others."""
+    """A value as in YAML; from NumPy's numbers, paths, runs and stores too. Raises `ConfigError` for others."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, Mapping):
         if strange := next((key for key in value if not isinstance(key, str)), None):
-            raise ConfigError(f"the key {strange!r} is no string", where=where, fix="put it in quotes")
-        return {key: plain(one, f"{where}.{key}") for key, one in value.items()}
+            raise ConfigError(f"the key {strange!r} is not a string", where=where, fix="put it in quotes")
+        return {key: plain(inner, f"{where}.{key}") for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(one, f"{where}.{number}") for number, one in enumerate(value)]
+        return [plain(inner, f"{where}.{number}") for number, inner in enumerate(value)]
     if isinstance(value, str | os.PathLike | Located):
         return location(value)
     if callable(item := getattr(value, "item", None)) and getattr(value, "ndim", None) == 0:
         return item()
     fix = "give a string, a number, a list or a dictionary"
-    raise ConfigError(f"a {type(value).__name__} is no value of a configuration", where=where, fix=fix)
+    raise ConfigError(f"a {type(value).__name__} is not a value of a configuration", where=where, fix=fix)
 
 
 def nested(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections within sections, of keys in both forms, `{"a": {"b": 1}}` and `{"a.b": 1}`. Raises `ConfigError` for a
+    """Nested sections from keys in both forms, `{"a": {"b": 1}}` and `{"a.b": 1}`. Raises `ConfigError` for a
     key that is given twice."""
     values: dict[str, Any] = {}
     for dotted, value in plain(given, "config").items():
@@ -86,8 +87,8 @@ def nested(given: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _merge(values: dict[str, Any], more: Mapping[str, Any], above: str) -> None:
-    for key, value in more.items():
+def _merge(values: dict[str, Any], additions: Mapping[str, Any], above: str) -> None:
+    for key, value in additions.items():
         if key not in values:
             values[key] = value
         elif isinstance(value, dict) and isinstance(values[key], dict):
@@ -97,10 +98,10 @@ def _merge(values: dict[str, Any], more: Mapping[str, Any], above: str) -> None:
 
 
 def overriding(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain values by dotted keys. Raises `ConfigError` for what is no mapping."""
+    """Plain values by dotted keys. Raises `ConfigError` unless it is a mapping."""
     if not isinstance(overrides, Mapping):
         fix = 'give them as {"schedule.steps": 100}'
-        raise ConfigError(f"{overrides!r:.40} is no dictionary", where="overrides", fix=fix)
+        raise ConfigError(f"{overrides!r:.40} is not a dictionary", where="overrides", fix=fix)
     keys: dict[str, Any] = plain(overrides, "overrides")
     return keys
 

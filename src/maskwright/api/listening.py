@@ -1,4 +1,4 @@
-"""Calls of a user's functions while a run goes on, which hear of it through the files that it writes."""
+"""Calls a user's functions while a run goes on, by polling the files that it writes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ OnSave = Callable[[int, str], object]
 
 
 class Listener:
-    """`hear` calls back for what is new since it was called before, or since the listener was made. Raises `InputError`
-    for what cannot be called."""
+    """Calls back for news of a run: `hear` reports the lines and checkpoints that are new since its last call, or since
+    the listener was made. Raises `InputError` for anything that cannot be called."""
 
     def __init__(self, run: str, on_log: OnLog | None, on_evaluate: OnLog | None, on_save: OnSave | None) -> None:
         for name, function in {"on_log": on_log, "on_evaluate": on_evaluate, "on_save": on_save}.items():
@@ -48,7 +48,7 @@ class Listener:
                     self._call("on_save", self.on_save, step, folder)
 
     def _lines(self) -> list[str]:
-        """The complete lines that were added, or all of a file that a continued run has written anew."""
+        """The complete lines that were added, or all of a file that a continued run has rewritten."""
         if not os.path.exists(self.directory.metrics):
             return []
         with open(self.directory.metrics, "rb") as file:

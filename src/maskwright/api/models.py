@@ -25,7 +25,7 @@ Given = str | Sequence[str] | tuple[str, str]
 
 
 _SPELT = Spelt(max_seq_len="max_seq_len", doc_stride=None)
-"""Texts have no columns here."""
+"""Texts from Python have no columns."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ class Model:
             predict.require_probabilities(self.trained)
         length = predict.row_length(self.trained, task, self._data(max_seq_len), _SPELT)
         none = self.trained.may_be_none or False
-        said, _ = predict.ask(self._engine, self.trained, examples, length, spelt=_SPELT, may_be_none=none)
-        found = predict.records(self.trained, examples, said, probabilities=probabilities)
-        return [{key: value for key, value in one.items() if key not in ("line", "id")} for one in found]
+        answers, _ = predict.ask(self._engine, self.trained, examples, length, spelt=_SPELT, may_be_none=none)
+        records = predict.records(self.trained, examples, answers, probabilities=probabilities)
+        return [{key: value for key, value in record.items() if key not in ("line", "id")} for record in records]
 
     def export(self, to: Location, *, onnx: bool = False) -> str:
         """See `Run.export`."""
@@ -117,7 +117,7 @@ def _examples(given: Sequence[Given], kind: str) -> list[Example]:
     texts = list(given)
     if not texts:
         raise InputError("the list is empty", where="texts", fix="give a list of texts, even of one")
-    found = []
+    examples = []
     for number, text in enumerate(texts, start=1):
         where = f"texts:{number}"
         parts = [text] if isinstance(text, str) else list(text) if isinstance(text, Iterable) else [text]
@@ -128,12 +128,12 @@ def _examples(given: Sequence[Given], kind: str) -> list[Example]:
         if kind == "words":
             if isinstance(text, str):
                 raise InputError("is one string", where=where, fix="give its words, as a list")
-            found.append(Example("texts", number, words=tuple(parts)))
+            examples.append(Example("texts", number, words=tuple(parts)))
         elif kind == "question" and len(parts) != 2:
             raise InputError("is not a question with its context", where=where, fix="give both, in a tuple")
         elif len(parts) > (1 if kind == "single" else 2) or not parts:
             fix = "give one text" + (", or two in a tuple" if kind == "text" else "")
             raise InputError(f"has {len(parts)} parts", where=where, fix=fix)
         else:
-            found.append(Example("texts", number, text=parts[0], text_pair=parts[1] if len(parts) == 2 else None))
-    return found
+            examples.append(Example("texts", number, text=parts[0], text_pair=parts[1] if len(parts) == 2 else None))
+    return examples

@@ -58,8 +58,8 @@ class Run:
     @property
     def config(self) -> dict[str, Any]:
         """Every key with its value, such as `{"schedule.steps": 1000, …}`."""
-        found: dict[str, Any] = self._directory.read_config()["config"]
-        return found
+        values: dict[str, Any] = self._directory.read_config()["config"]
+        return values
 
     @property
     def status(self) -> Status | None:

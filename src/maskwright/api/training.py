@@ -88,8 +88,8 @@ def finetune(
 
 
 def _limits(hours: float | None, steps: int | None, processes: int | None) -> list[str]:
-    given = {"--stop-after-hours": hours, "--stop-after-steps": steps, "--processes": processes}
-    return [f"{option}={value}" for option, value in given.items() if value is not None]
+    limits = {"--stop-after-hours": hours, "--stop-after-steps": steps, "--processes": processes}
+    return [f"{option}={value}" for option, value in limits.items() if value is not None]
 
 
 def _train(
@@ -103,9 +103,9 @@ def _train(
     place = location(run)
     listener = Listener(place, *calls)
     with tempfile.TemporaryDirectory(prefix="maskwright-") as folder:
-        given = _checked(verb, config, overrides, folder)
+        config_path = _checked(verb, config, overrides, folder)
         error_file = os.path.join(folder, "error.json")
-        with _started([verb, given, f"--run={place}", *options], error_file) as process:
+        with _started([verb, config_path, f"--run={place}", *options], error_file) as process:
             while process.poll() is None:
                 listener.hear()
                 time.sleep(LISTEN_SECONDS)
@@ -121,8 +121,8 @@ def _train(
 
 
 def _checked(verb: Kind, config: Config, overrides: Mapping[str, Any], folder: str) -> str:
-    """Location of the YAML to train with. It is refused here if anything is wrong with it. Overrides are put into it: a
-    command line is for all to see."""
+    """Location of the YAML to train with, refused here if anything is wrong with it. Overrides are written into it: a
+    command line is visible to all users."""
     if isinstance(config, str | os.PathLike) and not overrides:
         place = os.fspath(config)
         READ[verb](place)
@@ -142,7 +142,7 @@ def _checked(verb: Kind, config: Config, overrides: Mapping[str, Any], folder: s
 
 @contextlib.contextmanager
 def _started(words: Sequence[str], error_file: str) -> Iterator[subprocess.Popen[str]]:
-    """The command, with what it says on this program's stderr. Left by an exception, it is stopped as by Ctrl-C, saves,
+    """Runs the command, with its output on this program's stderr. On an exception, it is stopped as by Ctrl-C, saves,
     and is waited for."""
     environment = {**os.environ, ERROR_FILE: error_file, PARENT: str(os.getpid())}
     with signals_wait():
@@ -164,7 +164,7 @@ def _started(words: Sequence[str], error_file: str) -> Iterator[subprocess.Popen
         process.send_signal(signal.SIGINT)
         try:
             process.wait()
-        except KeyboardInterrupt:  # again: whoever asks twice does not want to wait for the save
+        except KeyboardInterrupt:  # again: a second Ctrl-C means not to wait for the save
             process.kill()
             process.wait()
         raise

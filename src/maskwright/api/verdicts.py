@@ -57,7 +57,7 @@ def compare(
     """
     budget = Budget(learning_rates, seeds, search_seed, at_once)
     folder, keys = location(to), overriding({} if overrides is None else overrides)
-    found, report = make(
+    results, report = make(
         locations(models),
         locations(on),
         folder,
@@ -65,4 +65,4 @@ def compare(
         budget=budget,
         overrides=[f"{key}={json.dumps(value)}" for key, value in keys.items()],
     )
-    return Comparison(folder, found, report)
+    return Comparison(folder, results, report)

@@ -60,7 +60,7 @@ def cleaning_options(
     decontaminate_words: int,
     mask_pii: list[str] | None,
 ) -> Any:
-    """`CleaningOptions`; None where nothing is to be done, and so numpy need not be here."""
+    """`CleaningOptions`; None if there is nothing to clean, so that numpy is not needed."""
     if not (filters or languages or near_duplicates is not None or decontaminate or mask_pii):
         return None
     from maskwright.text.cleaning.steps import CleaningOptions

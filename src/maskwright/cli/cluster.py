@@ -1,4 +1,4 @@
-"""`--workers` and `--on`: who computes a long work on data."""
+"""`--workers` and `--on`: the processes or the cluster that compute a long work on data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from maskwright.machine.hardware import usable_cores, usable_memory_bytes
 from maskwright.processes.runner import Here, Runner
 
 WORKER_BYTES = 1 << 30
-"""Memory that a process may take, by which there are no more of them than fit."""
+"""Memory that a process may need; the default number of processes fits into memory by it."""
 Workers = Annotated[
     int | None,
     typer.Option(
@@ -44,16 +44,16 @@ WorkerMemory = Annotated[
 
 @contextmanager
 def runner_on(on: str | None, workers: int | None, worker_memory: float | None) -> Iterator[Runner]:
-    """Processes of this machine, one for each core unless `workers` says otherwise; or a cluster. Raises `InputError`
-    for what is no place, `MaskwrightError` where nothing answers there."""
+    """Yields a runner with processes of this machine, one for each core unless `workers` says otherwise; or a cluster.
+    Raises `InputError` for an unknown place, `MaskwrightError` if the cluster does not answer."""
     if on is None:
         fitting = max(usable_memory_bytes() // WORKER_BYTES, 1)
-        with Here(workers or min(usable_cores(), fitting)) as here:
-            yield here
+        with Here(workers or min(usable_cores(), fitting)) as runner:
+            yield runner
         return
     kind, _, address = on.partition(":")
     if kind != "ray":
-        raise InputError(f"{on[:80]!r} is no cluster", where="--on", fix="write ray or ray:ADDRESS")
+        raise InputError(f"{on[:80]!r} is not a cluster", where="--on", fix="write ray or ray:ADDRESS")
     from maskwright.processes.ray.tasks import connected
 
     with connected(address or None, int(worker_memory * 1e9) if worker_memory else None) as runner:
@@ -61,7 +61,7 @@ def runner_on(on: str | None, workers: int | None, worker_memory: float | None) 
 
 
 def refuse(on: str | None, workers: int | None, worker_memory: float | None) -> None:
-    """Raises `InputError` for an option that says nothing with, or without, `--on`."""
+    """Raises `InputError` for an option that means nothing with, or without, `--on`."""
     if on is None and worker_memory is not None:
         raise InputError("goes with --on", where="--worker-memory", fix="leave it out")
     if on is not None and workers is not None:

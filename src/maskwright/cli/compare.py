@@ -70,5 +70,5 @@ def compare(
         from maskwright.launch import side_by_side as cluster
 
         side_by_side = partial(cluster.run_side_by_side, read_cluster(place))
-    found, report = compare(model, on, to, base=base, budget=budget, overrides=set_ or [], side_by_side=side_by_side)
-    print_result(in_words(found, report, to), report.to_json(), as_json)
+    results, report = compare(model, on, to, base=base, budget=budget, overrides=set_ or [], side_by_side=side_by_side)
+    print_result(in_words(results, report, to), report.to_json(), as_json)

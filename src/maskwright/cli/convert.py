@@ -44,7 +44,7 @@ def data_convert(
         str | None,
         typer.Option(
             metavar="PATH",
-            help="Folder of the tokenizer that made the ids, or hf://OWNER/NAME@REVISION; needed but for --to-format.",
+            help="Folder of the tokenizer that made the ids, or hf://OWNER/NAME@REVISION; needed without --to-format.",
         ),
     ] = None,
     to_format: Annotated[
@@ -106,8 +106,8 @@ def data_convert(
         raise InputError("--tokenizer is needed", fix=fix)
     options = ConvertOptions(valid_fraction, special_tokens, token_offset, shard_tokens)
     folder = local(tokenizer, weights=False)
-    given: Any = {"kind": from_, "column": column, "dtype": dtype, "document_end": document_end, "encoder": encoder}
-    conversion = Conversion(src, folder, to, options, **given)
+    reading: Any = {"kind": from_, "column": column, "dtype": dtype, "document_end": document_end, "encoder": encoder}
+    conversion = Conversion(src, folder, to, options, **reading)
     with runner_on(on, workers, worker_memory) as runner:
         ready = convert(conversion, runner)
     print_result(report(ready.location, ready.manifest), ready.manifest, as_json)

@@ -167,11 +167,11 @@ def tokenizer_train(
         f"{vocabulary.fingerprint[:16]}"
     )
     if as_json:
-        print_result("", {"folder": to, **_told(vocabulary)}, True)
+        print_result("", {"folder": to, **_tokenizer_fields(vocabulary)}, True)
 
 
-def _told(vocabulary: Vocabulary) -> dict[str, Any]:
-    """Of a tokenizer that was made."""
+def _tokenizer_fields(vocabulary: Vocabulary) -> dict[str, Any]:
+    """JSON fields of a new tokenizer."""
     return {
         "vocab_size": vocabulary.size,
         "fingerprint": vocabulary.fingerprint,
@@ -312,7 +312,7 @@ def _say_changed(
     before, now = made.fertility
     value = {
         "folder": to,
-        **_told(after),
+        **_tokenizer_fields(after),
         **value,
         "held_out_documents": made.documents,
         "fertility": {"before": before, "after": now},
@@ -409,8 +409,8 @@ def data_prepare(
     options = PrepareOptions(share, keep_duplicates, min_characters, max_characters, shard_tokens)
     sources, held_out = open_sources(src, layout, text_column, on_bad_input, letters), None
     if valid_files:
-        same = sources.layout if sources.has_plain_text else layout
-        held_out = open_sources(valid_files, same, text_column, on_bad_input, letters)
+        layout_of_valid = sources.layout if sources.has_plain_text else layout
+        held_out = open_sources(valid_files, layout_of_valid, text_column, on_bad_input, letters)
     cleaning = cleaning_options(
         filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words, mask_pii
     )

@@ -1,4 +1,4 @@
-"""The command that looks at the machine."""
+"""The command that checks the machine."""
 
 from __future__ import annotations
 

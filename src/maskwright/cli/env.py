@@ -120,7 +120,9 @@ def plan(
     known = read_prices(prices)
     session, drawn = commands.plan(location, parts=parts(only), lock_timeout_seconds=lock_timeout_seconds)
     cost = estimate(session.environment, known, session.record.placement)
-    changes = [{"address": one.address, "change": one.kind, "loses_data": one.loses_data} for one in drawn.changes]
+    changes = [
+        {"address": change.address, "change": change.kind, "loses_data": change.loses_data} for change in drawn.changes
+    ]
     while_up = ["", f"While all that {location} asks for is up:", table(cost)]
     report = "\n".join([drawn.text.rstrip(), *replaced(drawn), *while_up])
     print_result(report, {"differs": drawn.differs, "changes": changes, "cost": cost.as_json()}, json)
@@ -251,8 +253,8 @@ def status(location: EnvironmentFile, json: AsJson = False, prices: Prices = Non
     from maskwright.cloud.inspect import status as task
     from maskwright.cloud.prices import read_prices
 
-    found = task.read(location, read_prices(prices).find)
-    print_result(found.report(), found.to_json(), json)
+    report = task.read(location, read_prices(prices).find)
+    print_result(report.report(), report.to_json(), json)
 
 
 @env.command("down")
@@ -269,17 +271,17 @@ def down(
     from maskwright.cloud.jobs import status
     from maskwright.cloud.provision import commands
 
-    asked = parts(only)
+    chosen_parts = parts(only)
     with stdout_for_document(json):
         session = commands.down(
             location,
-            parts=asked,
+            parts=chosen_parts,
             delete_data=delete_data,
-            confirm=_ending_jobs(location, asked, asking(yes)),
+            confirm=_ending_jobs(location, chosen_parts, asking(yes)),
             lock_timeout_seconds=lock_timeout_seconds,
         )
-        if not (delete_data and not asked):
-            status.end_jobs(location, asked)  # also where there was nothing to take away
+        if not (delete_data and not chosen_parts):
+            status.end_jobs(location, chosen_parts)  # also if there was nothing to delete
     _audit(session.google, session.environment, session.wanted, session.record, prices, json=json)
 
 
@@ -324,7 +326,7 @@ def prices(
 def _audit(
     google: Google, environment: Environment, wanted: Any, known: EnvironmentRecord, prices: str | None, json: bool
 ) -> None:
-    """Prints what is left, what it costs, and why. Exit code 1 when something that nobody asked for costs money."""
+    """Prints what is left, what it costs, and why. Exit code 1 if something that is not wanted costs money."""
     from maskwright.cloud.inspect import audit
     from maskwright.cloud.prices import read_prices
 
@@ -340,7 +342,7 @@ def parts(only: list[str] | None) -> tuple[str, ...]:
     from maskwright.core.errors import InputError
 
     if wrong := [name for name in only or () if name not in PARTS]:
-        raise InputError(f"{wrong[0][:40]!r} is no part", where="--only", fix=f"one of {', '.join(PARTS)}")
+        raise InputError(f"{wrong[0][:40]!r} is not a part", where="--only", fix=f"one of {', '.join(PARTS)}")
     return tuple(dict.fromkeys(only or ()))
 
 
@@ -355,7 +357,7 @@ def _ending_jobs(location: str, kinds: Collection[str], ask: Confirm) -> Confirm
 
 
 def asking(yes: bool) -> Confirm:
-    """Shows the plan on stderr and asks, once for each plan."""
+    """Returns a function that shows a plan on stderr and asks for confirmation, once for each plan."""
 
     def confirm(drawn: TerraformPlan) -> None:
         from maskwright.core.console import say
@@ -369,7 +371,7 @@ def asking(yes: bool) -> Confirm:
 
 
 def require_yes(question: str, where: str, otherwise: str) -> None:
-    """Raises `InputError` when nobody is there to answer, and `StoppedEarly` for every other answer."""
+    """Asks on the terminal. Raises `InputError` without a terminal, and `StoppedEarly` for any answer but yes."""
     from maskwright.core.errors import InputError, StoppedEarly
 
     if not sys.stdin.isatty():
@@ -380,11 +382,11 @@ def require_yes(question: str, where: str, otherwise: str) -> None:
 
 
 def replaced(drawn: TerraformPlan) -> list[str]:
-    """Parts that go or are made anew, for users who do not read the plan."""
+    """Lines on parts that are deleted or replaced, for users who do not read the plan."""
     lines = []
     for kind, word in (("replace", "made anew"), ("delete", "taken away")):
-        if found := [change.address for change in drawn.changes if change.kind == kind]:
-            lines.append(f"{word}: {', '.join(found)}")
+        if addresses := [change.address for change in drawn.changes if change.kind == kind]:
+            lines.append(f"{word}: {', '.join(addresses)}")
     if lost := [change.address for change in drawn.changes if change.loses_data]:
         lines.append(f"with their data: {', '.join(lost)}")
     if any(change.type == "google_storage_bucket" for change in drawn.changes if change.loses_data):

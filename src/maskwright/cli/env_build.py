@@ -46,10 +46,10 @@ def build(
     environment = read_environment(location)
     parts = [part for part in build_table.PARTS if getattr(environment, part) is not None]
     again = build_table.flag("_REFILL", refill)
-    listed, told = build_table.commands(row, location, parts, service_account, refill=again)
+    listed, notes = build_table.commands(row, location, parts, service_account, refill=again)
     if again and not any("--again" in words for words in listed):
         raise InputError("is for update with _DISK=true", where="_REFILL", fix="leave it out")
-    for line in told:
+    for line in notes:
         say(line)
     if row.disk is None and build_table.FLAGS[disk]:
         warn(build_table.DISK_HAS_NO_PART)
@@ -96,9 +96,9 @@ def import_(
         raise InputError("is there already", where=out, fix="give --to another name, or move the file away")
     if out is not None:
         output.require_place(out)
-    given: dict[str, Variable] = {}
+    variables: dict[str, Variable] = {}
     for location in values:
-        given = read_variables(location, given)
+        variables = read_variables(location, variables)
 
     def beside(path: str) -> bytes | None:
         place = os.path.join(os.path.dirname(values[0]), path)
@@ -107,7 +107,7 @@ def import_(
         with open(place, "rb") as file:
             return file.read()
 
-    imported = import_values(given, values[0], accelerator=accelerator, with_group=with_group, read=beside)
+    imported = import_values(variables, values[0], accelerator=accelerator, with_group=with_group, read=beside)
     if unknown := [row.variable for row in imported.rows if row.fate == "unknown"]:
         warn(f"{', '.join(unknown)}: no variable of values.env, left out")
     if imported.offers:

@@ -48,7 +48,7 @@ from maskwright.core.library_errors import is_out_of_memory, is_panic
 from maskwright.processes.parent import PARENT, tell_error, tell_reason
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-"""Base of all that is wrong with a command line; typer has no public name for it."""
+"""Base class of errors in a command line; typer has no public name for it."""
 MORE_MEMORY = "end other programs, or take a machine with more memory"
 LESS_MEMORY = {
     "pretrain": "lower batch.micro_batch_rows, and raise batch.virtual_workers to keep the batch",
@@ -59,7 +59,7 @@ LESS_MEMORY = {
     "embed": "give a shorter --max-seq-len, or --input with fewer texts",
     "evaluate": "give a shorter --seq-len or a lower --max-rows, or --input with fewer texts",
 }
-"""What makes a command take less; others have nothing for that."""
+"""Advice for less memory by command; other commands have none."""
 
 
 @app.callback(invoke_without_command=True)
@@ -101,7 +101,7 @@ def run(arguments: list[str]) -> int:
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else 1
     except typer.Abort:
-        say("stopped: nothing was answered")
+        say("aborted at the question")
         return 1
     except UsageError as error:
         return _misused(error, words, as_json)
@@ -117,7 +117,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _misused(error: Any, words: list[str], as_json: bool) -> int:
-    """Says in one line what is wrong with a command line; a group without a command shows its help."""
+    """Shows a mistake in a command line, in one line; a group without a command shows its help."""
     path = error.ctx.command_path if error.ctx else f"maskwright {words[0]}"
     what, _, near = error.message.rstrip(".?").partition(". Did you mean ")
     fix = f"did you mean {near}?" if near else f"`{path} --help` says what it takes"
@@ -139,7 +139,7 @@ def _misused(error: Any, words: list[str], as_json: bool) -> int:
 
 
 def _meant(error: Any, words: list[str]) -> str:
-    """What to type instead of an unknown option, which may name the key of a run."""
+    """The advice for an unknown option, which may be the name of a run's key."""
     from maskwright.config import finetuning, pretraining
     from maskwright.config.foreign_names import OPTIONS
     from maskwright.config.settings import is_misspelt, keys_of
@@ -152,7 +152,9 @@ def _meant(error: Any, words: list[str]) -> str:
     known = [name for parameter in command.params for name in parameter.opts]
     name = option.lstrip("-").replace("-", "_")
     is_key = name in {*guide.foreign, *keys} or ("--set" in known and any(key.endswith(f".{name}") for key in keys))
-    misspelt = [one for one in error.possibilities if is_misspelt(option.lstrip("-"), one.lstrip("-"))]
+    misspelt = [
+        option_name for option_name in error.possibilities if is_misspelt(option.lstrip("-"), option_name.lstrip("-"))
+    ]
     near = [OPTIONS[name]] if OPTIONS.get(name) in known else [] if is_key else misspelt
     if "--set" in known and not near and (advice := guide.nearest(name)):
         pairs = zip(words, [*words[1:], ""], strict=True)
@@ -163,8 +165,8 @@ def _meant(error: Any, words: list[str]) -> str:
 
 
 def _explain(error: BaseException, command: str, beside: bool, as_json: bool) -> int:
-    """Says what went wrong in one line, and returns the exit code. Of the ranks that share this terminal, the first
-    tells what became of others; those `beside` it leave that out."""
+    """Shows an error in one line, and returns the exit code. Of the ranks that share this terminal, the first reports
+    the fate of others; those `beside` it do not."""
     error = explain_import(error) or error
     if isinstance(error, MaskwrightError):
         tell_reason(error)
@@ -189,7 +191,7 @@ def _explain(error: BaseException, command: str, beside: bool, as_json: bool) ->
 
 
 def _say(word: str, error: MaskwrightError, as_json: bool) -> None:
-    """The last line on stderr. To a program, one document of JSON."""
+    """Shows the last line on stderr; for a program, one JSON document."""
     record = {"version": JSON_VERSION, "error": as_record(error)}
     say(escaped(json.dumps(record, ensure_ascii=False)) if as_json else f"{word}: {error}")
 
@@ -199,8 +201,8 @@ def main() -> NoReturn:
 
 
 def end(code: int) -> NoReturn:
-    """Python takes a second to take torch apart, in which a signal or a thread could change the exit code: at once."""
+    """Exits at once: Python needs a second to tear torch down, and a signal or a thread could change the exit code."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # whoever reads has gone
+        with suppress(OSError, ValueError):  # the reader has gone
             stream.flush()
     os._exit(code)

@@ -171,7 +171,7 @@ def _say_what_would_happen(ready: Prepared, as_json: bool) -> None:
 
 
 def _say_how_it_ended(run: str, as_json: bool) -> None:
-    """To a program, what `maskwright status` says of a run that is over."""
+    """Prints, with --json, the `maskwright status` of the finished run."""
     if as_json:
         from maskwright.monitor.status import look
 
@@ -348,7 +348,7 @@ def fill(
 
 
 def _legible(token: str) -> str:
-    """Quotes what has no letter or digit: white space and marks are hard to tell from what stands around them."""
+    """The token, quoted if it has no letter or digit: white space and marks are hard to see among other words."""
     return token.strip() if any(map(str.isalnum, token)) else repr(token)
 
 
@@ -378,7 +378,7 @@ def quickstart(
 
     require("torch")  # before the minutes that its own commands take until they miss it
     with stdout_for_document(as_json):
-        found = task.quickstart(
+        outcome = task.quickstart(
             *(text or [], to),
             architecture=architecture,
             minutes=minutes,
@@ -387,7 +387,7 @@ def quickstart(
             verdict=verdict,
         )
     if as_json:
-        print_result("", found, True)
+        print_result("", outcome, True)
 
 
 @app.command("schema")

@@ -30,12 +30,12 @@ def status(
     target = places.run(run, address)
     try:
         while True:
-            found = target.status()
+            report = target.status()
             if as_json and watch:
-                console.answer(as_line(found.to_json()))
+                console.answer(as_line(report.to_json()))
             else:
-                print_result(found.report(), found.to_json(), as_json)
-            if not watch or found.over:
+                print_result(report.report(), report.to_json(), as_json)
+            if not watch or report.over:
                 return
             time.sleep(WATCH_SECONDS)
     except StoppedEarly:
@@ -88,8 +88,8 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List the jobs that were submitted to a cluster."""
-    found = places.jobs(place, address)
-    print_result(found.report(), found.to_json(), as_json)
+    report = places.jobs(place, address)
+    print_result(report.report(), report.to_json(), as_json)
 
 
 @app.command("forward")

@@ -1,4 +1,4 @@
-"""What the commands share: the table they are in, the options they have in common, how they print."""
+"""Code that all commands share: their table, common options, and printing."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ PANELS = {
     "Watch": ["watch", "status", "logs", "stop", "report", "forward"],
     "Elsewhere": ["submit", "list", "agent", "env", "image"],
 }
-"""The commands in the order in which a person needs them, as the main help shows them."""
+"""The commands in the order in which users need them, as in the main help."""
 
 TyperArgument.display_type_rich = lambda self, ctx: None  # type: ignore[method-assign] # typer prints CONFIG <str>
 
 
 def _usage(argument: Any, ctx: Any) -> list[str]:
-    """As shells' manuals write it; typer puts braces around what is needed, as if it were a choice."""
+    """Usage as in shells' manuals; typer puts braces around required arguments, as if they were choices."""
     name = argument.metavar or argument.name.upper()
     return [(name if argument.required else f"[{name}]") + "..." * (argument.nargs != 1)]
 
@@ -42,12 +42,12 @@ _process_value = TyperOption.process_value
 
 
 def _process_number(option: Any, ctx: Any, value: Any) -> Any:
-    """As typer, which asks pydantic: that takes 2.000 for 2, and where a comma is the decimal point it is two thousand.
-    Raises `InputError` for what is no number in the option's range."""
+    """Parses a number like typer, but strictly: pydantic reads 2.000 as 2, and some countries as two thousand.
+    Raises `InputError` unless it is a number in the option's range."""
     kind = getattr(getattr(option, "type_descriptor", None), "annotation", None)  # typer before 0.29 asked click
     try:
-        found = _process_value(option, ctx, value)
-        return int(value) if kind is int and isinstance(value, str) else found
+        processed = _process_value(option, ctx, value)
+        return int(value) if kind is int and isinstance(value, str) else processed
     except (typer.BadParameter, ValueError):
         if kind not in (int, float):
             raise
@@ -63,7 +63,7 @@ TyperOption.process_value = _process_number  # type: ignore[assignment,method-as
 
 
 class Commands(TyperGroup):
-    """A group whose help has the first sentence about each command in full; typer's cuts it to fit the line."""
+    """A group whose help has each command's first sentence in full; typer's cuts it to fit the line."""
 
     panels: ClassVar[dict[str, list[str]]] = {}
 
@@ -123,7 +123,7 @@ MaxBytes = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-AsSchema = Annotated[bool, typer.Option("--json", help="Changes nothing: the schema is JSON in any case.")]
+AsSchema = Annotated[bool, typer.Option("--json", help="No effect: the output is JSON in any case.")]
 To = Annotated[str, typer.Option("--to", metavar="PATH", help="Folder to write.", callback=storage.require_local)]
 Store = Annotated[str, typer.Argument(metavar="STORE", help="Token store folder.")]
 Model = Annotated[
@@ -173,24 +173,24 @@ Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], typer.Option(help="Dev
 def all_overrides(
     set_: list[str] | None, simulated_gpus: int | None, b_size: int | None, datapath: str | None
 ) -> list[str]:
-    """`--set` and the options that are spellings of it, as `KEY=VALUE`."""
+    """`--set`, and options that are other spellings of it, as `KEY=VALUE`."""
     spelt = {"batch.virtual_workers": simulated_gpus, "batch.micro_batch_rows": b_size, "data.store": datapath}
     return [*(set_ or []), *(f"{key}={value}" for key, value in spelt.items() if value is not None)]
 
 
 JSON_VERSION = 1
-"""Of all answers and errors in JSON (docs/json.md): under the same number a field may be added, and none is renamed or
-removed."""
+"""Version of all answers and errors in JSON (docs/json.md): under the same number a field may be added, and none is
+renamed or removed."""
 
 
 def print_result(report: str, value: Mapping[str, Any], as_json: bool) -> None:
-    """A command's answer: the report for people, or `value` and the version for programs."""
+    """Prints a command's answer: the report for people, or `value` and the version for programs."""
     answer(as_document(value) if as_json else report)
 
 
 @contextmanager
 def stdout_for_document(as_json: bool) -> Iterator[TextIO]:
-    """With `as_json`, what this process and those that it starts print inside goes to stderr. Yields stdout."""
+    """With `as_json`, sends all output of this process and its children to stderr meanwhile. Yields stdout."""
     if not as_json:
         yield sys.stdout
         return
@@ -203,7 +203,7 @@ def stdout_for_document(as_json: bool) -> Iterator[TextIO]:
             with redirect_stdout(sys.stderr):
                 yield documents
         finally:
-            with lost_terminal_is_no_error():  # it tries again to write what nobody reads
+            with lost_terminal_is_no_error():  # closing tries once more to write, to a reader that may have gone
                 documents.close()
     finally:
         os.dup2(kept, 1)
@@ -211,9 +211,9 @@ def stdout_for_document(as_json: bool) -> Iterator[TextIO]:
 
 
 def require_alone(as_json: bool, others: Mapping[str, object]) -> None:
-    """For `AsSchema`. Raises `InputError` where something else was asked for as well."""
-    for option in [name for name, given in others.items() if given and as_json]:
-        raise InputError("asks for something else than JSON", where=option, fix="leave it out, or --json")
+    """Checks `AsSchema`. Raises `InputError` if another option was given as well."""
+    for option in [name for name, value in others.items() if value and as_json]:
+        raise InputError("asks for something other than JSON", where=option, fix="leave it out, or --json")
 
 
 def as_document(value: Mapping[str, Any]) -> str:
@@ -222,7 +222,7 @@ def as_document(value: Mapping[str, Any]) -> str:
 
 
 def print_line(value: Mapping[str, Any], file: TextIO) -> None:
-    """One document of many, on a line of its own. Should whoever reads have gone, the work goes on without it."""
+    """Prints one document of many, on a line of its own. If the reader has gone, the work goes on without it."""
     with lost_terminal_is_no_error():
         answer(as_line(value), file)
 
@@ -240,10 +240,10 @@ def open_sources(
 ) -> Any:
     from maskwright.text.sources import Sources
 
-    met = itertools.count(1)
+    counter = itertools.count(1)
 
     def on_fault(fault: Any) -> None:
-        if (number := next(met)) <= 10:
+        if (number := next(counter)) <= 10:
             warn(f"{fault.where}: {fault.what}" + ("; more are not shown, `text audit` counts them" * (number == 10)))
 
     sources = Sources(

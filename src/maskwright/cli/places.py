@@ -1,4 +1,4 @@
-"""Every place to run: the one list of their names, and the one reader of how a run there is written.
+"""All places to run: the single list of their names, and the single parser of a run's address there.
 
 A place is imported when it is chosen. Nothing here knows typer, so a program may use it as the command line does.
 """
@@ -21,12 +21,12 @@ PLACES = {
     "bucket": "Train on hosts whose agents wait for a job in a bucket.",
 }
 CLUSTERS = ("ray", "slurm")
-"""Those that take many jobs, for `compare --place`."""
+"""Places that accept many jobs, for `compare --place`."""
 RUNS = "Run directory (or a copy's URL), ray:ID, vertex:PROJECT/REGION/ID, an environment YAML or gs://…/job.json."
 
 
 def place(name: str) -> type[Place]:
-    """The class of a place, whose fields are its options. Raises `InputError` for a name that is none."""
+    """The class of a place, whose fields are its options. Raises `InputError` for an unknown name."""
     match name:
         case "ray":
             from maskwright.launch.ray.submit import Ray
@@ -71,14 +71,13 @@ def _listed() -> str:
 
 
 def run(location: str, address: str | None = None, *, options: frozenset[str] = frozenset()) -> RunTarget:
-    """The run that is written so (`RUNS`). Raises `InputError` where one of the `options` that were given means nothing
-    there."""
-    found = _run(location, address)
-    given = options | ({"--address"} if address is not None else set())
-    for option in sorted(given - found.takes):
+    """The run at an address (see `RUNS`). Raises `InputError` if one of the given `options` means nothing there."""
+    target = _run(location, address)
+    options_given = options | ({"--address"} if address is not None else set())
+    for option in sorted(options_given - target.takes):
         owner = "a Ray job" if option == "--address" else "a run directory"
         raise InputError(f"is for {owner}", where=option, fix="leave it out, or give RUN as one")
-    return found
+    return target
 
 
 def _run(location: str, address: str | None) -> RunTarget:
@@ -104,7 +103,7 @@ def _run(location: str, address: str | None) -> RunTarget:
 
 
 def jobs(name: str, address: str | None) -> TargetReport:
-    """All jobs that were submitted to a place. Raises `InputError` where it keeps no list of them."""
+    """All jobs that were submitted to a place. Raises `InputError` if it keeps no list of them."""
     if name != "ray":
         place(name)
         raise InputError(f"{name} keeps no list of jobs", where="list", fix="maskwright list ray")

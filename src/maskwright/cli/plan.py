@@ -51,21 +51,21 @@ def plan(
 
     resolved, table = read_config(config, set_), read_prices(prices)
     require_region(region, table)
-    asked = [(name, _places(name, region)) for name in on or ["here"]]
-    work, ready = task.prepared(resolved, vocab_size, here=any(name == "here" for name, _ in asked))
-    found: list[Estimate] = []
-    for name, places in asked:
+    requested = [(name, _places(name, region)) for name in on or ["here"]]
+    work, ready = task.prepared(resolved, vocab_size, here=any(name == "here" for name, _ in requested))
+    estimates: list[Estimate] = []
+    for name, places in requested:
         if name == "here" and ready:
-            found.append(task.plan_here(work, ready, probe_seconds))
-        found += [_elsewhere(work, resolved, table, *one, vocab_size, search) for one in places]
-    result = task.PlanReport(work, found)
+            estimates.append(task.plan_here(work, ready, probe_seconds))
+        estimates += [_elsewhere(work, resolved, table, *priced_place, vocab_size, search) for priced_place in places]
+    result = task.PlanReport(work, estimates)
     print_result(result.report(), result.to_json(), as_json)
     if result.refused:
         raise typer.Exit(1)
 
 
 def _places(name: str, region: str) -> list[tuple[DeviceCount, str | None, int, str]]:
-    """(place, what has a price, how many of it, region) of each part of an environment, or of a device."""
+    """(place, priced machine, number of them, region) of each part of an environment, or of a device."""
     from maskwright.cloud.hire import gpu_machine, hosts_of
     from maskwright.cloud.machines import ATTACHED
     from maskwright.tasks.planning.devices import ACCELERATORS, DEVICES, DeviceCount, place
@@ -73,23 +73,23 @@ def _places(name: str, region: str) -> list[tuple[DeviceCount, str | None, int, 
     if name == "here":
         return []
     if name.endswith((".yaml", ".yml")):
-        found: list[tuple[DeviceCount, str | None, int, str]] = []
+        places: list[tuple[DeviceCount, str | None, int, str]] = []
         for hosts in hosts_of(name):
             device = DEVICES[ACCELERATORS.get(hosts.accelerator, hosts.accelerator)]
-            one = DeviceCount(f"{name} {hosts.part}", device, hosts.count, hosts.topology)
-            found.append((one, hosts.machine, hosts.machines, hosts.region))
-        return found
-    one = place(name)
-    if one.is_slice:
-        return [(one, one.device.name, one.count, region)]
-    google = next(iter(_names(one.device.name)), None)
+            device_count = DeviceCount(f"{name} {hosts.part}", device, hosts.count, hosts.topology)
+            places.append((device_count, hosts.machine, hosts.machines, hosts.region))
+        return places
+    device_count = place(name)
+    if device_count.is_slice:
+        return [(device_count, device_count.device.name, device_count.count, region)]
+    google = next(iter(_names(device_count.device.name)), None)
     if google in ATTACHED:
-        return [(one, google if one.count in ATTACHED[google] else None, one.count, region)]
-    return [(one, gpu_machine(google, one.count) if google else None, 1, region)]
+        return [(device_count, google if device_count.count in ATTACHED[google] else None, device_count.count, region)]
+    return [(device_count, gpu_machine(google, device_count.count) if google else None, 1, region)]
 
 
 def _names(device: str) -> list[str]:
-    """Google's of a GPU."""
+    """Google's names for a GPU."""
     from maskwright.tasks.planning.devices import ACCELERATORS
 
     return [kind for kind, ours in ACCELERATORS.items() if ours == device]
@@ -111,7 +111,7 @@ def _elsewhere(
     from maskwright.tasks.planning import slices
     from maskwright.tasks.planning.estimate import Quote, elsewhere
 
-    quotes = [Quote(*found) for found in hourly(prices, machine, region, count)] if machine else []
+    quotes = [Quote(*estimate) for estimate in hourly(prices, machine, region, count)] if machine else []
     unpriced = None
     if not quotes and place.device.family != "cpu":
         what = machine or f"a machine with {place.count} x {place.device.name}"
@@ -125,6 +125,6 @@ def _elsewhere(
             compiled = slices.plan(config, slice_, vocab_size=vocab_size, search=search)
         else:
             notes.append(f"not compiled, so whether it fits is projected: {missing('libtpu')}")
-    found = elsewhere(work, place, quotes, unpriced, compiled)
-    found.notes.extend(notes)
-    return found
+    estimate = elsewhere(work, place, quotes, unpriced, compiled)
+    estimate.notes.extend(notes)
+    return estimate

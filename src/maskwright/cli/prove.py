@@ -1,4 +1,4 @@
-"""The commands that prove a run: kill and continue it, break what is around it, compute a step again."""
+"""The commands that prove a run: kill and continue it, break its surroundings, compute a step again."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def verify_resume(
     from maskwright.core.errors import VerificationError
     from maskwright.prove import verify_resume as task
 
-    given = (read_finetune_config if finetune else read_config)(config, set_)
-    verdict = task.verify_resume(given, steps=steps, kills=kills, seed=seed, work=work)
+    run_config = (read_finetune_config if finetune else read_config)(config, set_)
+    verdict = task.verify_resume(run_config, steps=steps, kills=kills, seed=seed, work=work)
     print_result(verdict.report(), asdict(verdict), as_json)
     if verdict.differences:
         raise VerificationError("the killed run did not end as the other did")

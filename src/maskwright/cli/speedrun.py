@@ -1,4 +1,4 @@
-"""The commands of the speedrun, and the one that makes a run again."""
+"""The commands of the speedrun, and the one that reproduces a run."""
 
 from __future__ import annotations
 
@@ -117,6 +117,6 @@ def reproduce(
 
     from maskwright.prove.reproduce import TextPaths, reproduce, require_reproduced
 
-    found = reproduce(what, to, TextPaths(store, text or [], blimp, work), seeds=seeds, check=check)
-    print_result(found.report(), asdict(found), as_json)
-    require_reproduced(found)
+    reproduction = reproduce(what, to, TextPaths(store, text or [], blimp, work), seeds=seeds, check=check)
+    print_result(reproduction.report(), asdict(reproduction), as_json)
+    require_reproduced(reproduction)

@@ -1,6 +1,6 @@
-"""`maskwright submit PLACE`, whose options are the fields of the place, and `maskwright agent`.
+"""`maskwright submit PLACE`, with the place's fields as options, and `maskwright agent`.
 
-The job is the very command that a person would type there."""
+The job is exactly the command that a user would type there."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ OF_TRAINING: dict[str, tuple[Any, Any]] = {
 
 
 class _PlaceCommands(TyperGroup):
-    """One command for each place, made when it is asked for."""
+    """A group with one command for each place, made on demand."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(PLACES)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        made = typer.Typer(**plain)
-        made.command(cmd_name, help=PLACES.get(cmd_name))(_function(cmd_name, place(cmd_name)))
-        return typer.main.get_command(made)
+        command_app = typer.Typer(**plain)
+        command_app.command(cmd_name, help=PLACES.get(cmd_name))(_function(cmd_name, place(cmd_name)))
+        return typer.main.get_command(command_app)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Places"):
@@ -60,18 +60,19 @@ class _PlaceCommands(TyperGroup):
 
 
 def _function(name: str, kind: type[Place]) -> Any:
-    """What runs, with a signature for typer: the place's arguments, what every run has, the place's options."""
-    own = _fields(kind)
+    """The command's function, with a signature for typer: the place's arguments, the options of all runs, and the
+    place's options."""
+    place_fields = _fields(kind)
     shared = {name: given for name, given in OF_TRAINING.items() if name not in kind.leaves_out}
 
     def submit(**given: Any) -> None:
-        spelt = [given.pop(name) for name in ("overrides", "simulated_gpus", "b_size", "datapath")]
+        spellings = [given.pop(name) for name in ("overrides", "simulated_gpus", "b_size", "datapath")]
         dry_run, finetune = given.pop("dry_run", False), given.pop("finetune", False)
         as_json = given.pop("as_json")
         command = {name: given.pop(name) for name in OF_TRAINING if name in given}
         if finetune and command["begin_from"] is not None:
             raise InputError("is for pretraining", where="--from", fix="name the run as model.init_from instead")
-        command |= {"overrides": tuple(all_overrides(*spelt)), "verb": "finetune" if finetune else "pretrain"}
+        command |= {"overrides": tuple(all_overrides(*spellings)), "verb": "finetune" if finetune else "pretrain"}
         where, training = _made(kind, given), Training(**command)
         if not as_json:
             return target.submit(where, training, dry_run=dry_run)
@@ -83,35 +84,41 @@ def _function(name: str, kind: type[Place]) -> Any:
         with redirect_stdout(sys.stderr):  # where a job that is followed shows its lines
             target.submit(where, training, dry_run=dry_run, on_submission=print_submission)
 
-    arguments = {name: _typed(name, *own.pop(name)) for name in list(own) if get_args(own[name][0])[1].argument}
-    asked = arguments | shared | {name: _typed(name, *given) for name, given in own.items()}
-    submit.__signature__ = _signature(asked)  # type: ignore[attr-defined]
+    arguments = {
+        name: _typed(name, *place_fields.pop(name))
+        for name in list(place_fields)
+        if get_args(place_fields[name][0])[1].argument
+    }
+    parameters = arguments | shared | {name: _typed(name, *given) for name, given in place_fields.items()}
+    submit.__signature__ = _signature(parameters)  # type: ignore[attr-defined]
     return submit
 
 
 def read_cluster(text: str) -> Cluster:
-    """A place for many jobs as `compare --place` has it: its name and its options, in the words of `submit`."""
+    """The cluster of `compare --place`: its name and its options, in the words of `submit`."""
     try:
         name, *words = shlex.split(text)
     except ValueError:
         name, words = "", []
     if name not in CLUSTERS:
         fix = f'{" or ".join(CLUSTERS)}, with its options after it, as in "slurm --gpus-per-node 1"'
-        raise InputError(f"{text[:80]!r} is no place for many jobs", where="--place", fix=fix)
+        raise InputError(f"{text[:80]!r} is not a cluster for many jobs", where="--place", fix=fix)
     kind: Any = place(name)
-    own = {field: _typed(field, *given) for field, given in _fields(kind).items() if field not in kind.of_one_job}
+    parameters = {
+        field: _typed(field, *given) for field, given in _fields(kind).items() if field not in kind.of_one_job
+    }
 
     def make(**given: Any) -> Any:
         return _made(kind, given)
 
-    make.__signature__ = _signature(own)  # type: ignore[attr-defined]
-    made = typer.Typer(**plain)
-    made.command(name, add_help_option=False)(make)
-    return typer.main.get_command(made)(words, prog_name=f"maskwright submit {name}", standalone_mode=False)
+    make.__signature__ = _signature(parameters)  # type: ignore[attr-defined]
+    command_app = typer.Typer(**plain)
+    command_app.command(name, add_help_option=False)(make)
+    return typer.main.get_command(command_app)(words, prog_name=f"maskwright submit {name}", standalone_mode=False)
 
 
 def _fields(kind: type[Place]) -> dict[str, tuple[Any, Any]]:
-    """What its options are made of."""
+    """(type hint, default) of each field of a place."""
     hints = get_type_hints(kind, include_extras=True)
     return {field.name: (hints[field.name], field.default) for field in fields(kind)}  # type: ignore[arg-type]
 
@@ -120,17 +127,17 @@ def _made(kind: Any, given: dict[str, Any]) -> Any:
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 
 
-def _signature(asked: dict[str, tuple[Any, Any]]) -> inspect.Signature:
+def _signature(parameters: dict[str, tuple[Any, Any]]) -> inspect.Signature:
     return inspect.Signature(
         [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
-            for name, (annotation, default) in asked.items()
+            for name, (annotation, default) in parameters.items()
         ]
     )
 
 
 def _typed(name: str, annotation: Any, default: Any) -> tuple[Any, Any]:
-    """`Annotated[kind, Option]` as typer has it."""
+    """`Annotated[kind, Option]` in typer's form."""
     kind, option = get_args(annotation)
     default = REQUIRED if default is MISSING else default
     if option.argument:

@@ -12,7 +12,7 @@ from maskwright.cli.options import AsJson, app, print_result
 
 PORT, HOST = 8484, "127.0.0.1"
 USUAL = "runs"
-"""Where most people have their runs."""
+"""The usual folder of runs."""
 
 
 @app.command("watch")
@@ -55,7 +55,7 @@ def watch(
         refused = (
             {"--once": once, "--json": as_json} if web else {"--port": port is not None, "--host": host is not None}
         )
-        for word in (word for word, given in refused.items() if given):
+        for word in (word for word, is_given in refused.items() if is_given):
             with_ = "with" if web else "without"
             raise InputError(f"means nothing {with_} --web", where=word, fix=f"{'leave out' if web else 'add'} --web")
         if web:
@@ -65,7 +65,7 @@ def watch(
             return
         runs = Runs(folders)
         shown_once = once or as_json or not sys.stdout.isatty()
-        absent = [one for one in folders if not find.is_there(one)]
+        absent = [location for location in folders if not find.is_there(location)]
         if shown_once and absent:
             fix = "correct the path; only the live table of a terminal and the page of --web wait for a folder"
             raise InputError("is not there", where=absent[0], fix=fix)

@@ -1,1 +1,1 @@
-"""The keys of a run's configuration: how they are read, checked, explained, and what may change between two starts."""
+"""The keys of a run's configuration: reading, checks, explanations, and allowed changes between two starts."""

@@ -1,4 +1,4 @@
-"""Which keys of a configuration may differ between two starts of the same run."""
+"""Allowed differences in the configuration between two starts of the same run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from maskwright.core.errors import ConfigError
 def require_kind(config: dict[str, Any], kind: type[BaseModel], where: str) -> None:
     """Raises `ConfigError` if the flat configuration of a run's record is of the other kind of training."""
     if (labelled := "task.kind" in config) == (kind is RunConfig):
-        found, wanted = ("fine-tuning", "pretraining") if labelled else ("pretraining", "fine-tuning")
-        raise ConfigError(f"is a run of {found}, not of {wanted}", where=where, fix="give this run a new folder")
+        actual, expected = ("fine-tuning", "pretraining") if labelled else ("pretraining", "fine-tuning")
+        raise ConfigError(f"is a run of {actual}, not of {expected}", where=where, fix="give this run a new folder")
 
 
 def refuse_changes(
@@ -27,8 +27,8 @@ def refuse_changes(
     record lacks had its default.
 
     A pretraining run may grow (`schedule.steps`) where its schedule has a phase that does not depend on the run's
-    length; whether the run is still in that phase is for the caller to see. Raises `ConfigError` listing the others,
-    since they would make another run in the same folder.
+    length; the caller checks whether the run is still in that phase. Raises `ConfigError` listing the other
+    differences, since they would make another run in the same folder.
     """
     keys = keys_of(kind)
     old = {name: old.get(name, key.field.get_default(call_default_factory=True)) for name, key in keys.items()}
@@ -65,8 +65,8 @@ def grows(old: dict[str, Any], new: dict[str, Any]) -> bool:
 
 
 def _why_not(old: dict[str, Any], new: dict[str, Any], others: list[str]) -> str:
-    """Why a run cannot have more steps, where `others` is what else was changed; empty if that is not what was
-    asked."""
+    """The reason why a run cannot have more steps; empty if no more were requested. `others`: keys that changed
+    too."""
     if (new["schedule.steps"] or 0) <= old["schedule.steps"]:
         return ""
     if old["schedule.kind"] not in GROWING:

@@ -52,23 +52,23 @@ class Source(Section):
         return self
 
 
-def named_sources(given: Any) -> Any:
-    """{name: source} from what `data.mixture` takes: {name: {store: FOLDER, weight: 3}}, {name: FOLDER}, or the names
+def named_sources(value: Any) -> Any:
+    """{name: source} from a value of `data.mixture`: {name: {store: FOLDER, weight: 3}}, {name: FOLDER}, or the names
     of folders with colons between them, as fairseq and its users write them."""
-    if isinstance(given, str):
-        folders = re.split(r":(?!//)", given)
+    if isinstance(value, str):
+        folders = re.split(r":(?!//)", value)
         names = [os.path.basename(folder.rstrip("/")) for folder in folders]
         counts = Counter(names)
-        given = {
+        value = {
             name if counts[name] == 1 else f"{name}-{number}": folder
             for number, (name, folder) in enumerate(zip(names, folders, strict=True))
         }
-    if not isinstance(given, dict) or len(given) < 2:
-        raise Refused(f"{given!r:.60} names no two stores", fix="give {en: {store: FOLDER, weight: 3}, sw: {…}}")
-    for name in given:
+    if not isinstance(value, dict) or len(value) < 2:
+        raise Refused(f"{value!r:.60} does not name two stores", fix="give {en: {store: FOLDER, weight: 3}, sw: {…}}")
+    for name in value:
         if not isinstance(name, str) or not SET_NAME.fullmatch(name):
-            raise Refused(f"{name!r:.60} is no name of a source", fix="use letters, digits, _ . and -")
-    return {name: {"store": source} if isinstance(source, str) else source for name, source in given.items()}
+            raise Refused(f"{name!r:.60} is not a name of a source", fix="use letters, digits, _ . and -")
+    return {name: {"store": source} if isinstance(source, str) else source for name, source in value.items()}
 
 
 def require_weights(sources: dict[str, Source], alpha: float | None) -> None:
@@ -111,19 +111,19 @@ class Data(Section):
 
     @field_validator("validation", mode="before")
     @classmethod
-    def _names_stores(cls, given: Any) -> Any:
-        if given is None or isinstance(given, str):
-            return given
-        named = isinstance(given, dict) and given and all(isinstance(one, str) for one in given.values())
-        if not named or not all(isinstance(name, str) and SET_NAME.fullmatch(name) for name in given):
+    def _names_stores(cls, value: Any) -> Any:
+        if value is None or isinstance(value, str):
+            return value
+        named = isinstance(value, dict) and value and all(isinstance(store, str) for store in value.values())
+        if not named or not all(isinstance(name, str) and SET_NAME.fullmatch(name) for name in value):
             fix = "give the folder of a store, or {news: FOLDER, law: FOLDER}, named by letters, digits, _ . and -"
-            raise Refused(f"{given!r:.60} names no token stores", fix=fix)
-        return given
+            raise Refused(f"{value!r:.60} names no token stores", fix=fix)
+        return value
 
     @field_validator("mixture", mode="before")
     @classmethod
-    def _names_sources(cls, given: Any) -> Any:
-        return given if given is None else named_sources(given)
+    def _names_sources(cls, value: Any) -> Any:
+        return value if value is None else named_sources(value)
 
     @model_validator(mode="after")
     def _one_or_several_stores(self) -> Data:
@@ -151,4 +151,4 @@ LATER_DATA: dict[str, Any] = {
     "data.window_shards": None,
     **{f"data.arrow.{name}": field.default for name, field in Arrow.model_fields.items()},
 }
-"""See `core.config.LATER`."""
+"""See `pretraining.LATER`."""

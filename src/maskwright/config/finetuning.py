@@ -54,12 +54,12 @@ class Task(Section):
     @field_validator("labels", mode="before")
     @classmethod
     def _true_is_a_name(cls, labels: Any) -> Any:
-        """Files that say `true` have a label of that name, which YAML takes for more than a word."""
-        given = [*labels, *labels.values()] if isinstance(labels, dict) else labels
-        if labels is not None and not (isinstance(given, list) and all(isinstance(one, str | int) for one in given)):
-            raise Refused(f"{labels!r:.60} is no list of labels", fix="write [no, yes], or {0: no, 1: yes}")
+        """Makes YAML's booleans words: files that say `true` have a label of that name."""
+        words = [*labels, *labels.values()] if isinstance(labels, dict) else labels
+        if labels is not None and not (isinstance(words, list) and all(isinstance(word, str | int) for word in words)):
+            raise Refused(f"{labels!r:.60} is not a list of labels", fix="write [no, yes], or {0: no, 1: yes}")
         if isinstance(labels, dict):
-            return {_word(said): _word(name) for said, name in labels.items()}
+            return {_word(value): _word(name) for value, name in labels.items()}
         return labels and [_word(name) for name in labels]
 
     @model_validator(mode="after")
@@ -77,7 +77,7 @@ class Task(Section):
 
     @property
     def fixed_labels(self) -> tuple[str, ...] | None:
-        """The names in the order of their ids, when the user fixed them. A name that is given twice is there once."""
+        """The names in the order of their ids, if the user fixed them. A repeated name is included once."""
         if self.labels is None:
             return None
         names = self.labels.values() if isinstance(self.labels, dict) else self.labels
@@ -85,8 +85,8 @@ class Task(Section):
 
     @property
     def translation(self) -> dict[str, str]:
-        """What the files say -> the name; empty without a mapping."""
-        return {str(said): str(name) for said, name in self.labels.items()} if isinstance(self.labels, dict) else {}
+        """Value in the files -> name; empty without a mapping."""
+        return {str(value): str(name) for value, name in self.labels.items()} if isinstance(self.labels, dict) else {}
 
 
 class LabelledData(Section):
@@ -118,23 +118,23 @@ class LabelledData(Section):
 
     @field_validator("text", "text_pair", "label", mode="before")
     @classmethod
-    def _is_a_column(cls, given: Any) -> Any:
-        listed = given if isinstance(given, list) and given else [given]
+    def _is_a_column(cls, value: Any) -> Any:
+        listed = value if isinstance(value, list) and value else [value]
         for column in listed:
-            if given is not None and not (isinstance(column, str) or (type(column) is int and column >= 0)):
-                raise Refused(f"{given!r:.60} is no column", fix="give a column's name, or its number from 0")
-        return given
+            if value is not None and not (isinstance(column, str) or (type(column) is int and column >= 0)):
+                raise Refused(f"{value!r:.60} is not a column", fix="give a column's name, or its number from 0")
+        return value
 
     @model_validator(mode="after")
     def _columns_agree(self) -> LabelledData:
         if self.text_pair is not None and self.text is None:
             raise Refused("text_pair is set without text", fix="name both columns, or neither")
         texts = [*_listed(self.text), *_listed(self.text_pair)]
-        if both := [column for column in texts if column in _listed(self.label)]:
-            what = f"text and label are the same column, {both[0]!r}: a model would read the label in the text"
+        if shared := [column for column in texts if column in _listed(self.label)]:
+            what = f"text and label are the same column, {shared[0]!r}: a model would read the label in the text"
             raise Refused(what, fix="name two columns")
-        given = [*texts, *_listed(self.label)]
-        if len({type(column) for column in given}) > 1:
+        columns = [*texts, *_listed(self.label)]
+        if len({type(column) for column in columns}) > 1:
             fix = "give numbers for files without a header line, names for others"
             raise Refused("columns are given partly by number and partly by name", fix=fix)
         return self
@@ -164,7 +164,7 @@ def _listed(column: int | str | list[int | str] | None) -> list[int | str]:
 
 
 def default_row(task: Task) -> int:
-    """`data.max_seq_len` when it is not set: what Hugging Face's example for the kind of task takes."""
+    """The default of `data.max_seq_len`: that of Hugging Face's example for the kind of task."""
     return 384 if task.kind == "question_answering" else 128
 
 
@@ -271,27 +271,29 @@ class FinetuneConfig(Section):
     @model_validator(mode="after")
     def _fits_its_task(self) -> FinetuneConfig:
         one_class = self.task.kind in ("single_label_classification", "token_classification")
-        own = self.optimizer
-        if not one_class and (own.label_smoothing or own.class_weights):
-            key = "label_smoothing" if own.label_smoothing else "class_weights"
+        optimizer = self.optimizer
+        if not one_class and (optimizer.label_smoothing or optimizer.class_weights):
+            key = "label_smoothing" if optimizer.label_smoothing else "class_weights"
             raise Refused(f"optimizer.{key} is for one class of several, not for {self.task.kind}", fix="leave it out")
-        own.require_layers(self.engine)
+        optimizer.require_layers(self.engine)
         return self
 
     @property
     def locations(self) -> dict[str, str | None]:
-        """What a run reads, by key."""
+        """Locations that a run reads, by key."""
         splits = {f"data.{name}": getattr(self.data, name) for name in ("train", "validation", "test")}
         return splits | {f"model.{name}": getattr(self.model, name) for name in ("init_from", "tokenizer")}
 
     def resolved(self, examples: int) -> FinetuneConfig:
-        """With all numbers of steps, which follow from the number of training examples."""
-        given = self.schedule
+        """The configuration with all numbers of steps, which follow from the number of training examples."""
+        written = self.schedule
         per_epoch = examples / self.batch.examples
-        steps = given.steps or max(1, math.ceil((given.epochs or 3.0) * per_epoch))
-        share = 0.06 if given.warmup_share is None else given.warmup_share
-        warmup_steps = min(math.ceil(share * steps) if given.warmup_steps is None else given.warmup_steps, steps - 1)
-        schedule = given.model_copy(
+        steps = written.steps or max(1, math.ceil((written.epochs or 3.0) * per_epoch))
+        share = 0.06 if written.warmup_share is None else written.warmup_share
+        warmup_steps = min(
+            math.ceil(share * steps) if written.warmup_steps is None else written.warmup_steps, steps - 1
+        )
+        schedule = written.model_copy(
             update={"epochs": None, "steps": steps, "warmup_steps": warmup_steps, "warmup_share": None}
         )
         every_steps = self.evaluation.every_steps or max(1, math.ceil(per_epoch))
@@ -305,7 +307,7 @@ class FinetuneConfig(Section):
         return self.schedule.steps
 
     def learning_rate_at(self, step: int) -> float:
-        """Of a resolved configuration: see `RunConfig.learning_rate_at`."""
+        """Learning rate of an update, of a resolved configuration: see `RunConfig.learning_rate_at`."""
         warmup_steps = self.schedule.warmup_steps or 0
         return rate_at(self.schedule, self.steps, warmup_steps, self.optimizer.learning_rate, step)
 
@@ -315,7 +317,7 @@ class FinetuneConfig(Section):
 
 
 LATER = LATER_SHAPE | {"schedule.power": None, "engine.activation_checkpointing": "auto"}
-"""Keys that runs did not always have, and what those without them had: digests and comparisons stay what they were."""
+"""Newer keys, and the values of older runs without them: digests and comparisons stay what they were."""
 _SAME = {name: said for name, said in FOREIGN.items() if said.partition("=")[0] in keys_of(FinetuneConfig)}
 GUIDE = Guide(FinetuneConfig, "the run", "`maskwright schema --finetune --markdown` lists the keys", _SAME | FINETUNING)
 
@@ -327,7 +329,7 @@ def read_finetune_config(location: str, overrides: list[str] | None = None) -> F
 
 
 def build_finetune_config(values: dict[str, Any], where: str, overrides: Mapping[str, str] = {}) -> FinetuneConfig:
-    """`overrides`: dotted keys of `values` that are not from the file, and what is blamed for each instead."""
+    """Validates `values`. `overrides`: dotted keys that are not from the file, and what is blamed for each instead."""
     try:
         return FinetuneConfig.model_validate(values)
     except ValidationError as error:
@@ -335,7 +337,7 @@ def build_finetune_config(values: dict[str, Any], where: str, overrides: Mapping
 
 
 def labelled_data(where: str, **values: Any) -> LabelledData:
-    """For columns and lengths that a user gives without a YAML. Raises `ConfigError`."""
+    """The section for columns and lengths from options instead of a YAML. Raises `ConfigError`."""
     try:
         return LabelledData(**values)
     except ValidationError as error:

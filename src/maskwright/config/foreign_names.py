@@ -1,4 +1,4 @@
-"""What other trainers call the keys of a run: transformers' Trainer and its scripts, pytorch-transformers, fairseq,
+"""Other trainers' names for the keys of a run: transformers' Trainer and its scripts, pytorch-transformers, fairseq,
 Lightning, torchrun."""
 
 from __future__ import annotations

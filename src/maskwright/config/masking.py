@@ -13,7 +13,7 @@ MaskingKind = Literal["token", "whole_word", "span"]
 
 
 LATER_MASKING = {"masking.causal_share": 0.0, "masking.epochs": None}
-"""See `core.config.LATER`."""
+"""See `pretraining.LATER`."""
 
 
 class Masking(Section):

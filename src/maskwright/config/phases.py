@@ -1,4 +1,4 @@
-"""The phases of a run: the keys of `phases:`, where each one ends, and what the run is in each."""
+"""The phases of a run: the keys of `phases:`, their ends, and the run's configuration in each."""
 
 from __future__ import annotations
 
@@ -55,8 +55,7 @@ class Phase(Section):
 
     @model_serializer(mode="wrap")
     def _as_older_runs_have_it(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without a key that phases did not always have, where it says nothing: records and digests of runs that began
-        before stay what they were."""
+        """Serializes without a newer key if it is not set: records and digests of older runs stay what they were."""
         values: dict[str, Any] = handler(self)
         return {key: value for key, value in values.items() if key != "causal_share" or value is not None}
 
@@ -76,7 +75,7 @@ class Phase(Section):
 
 
 class Phased(Protocol):
-    """What phases ask of a `core.config.RunConfig`, which asks them in turn."""
+    """The parts of a `RunConfig` that phases need, without importing it: it imports phases."""
 
     @property
     def data(self) -> Data: ...
@@ -103,7 +102,7 @@ R = TypeVar("R", bound=Phased)
 
 
 class Stage(NamedTuple, Generic[R]):
-    """A phase of a run whose number of steps is known; or what follows the last phase, which is the run as written."""
+    """A phase of a run whose number of steps is known; or the rest after the last phase, with the run as written."""
 
     begin: int
     """Its first update."""
@@ -116,7 +115,7 @@ class Stage(NamedTuple, Generic[R]):
     first_token: int = 0
     """Tokens of all updates before it: rows times their length."""
     rope_theta: float | None = None
-    """That of the phase; None for the model's own."""
+    """The phase's base of rotary positions; None for the model's own."""
 
     def rows_before(self, step: int) -> int:
         """Rows of all updates before `step`, which is one of this stage's."""
@@ -133,7 +132,7 @@ class Stage(NamedTuple, Generic[R]):
 
 
 def require_phases(config: Phased) -> None:
-    """Raises `Refused` for phases that cannot be."""
+    """Raises `Refused` for phases that are not possible."""
     for number, phase in enumerate(config.phases):
         applied(phase, config, f"phases.{number}")
         if config.schedule.epochs and (phase.seq_len or phase.rows_per_step):
@@ -145,32 +144,32 @@ def require_phases(config: Phased) -> None:
 
 def stages(config: R) -> tuple[Stage[R], ...]:
     """All stages with at least one update, in their order. Raises `Refused` if a phase ends where it cannot."""
-    found: list[Stage[R]] = []
+    result: list[Stage[R]] = []
     plain = config.model_copy(update={"phases": []}) if config.phases else config
     begin = rows = tokens = 0
 
-    def add(end: int, own: R, theta: float | None = None) -> None:
+    def add(end: int, stage_config: R, theta: float | None = None) -> None:
         nonlocal begin, rows, tokens
-        found.append(Stage(begin, end, own, rows, tokens, theta))
-        begin, rows, tokens = end, rows + found[-1].rows, tokens + found[-1].tokens
+        result.append(Stage(begin, end, stage_config, rows, tokens, theta))
+        begin, rows, tokens = end, rows + result[-1].rows, tokens + result[-1].tokens
 
     for number, phase in enumerate(config.phases):
-        own = applied(phase, plain, f"phases.{number}")
-        end = _end(phase, config.steps, begin, tokens, own)
+        stage_config = applied(phase, plain, f"phases.{number}")
+        end = _end(phase, config.steps, begin, tokens, stage_config)
         if end <= begin:
             what = f"phases.{number} ends at step {end:,}, and what comes before it at step {begin:,}: they overlap"
             raise Refused(what, fix="let each phase end after the one before it, by a step at least")
         if end > config.steps:
             what = f"phases.{number} ends at step {end:,}, and the run has {config.steps:,}"
             raise Refused(what, fix="let it end earlier, or raise schedule.steps")
-        add(end, own, phase.rope_theta)
+        add(end, stage_config, phase.rope_theta)
     if begin < config.steps:
         add(config.steps, plain)
-    return tuple(found)
+    return tuple(result)
 
 
 def configs(config: R) -> list[R]:
-    """The run as it is in each stage, if its steps are known or not."""
+    """The run's configuration in each stage, whether its steps are known or not."""
     if config.schedule.steps is not None:
         return [stage.config for stage in stages(config)]
     plain = config.model_copy(update={"phases": []})
@@ -179,7 +178,7 @@ def configs(config: R) -> list[R]:
 
 def masked_rates(config: R) -> list[float]:
     """`masking.rate` of each phase that masks any row."""
-    return [here.masking.rate for here in configs(config) if here.masking.causal_share < 1.0]
+    return [stage.masking.rate for stage in configs(config) if stage.masking.causal_share < 1.0]
 
 
 def reads_causally(config: Phased) -> bool:
@@ -187,17 +186,17 @@ def reads_causally(config: Phased) -> bool:
     return any([config.masking.causal_share, *(phase.causal_share for phase in config.phases)])
 
 
-def _end(phase: Phase, steps: int, begin: int, tokens: int, own: Phased) -> int:
+def _end(phase: Phase, steps: int, begin: int, tokens: int, config: Phased) -> int:
     if phase.until_share is not None:
         return round(phase.until_share * steps)
     if phase.until_step is not None:
         return phase.until_step
     assert phase.until_tokens is not None, "a phase has one end"
-    return begin + math.ceil((phase.until_tokens - tokens) / (own.rows_per_step * own.data.seq_len))
+    return begin + math.ceil((phase.until_tokens - tokens) / (config.rows_per_step * config.data.seq_len))
 
 
 def applied(phase: Phase, config: R, name: str) -> R:
-    """`config` with what the phase sets. Raises `Refused` for what cannot be: see `Phase`."""
+    """`config` with the phase's values. Raises `Refused` for impossible ones: see `Phase`."""
     changed: dict[str, Any] = {}
     data: dict[str, Any] = {}
     longest = config.model.max_seq_len or config.data.seq_len
@@ -222,8 +221,8 @@ def applied(phase: Phase, config: R, name: str) -> R:
     if data:
         changed["data"] = config.data.model_copy(update=data)
     masking = {"rate": phase.masking_rate, "kind": phase.masking_kind, "causal_share": phase.causal_share}
-    if given := {key: value for key, value in masking.items() if value is not None}:
-        changed["masking"] = config.masking.model_copy(update=given)
+    if masking_changes := {key: value for key, value in masking.items() if value is not None}:
+        changed["masking"] = config.masking.model_copy(update=masking_changes)
     return config.model_copy(update=changed)
 
 
@@ -231,17 +230,17 @@ def _weighted(sources: Mapping[str, Source], weights: Mapping[str, float], name:
     if unknown := [source for source in weights if source not in sources]:
         known = ", ".join(sources) or "no sources, because data.mixture is not set"
         raise Refused(f"{name} names {unknown[0]}, and there are {known}", fix="correct the name, or leave it out")
-    found = {key: one.model_copy(update={"weight": weights.get(key, one.weight)}) for key, one in sources.items()}
-    if without := [source for source, one in found.items() if one.weight is None]:
+    weighted = {key: old.model_copy(update={"weight": weights.get(key, old.weight)}) for key, old in sources.items()}
+    if without := [key for key, source in weighted.items() if source.weight is None]:
         what = f"{name} gives {without[0]} no weight, and data.mixture does not either"
         raise Refused(what, fix="give each source one")
-    if not any(one.weight for one in found.values()):
+    if not any(source.weight for source in weighted.values()):
         raise Refused(f"{name} leaves all sources out", fix="give one of them a weight above 0")
-    return found
+    return weighted
 
 
 def rate_in(config: Phased, step: int, followed: Callable[[int], float]) -> float:
-    """Learning rate of update `step`, from what the phases say, or else `schedule`. `followed(step)`: the latter."""
+    """Learning rate of update `step`, by the phases, or else by `schedule`, which is `followed(step)`."""
     if all(phase.final_lr_share is None for phase in config.phases):
         return followed(step)
     warmup, end_share = config.schedule.warmup_steps, None
@@ -265,7 +264,7 @@ def rate_in(config: Phased, step: int, followed: Callable[[int], float]) -> floa
 
 
 def _left(shape: str | None, progress: float) -> float:
-    """From 1 at progress 0 to 0 at progress 1."""
+    """The share of the way that is left: from 1 at progress 0 to 0 at progress 1."""
     if shape == "cosine":
         return 0.5 * (1.0 + math.cos(math.pi * progress))
     return 1.0 - (math.sqrt(progress) if shape == "sqrt" else progress)

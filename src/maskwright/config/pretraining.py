@@ -3,7 +3,7 @@
 One YAML file describes one run. Keys are strict: the error for an unknown key names its nearest neighbour, and the
 error for a wrong type names the dotted path. Units are in the names. Numbers that follow from others are functions,
 never keys. A key marked `resumable` may change between two starts of the same run; any other change is refused on
-resume, except that a run may get more steps (see `core.changes`).
+resume, except that a run may get more steps (see `changes.py`).
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Optimizer(Section):
     usual for large encoders, 1 treats all alike. Only for adamw."""
 
     def require_layers(self, engine: EngineSection) -> None:
-        """Raises `Refused` where layers cannot have rates of their own."""
+        """Raises `Refused` if layers cannot have rates of their own."""
         sharded = engine.kind == "torch" and engine.sharding == "fsdp"
         if self.layer_decay < 1.0 and (self.kind == "muon" or sharded):
             needed = "engine.sharding: data with torch" if sharded else "optimizer.kind: adamw"
@@ -216,7 +216,7 @@ class Logging(Section):
 
     def require_packages(self) -> None:
         """Raises `ConfigError`, which names the extra, unless each service's package is installed."""
-        for name in (one for one in self.report_to if one != "tensorboard"):  # whose files take no package
+        for name in (service for service in self.report_to if service != "tensorboard"):  # whose files take no package
             require(name, "logging.report_to")
 
 
@@ -240,14 +240,14 @@ class RunConfig(Section):
 
     @property
     def locations(self) -> dict[str, str | None]:
-        """What a run reads, by key."""
+        """Locations that a run reads, by key."""
         held_out = {f"data.validation.{name}".rstrip("."): store for name, store in self.data.held_out.items()}
         mixed: dict[str, str | None] = {}
         for name, source in (self.data.mixture or {}).items():
             mixed[f"data.mixture.{name}.store"] = source.store
             mixed[f"data.mixture.{name}.arrow.tokenizer"] = source.arrow.tokenizer
-        own = {"data.store": self.data.store, "data.arrow.tokenizer": self.data.arrow.tokenizer}
-        return {**own, **mixed, **held_out, "model.init_from": self.model.init_from}
+        single = {"data.store": self.data.store, "data.arrow.tokenizer": self.data.arrow.tokenizer}
+        return {**single, **mixed, **held_out, "model.init_from": self.model.init_from}
 
     @model_validator(mode="after")
     def _lengths_fit(self) -> RunConfig:
@@ -288,8 +288,8 @@ class RunConfig(Section):
         return self.schedule.steps
 
     def resolved(self, rows: float) -> RunConfig:
-        """With the steps that schedule.epochs make of so many training rows in each. Raises `ConfigError` if warm-up
-        and decay are longer."""
+        """The configuration with the steps of schedule.epochs, each of `rows` training rows. Raises `ConfigError` if
+        warm-up and decay are longer."""
         schedule = self.schedule
         if schedule.epochs is None:
             return self
@@ -343,15 +343,15 @@ LATER: dict[str, Any] = {
     "phases": [],
 }
 LATER |= LATER_SHAPE | LATER_DATA | LATER_MASKING
-"""Keys that runs did not always have, and what those without them had: a run's digest stays what it was."""
+"""Newer keys, and the values of older runs without them: a run's digest stays what it was."""
 
 
 GONE: dict[str, Any] = {"masking.final_rate": None}
-"""Keys that runs once had, and what those had that did not use them; for the same reason."""
+"""Keys that runs once had, and their values if unused; for the same reason."""
 
 
 def shared_out(virtual_workers: int, parts: int, what: str, rows: int | None = None) -> int:
-    """How many virtual workers each of `parts` processes, devices or chips (`what`) computes.
+    """Number of virtual workers that each of `parts` processes, devices or chips (`what`) computes.
 
     Raises `ConfigError` if they cannot be shared out evenly; with the `rows` of each, it proposes both numbers."""
     each, rest = divmod(virtual_workers, parts)
@@ -374,7 +374,7 @@ def shareable(virtual_workers: int, parts: int, rows: int | None) -> dict[str, i
 
 
 def in_words(keys: Mapping[str, object]) -> str:
-    """As a user adds them to a command."""
+    """The keys as options that a user adds to a command."""
     return " ".join(f"--set {key}={value}" for key, value in keys.items())
 
 
@@ -386,7 +386,7 @@ def read_config(location: str, overrides: list[str] | None = None) -> RunConfig:
 def read_values(
     location: str, overrides: list[str] | None, begin: str, kind: Kind = "pretrain"
 ) -> tuple[dict[str, Any], str, dict[str, str]]:
-    """The values of a YAML file or recipe, where it lies, and the keys that `overrides` gave, each with what is blamed
+    """(values of a YAML file or recipe, its location, keys that `overrides` set), each key with what is blamed
     for it. `begin`: the advice for an empty file."""
     location = find_config(location, kind)
     values = read_yaml(location, begin)
@@ -410,7 +410,7 @@ GUIDE = Guide(RunConfig, "the run", "`maskwright schema --markdown` lists the ke
 
 
 def build_config(values: dict[str, Any], where: str, overrides: Mapping[str, str] = {}) -> RunConfig:
-    """`overrides`: dotted keys of `values` that are not from the file, and what is blamed for each instead."""
+    """Validates `values`. `overrides`: dotted keys that are not from the file, and what is blamed for each instead."""
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:
@@ -426,7 +426,7 @@ PLACES = frozenset(
         *("model.init_from", "model.tokenizer", "checkpoint.copy_to"),
     )
 )
-"""Keys of both kinds of training that say where something lies, which is nobody else's business."""
+"""Keys of both kinds of training with locations, which are private."""
 ALL_KEYS: list[str] = list(KEYS)
 
 RESUMABLE_KEYS: frozenset[str] = resumable_keys(RunConfig)

@@ -1,4 +1,4 @@
-"""Configurations that come with the package: a command takes one by its name, as in `maskwright pretrain small`."""
+"""Configurations that come with the package: a command accepts one by its name, as in `maskwright pretrain small`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from maskwright.core.storage import is_url
 
 FOLDER = importlib.resources.files("maskwright") / "recipes"
 Kind = Literal["pretrain", "finetune"]
-"""The command that takes a recipe. Those of `finetune` lie in a folder of that name."""
+"""The command that accepts a recipe. Recipes of `finetune` are in a folder of that name."""
 
 STORES = {"store", "mixture"}
-"""Keys of `data` that name what a masked language model is trained on."""
+"""Keys of `data` that name the training data of a masked language model."""
 TAKEN_BY = {
     "pretrain": "`maskwright pretrain` takes it",
     "finetune": "`maskwright finetune` takes it, with --dry-run to see what it would do, and `submit` with --finetune",
@@ -30,7 +30,7 @@ def names(kind: Kind = "pretrain") -> list[str]:
 
 
 def read(name: str) -> str:
-    """The YAML of a recipe of either kind. Raises `ConfigError` where none has that name."""
+    """The YAML of a recipe of either kind. Raises `ConfigError` if none has that name."""
     kind: Kind = "finetune" if name in names("finetune") else "pretrain"
     if name not in names(kind):
         raise _unknown(name, "is not a recipe", "give", [*names(), *names("finetune")])
@@ -42,7 +42,7 @@ def _path(name: str, kind: Kind) -> Traversable:
 
 
 def find_config(location: str, kind: Kind = "pretrain") -> str:
-    """The path of a recipe where `location` is its name and no such file is here; else `location` itself.
+    """The path of a recipe if `location` is its name and no such file exists; else `location` itself.
 
     Raises `ConfigError` for a bare word that is neither, and for the file of a recipe where there is none.
     """
@@ -66,13 +66,13 @@ def find_config(location: str, kind: Kind = "pretrain") -> str:
 def require_kind(values: Mapping[str, Any], location: str, kind: Kind) -> None:
     """Raises `ConfigError` for the YAML of the other command, whose every key would else be a mistake of its own."""
     data = values.get("data")
-    given = set(data) if isinstance(data, dict) else set()
-    if kind == "pretrain" and "train" in given and not given & STORES:
+    data_keys = set(data) if isinstance(data, dict) else set()
+    if kind == "pretrain" and "train" in data_keys and not data_keys & STORES:
         what = "is the YAML of a fine-tuning run (data.train), not of pretraining"
         fix = f"{TAKEN_BY['finetune']}; what `pretrain` and `plan` take names a token store as data.store"
         raise ConfigError(what, where=location, fix=fix)
-    if kind == "finetune" and given & STORES and "train" not in given:
-        what = f"is the YAML of pretraining (data.{min(given & STORES)}), not of a fine-tuning run"
+    if kind == "finetune" and data_keys & STORES and "train" not in data_keys:
+        what = f"is the YAML of pretraining (data.{min(data_keys & STORES)}), not of a fine-tuning run"
         fix = f"{TAKEN_BY['pretrain']}; what `finetune` takes names labelled examples as data.train"
         raise ConfigError(what, where=location, fix=fix)
 

@@ -13,9 +13,9 @@ from maskwright.config.settings import Count, Fraction, Needed, Refused, Section
 GROWING = ("wsd", "constant", "inverse_sqrt")
 """Kinds with a phase that does not depend on the number of steps: a run in that phase may get more of them."""
 ENDLESS = ("constant", "inverse_sqrt")
-"""Kinds that know no last step."""
+"""Kinds without a last step."""
 INVERSE_SQRT_STEPS = 10_000
-"""Over so many steps, inverse_sqrt falls by the root of 2 when there is no warm-up; transformers has the number."""
+"""Steps in which inverse_sqrt falls by the root of 2 without a warm-up; the number is from transformers."""
 
 
 class ScheduleCurve(Section):

@@ -1,4 +1,4 @@
-"""What every YAML that a user writes has in common: strict sections, YAML 1.2's scalars, errors that name the key."""
+"""The common base of all YAML that users write: strict sections, YAML 1.2's scalars, errors that name the key."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Section(BaseModel):
 
 
 class Refused(ValueError):
-    """What a section's validator raises: `what` is wrong, and the `fix`."""
+    """The error of a section's validator: `what` is wrong, and the `fix`."""
 
     def __init__(self, what: str, *, fix: str) -> None:
         self.fix = fix
@@ -58,7 +58,7 @@ class _Loader(yaml.SafeLoader):
         super().__init__(text)
         self._depth = 0
         self._sizes: dict[yaml.Node, tuple[float, float]] = {}
-        """Of each node that is whole: its values and its levels, with what is behind aliases."""
+        """(values, levels) of each complete node, aliases resolved."""
 
     def fetch_flow_collection_start(self, kind: type[yaml.Token]) -> None:
         if self.flow_level >= DEEPEST:  # the scanner looks ahead to the end of them, in a time that is quadratic
@@ -75,7 +75,7 @@ class _Loader(yaml.SafeLoader):
         self._depth -= 1
         if node is not None and not is_alias:
             inside = node.value if isinstance(node, yaml.CollectionNode) else []
-            parts = [part for one in inside for part in (one if isinstance(one, tuple) else (one,))]
+            parts = [part for entry in inside for part in (entry if isinstance(entry, tuple) else (entry,))]
             counted = [self._sizes.get(part, (math.inf, math.inf)) for part in parts]  # an alias inside what it names
             self._sizes[node] = 1 + sum(size for size, _ in counted), 1 + max((deep for _, deep in counted), default=0)
             if self._sizes[node][0] > MOST_VALUES or self._sizes[node][1] > DEEPEST:
@@ -84,12 +84,12 @@ class _Loader(yaml.SafeLoader):
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
-            found = super().construct_object(node, deep)
+            value = super().construct_object(node, deep)
         except ValueError:  # an integer of over 4,300 digits, or a date that is none
-            found = None if not isinstance(node, yaml.ScalarNode) else 1 << LONGEST_INTEGER_BITS
-        if isinstance(found, int) and found.bit_length() > LONGEST_INTEGER_BITS:
+            value = None if not isinstance(node, yaml.ScalarNode) else 1 << LONGEST_INTEGER_BITS
+        if isinstance(value, int) and value.bit_length() > LONGEST_INTEGER_BITS:
             raise _refused(f"{str(node.value)[:20]} is no number or date to be read", node.start_mark)
-        return found
+        return value
 
 
 def _refused(what: str, mark: yaml.Mark) -> yaml.MarkedYAMLError:
@@ -177,7 +177,7 @@ def _blamed(dotted: str, overrides: Mapping[str, str]) -> str:
 
 
 class Key(NamedTuple):
-    """A value that a section takes."""
+    """A key of a section."""
 
     section: type[BaseModel]
     name: str
@@ -193,22 +193,22 @@ class Key(NamedTuple):
 
     @property
     def inner(self) -> type[BaseModel] | None:
-        """The section that it holds, if it holds one."""
+        """The section in the key's value, if it is one."""
         return _section_in(self.field.annotation)
 
     @property
     def holds_many(self) -> bool:
-        """Whether it is a list or a mapping, of sections or other values."""
+        """Whether the value is a list or a mapping, of sections or other values."""
         kinds = (self.field.annotation, *typing.get_args(self.field.annotation))
         return any(typing.get_origin(kind) in (list, dict) for kind in kinds)
 
     @property
     def schema(self) -> dict[str, Any]:
-        """JSON schema of what it may be, null aside."""
+        """JSON schema of the value, null aside."""
         return next(choice for choice in self._choices() if choice.get("type") != "null")
 
     def allowed(self) -> str:
-        """What it takes, as in "a number > 0 and < 1; the default is 0.15"."""
+        """The accepted values, as in "a number > 0 and < 1; the default is 0.15"."""
         field = self.field
         text = takes(self.schema)
         text += f", each entry {entry}" if (entry := self.allowed_entry()) else ""
@@ -219,7 +219,7 @@ class Key(NamedTuple):
         return f"{text}; the default is {default}" if known else text
 
     def allowed_entry(self) -> str:
-        """What each entry of its list takes; empty where that is no list of one kind of value."""
+        """The accepted values of each entry of its list; empty if it is not a list of one kind of value."""
         entry = self.schema.get("items", {})
         return takes(entry) if "type" in entry else ""
 
@@ -247,9 +247,9 @@ def takes(schema: dict[str, Any]) -> str:
     return text + (f", by the pattern {schema['pattern']}" if "pattern" in schema else "")
 
 
-def no_number(given: object, schema: dict[str, Any]) -> str:
-    """How a number is written of which `given` is another country's spelling, as the end of a fix; else empty."""
-    match = re.fullmatch(r"[-+]?\d+([.,]\d+)*([eE][-+]?\d+)?", given.strip()) if isinstance(given, str) else None
+def no_number(text: object, schema: dict[str, Any]) -> str:
+    """The end of a fix for a number in another country's spelling; empty for any other text."""
+    match = re.fullmatch(r"[-+]?\d+([.,]\d+)*([eE][-+]?\d+)?", text.strip()) if isinstance(text, str) else None
     if match is None or schema.get("type") not in ("integer", "number"):
         return ""
     if not match[0].isascii():
@@ -260,12 +260,12 @@ def no_number(given: object, schema: dict[str, Any]) -> str:
 
 
 def choices(schema: dict[str, Any]) -> list[str]:
-    """The words of a key that takes a few; none for another key."""
+    """The words of a key that accepts a fixed set of them; empty for another key."""
     return [str(value) for value in schema.get("enum", [schema["const"]] if "const" in schema else [])]
 
 
 def bounds(schema: dict[str, Any]) -> list[str]:
-    """As in ["> 0", "< 1"]."""
+    """The limits of a number, as in ["> 0", "< 1"]."""
     return [f"{sign} {_number(schema[key])}" for key, sign in LIMITS.items() if key in schema]
 
 
@@ -275,18 +275,18 @@ def _number(value: float) -> str:
 
 def keys_of(section: type[BaseModel], prefix: str = "") -> dict[str, Key]:
     """Every key below a section by its dotted name, in the order of the source."""
-    found: dict[str, Key] = {}
+    keys: dict[str, Key] = {}
     for name in section.model_fields:
         key = Key(section, name)
         if key.inner is None or key.holds_many:
-            found[prefix + name] = key
+            keys[prefix + name] = key
         else:
-            found |= keys_of(key.inner, f"{prefix}{name}.")
-    return found
+            keys |= keys_of(key.inner, f"{prefix}{name}.")
+    return keys
 
 
 def _section_in(annotation: Any) -> type[BaseModel] | None:
-    """Nfs, for `Nfs`, `Nfs | None` and `list[Nfs]`."""
+    """The section in an annotation: Nfs, for `Nfs`, `Nfs | None` and `list[Nfs]`."""
     if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
         return annotation if issubclass(annotation, BaseModel) else None
     return next(filter(None, map(_section_in, typing.get_args(annotation))), None)
@@ -305,17 +305,19 @@ def flat(config: BaseModel, prefix: str = "") -> dict[str, Any]:
         if isinstance(value, BaseModel):
             result |= flat(value, f"{prefix}{name}.")
         elif isinstance(value, dict):
-            of_models = {key: one.model_dump() if isinstance(one, BaseModel) else one for key, one in value.items()}
+            of_models = {
+                key: entry.model_dump() if isinstance(entry, BaseModel) else entry for key, entry in value.items()
+            }
             result[prefix + name] = of_models
         elif isinstance(value, list):
-            result[prefix + name] = [one.model_dump() if isinstance(one, BaseModel) else one for one in value]
+            result[prefix + name] = [entry.model_dump() if isinstance(entry, BaseModel) else entry for entry in value]
         else:
             result[prefix + name] = value
     return result
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What `flat` was made of: `{"data": {"seq_len": 512, …}}`."""
+    """The reverse of `flat`: `{"data": {"seq_len": 512, …}}`."""
     result: dict[str, Any] = {}
     for dotted, value in values.items():
         put(result, dotted, value, dotted)
@@ -341,70 +343,71 @@ def digest(config: BaseModel, later: dict[str, Any], gone: Mapping[str, Any] = {
     return storage.sha256_of({key: value for key, value in values.items() if key not in later or value != later[key]})
 
 
-# ---- what a user is told -------------------------------------------------------------------------------------------
+# ---- messages about mistakes ---------------------------------------------------------------------------------------
 
 
 class _Mistake(NamedTuple):
     what: str
     fix: str
     where: str = ""
-    """Where it was typed, when that is not the file."""
+    """The place where it was typed, if not the file."""
     meant: str = ""
-    """Key or section that was meant by an unknown one, so that it is not missing as well."""
+    """Key or section that an unknown one most likely means, so that it is not reported as missing too."""
 
 
 class Guide(NamedTuple):
-    """What is said about mistakes in one kind of YAML."""
+    """Explains mistakes in one kind of YAML."""
 
     section: type[BaseModel]
     whole: str
-    """What the YAML describes, as in "the run"."""
+    """The thing that the YAML describes, as in "the run"."""
     known: str
-    """Where all keys are listed."""
+    """The place where all keys are listed."""
     foreign: Mapping[str, str] = {}
-    """What other programs call a key -> the key, KEY=VALUE, or a sentence (see `core.foreign`)."""
+    """Other programs' name of a key -> the key, KEY=VALUE, or a sentence (see `foreign_names.py`)."""
 
     def explain(self, error: ValidationError, where: str, overrides: Mapping[str, str] = {}) -> ConfigError:
-        """All that pydantic found; several mistakes are a line each below the first. `overrides`: dotted keys that did
+        """The error for all mistakes, several as a line each below the first. `overrides`: dotted keys that did
         not come from the file, and what is blamed for each instead, such as `--set seed`."""
-        found: dict[_Mistake, None] = {}
-        errors = sorted(error.errors(), key=lambda one: one["type"] == "missing")  # after what may be its misspelling
-        for one in errors:
-            meant = {mistake.meant for mistake in found}
-            found |= dict.fromkeys(self._mistakes(one, overrides, meant))
-        if len(found) == 1:
-            only = next(iter(found))
+        mistakes: dict[_Mistake, None] = {}
+        # A missing key comes after a key that may be its misspelling.
+        errors = sorted(error.errors(), key=lambda detail: detail["type"] == "missing")
+        for detail in errors:
+            meant = {mistake.meant for mistake in mistakes}
+            mistakes |= dict.fromkeys(self._mistakes(detail, overrides, meant))
+        if len(mistakes) == 1:
+            only = next(iter(mistakes))
             return ConfigError(only.what, where=only.where or where, fix=only.fix)
-        lines = [str(ConfigError(each.what, where=each.where or None, fix=each.fix)) for each in found]
+        lines = [str(ConfigError(each.what, where=each.where or None, fix=each.fix)) for each in mistakes]
         what = f"has {len(lines)} mistakes; each line below says how to mend one"
         return ConfigError(what, where=where, fix=None, lines=lines)
 
     def _mistakes(self, error: Any, overrides: Mapping[str, str], meant: Collection[str]) -> list[_Mistake]:
-        loc, given = error["loc"], error["input"]
+        loc, value = error["loc"], error["input"]
         dotted = ".".join(map(str, loc))
         where = _blamed(dotted, overrides)
         below = {key: blamed for key, blamed in overrides.items() if dotted and key.startswith(f"{dotted}.")}
         if error["type"] == "extra_forbidden":
-            return [self._unknown(*each) for each in _spread(dotted, given, where, below, self._sections())]
+            return [self._unknown(*each) for each in _spread(dotted, value, where, below, self._sections())]
         if isinstance(refused := error.get("ctx", {}).get("error"), ValueError):
             fix = refused.fix if isinstance(refused, Refused) else self.known
             return [_Mistake(f"{dotted or self.whole}: {refused}", fix, where or ", ".join(below.values()))]
         key, needed, is_missing = self._key_at(loc), self._required(dotted), error["type"] == "missing"
-        if key and key.inner and key.field.is_required() and not needed and (is_missing or given is None):
+        if key and key.inner and key.field.is_required() and not needed and (is_missing or value is None):
             return [] if dotted in meant else self._without_keys(loc, key.inner, overrides, meant)
         if is_missing:
             return [self._missing(name, where) for name in needed if not {name, dotted} & set(meant)]
         if key is None:
-            return [_Mistake(f"{dotted or self.whole}: {error['msg']}, not {given!r:.80}", self.known, where)]
+            return [_Mistake(f"{dotted or self.whole}: {error['msg']}, not {value!r:.80}", self.known, where)]
         if key.inner is None:
             allowed = key.allowed_entry() if isinstance(loc[-1], int) else ""
-            fix = f"give {allowed or key.allowed()}{no_number(given, key.schema)}"
-            return [_Mistake(f"{dotted} is {given!r:.80}", fix, where)]
+            fix = f"give {allowed or key.allowed()}{no_number(value, key.schema)}"
+            return [_Mistake(f"{dotted} is {value!r:.80}", fix, where)]
         keys = f"give it keys: {', '.join(key.inner.model_fields)}"
-        if given is None:
+        if value is None:
             first = f"give it {', '.join(needed)}" if needed else "take it out"
             return [_Mistake(f"section {dotted} is empty", f"{first}, or {keys}", where)]
-        return [_Mistake(f"{dotted} is {given!r:.80}, but it is a section", keys, where)]
+        return [_Mistake(f"{dotted} is {value!r:.80}, but it is a section", keys, where)]
 
     def _unknown(self, dotted: str, is_section: bool, where: str) -> _Mistake:
         advice = self.nearest(dotted, is_section) or self.known
@@ -414,7 +417,7 @@ class Guide(NamedTuple):
         return _Mistake(f"unknown key {dotted}", f"did you mean {advice.replace('=', ': ')}?", where, key)
 
     def nearest(self, dotted: str, is_section: bool = False) -> str | None:
-        """The key that an unknown one most likely means, KEY=VALUE, or a sentence on how it is said here. A section
+        """The key that an unknown one most likely means, KEY=VALUE, or a sentence on how to write it. A section
         is named only for a section."""
         if is_section:
             return next(iter(difflib.get_close_matches(dotted, self._sections(), n=1)), None)
@@ -428,12 +431,12 @@ class Guide(NamedTuple):
     def _without_keys(
         self, loc: tuple[str | int, ...], section: type[BaseModel], overrides: Mapping[str, str], meant: Collection[str]
     ) -> list[_Mistake]:
-        """What the section's own validators say of it, where each of its keys may be left out."""
+        """Mistakes that the section's own validators report when it is missing and all its keys are optional."""
         try:
             section.model_validate({})
         except ValidationError as error:
-            below = [{**one, "loc": (*loc, *one["loc"])} for one in error.errors()]
-            return [mistake for one in below for mistake in self._mistakes(one, overrides, meant)]
+            below = [{**detail, "loc": (*loc, *detail["loc"])} for detail in error.errors()]
+            return [mistake for detail in below for mistake in self._mistakes(detail, overrides, meant)]
         fix = f"add it, with keys: {', '.join(section.model_fields)}"
         return [_Mistake(f"section {'.'.join(map(str, loc))} is missing", fix)]
 
@@ -444,7 +447,7 @@ class Guide(NamedTuple):
         return _Mistake(f"key {dotted} is missing", f"add it, {key.allowed()}" + f": {meaning}" * bool(meaning), where)
 
     def _required(self, dotted: str) -> list[str]:
-        """Itself, or the keys that a section cannot do without."""
+        """The key itself, or the required keys of a section."""
         below = {name: key for name, key in keys_of(self.section).items() if name.startswith(f"{dotted}.")}
         return [name for name, key in below.items() if key.is_needed] if below else [dotted]
 
@@ -452,7 +455,7 @@ class Guide(NamedTuple):
         return [name for name, field in self.section.model_fields.items() if _section_in(field.annotation)]
 
     def _key_at(self, loc: Sequence[str | int]) -> Key | None:
-        """None below what is no section. Numbers count the entries of a list."""
+        """The key at a place; None below anything that is not a section. Numbers are entries of a list."""
         section: type[BaseModel] | None = self.section
         key = None
         for word in loc:
@@ -466,22 +469,22 @@ class Guide(NamedTuple):
 
 
 LETTERS_A_TYPO = 4
-"""A name of eight letters may have two typos. Names that share more than their spelling are listed in `core.foreign`:
+"""A name of eight letters may have two typos. Names related by more than spelling are listed in `foreign_names.py`:
 by letters alone, `accelerator` is like task.separator."""
 
 
-def is_misspelt(given: str, name: str) -> bool:
-    """Whether `given` is `name` but for a typo or two: a letter too many or too few, another one, two in each other's
-    place."""
-    most = min(2, len(given) // LETTERS_A_TYPO)
-    if abs(len(given) - len(name)) > most:
+def is_misspelt(word: str, name: str) -> bool:
+    """Whether `word` is `name` except for a typo or two: a letter too many or too few, another letter, or two letters
+    swapped."""
+    most = min(2, len(word) // LETTERS_A_TYPO)
+    if abs(len(word) - len(name)) > most:
         return False
     before, row = [0] * (len(name) + 1), list(range(len(name) + 1))
-    for i, letter in enumerate(given, 1):
+    for i, letter in enumerate(word, 1):
         above, before, row = before, row, [i]
         for j, other in enumerate(name, 1):
             row.append(min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != other)))
-            if i > 1 and j > 1 and (letter, given[i - 2]) == (name[j - 2], other):
+            if i > 1 and j > 1 and (letter, word[i - 2]) == (name[j - 2], other):
                 row[j] = min(row[j], above[j - 2] + 1)
     return row[-1] <= most
 
@@ -494,15 +497,15 @@ def _likeness(dotted: str, key: str) -> tuple[bool, float, float]:
 
 
 def _spread(
-    dotted: str, given: Any, where: str, below: Mapping[str, str], sections: list[str]
+    dotted: str, values: Any, where: str, below: Mapping[str, str], sections: list[str]
 ) -> Iterator[tuple[str, bool, str]]:
     """(name, whether it is a section's, where it was typed) of an unknown key; of an unknown section that is like none
     of `sections`, each key in it. `below`: keys in it that were typed somewhere else than the rest, and where."""
     if below:
         yield from ((key, False, blamed) for key, blamed in below.items())
-    elif isinstance(given, dict) and given and not difflib.get_close_matches(dotted, sections):
-        for name, value in given.items():
+    elif isinstance(values, dict) and values and not difflib.get_close_matches(dotted, sections):
+        for name, value in values.items():
             yield from _spread(f"{dotted}.{name}", value, where, {}, [])
     else:
-        is_section = bool(difflib.get_close_matches(dotted, sections)) and isinstance(given, dict | types.NoneType)
+        is_section = bool(difflib.get_close_matches(dotted, sections)) and isinstance(values, dict | types.NoneType)
         yield dotted, is_section, where

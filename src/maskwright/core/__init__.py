@@ -1,1 +1,1 @@
-"""What every other part may rely on. Imports neither torch nor numpy."""
+"""Code that every other room may use. Imports neither torch nor numpy."""

@@ -1,4 +1,4 @@
-"""What a person sees while a command works: log lines on stderr, progress with rate and time left.
+"""Terminal output of a working command: log lines on stderr, progress with rate and time left.
 
 With a terminal, one bar that redraws itself (rich). Without one (a log file, CI), a line every 15 seconds.
 """
@@ -23,11 +23,11 @@ REDRAW_EVERY_SECONDS = 0.2
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m|\r")
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""What a terminal takes for an order (C0 but tab and line feed, DEL, C1), and what turns the direction of the text that
-follows."""
+"""Characters that control a terminal (C0 except tab and line feed, DEL, C1), and those that change the direction of the
+text that follows."""
 
 Show = Callable[[int | None, str], object]
-"""Gets the lines of a job's log: the index of the host that said it, None where one log is that of all, and the line
+"""Receives the lines of a job's log: the index of the host that wrote it (None if all share one log), and the line
 without its end."""
 
 _open_bars: list[Progress] = []
@@ -35,40 +35,40 @@ _quiet = False
 
 
 def printable(text: str) -> str:
-    """`text` without anything that steers a terminal: names, logs and documents are of others. Colours and carriage
-    returns, which logs are full of, go; whatever else is no text becomes �."""
+    """`text` without anything that controls a terminal: names, logs and documents come from others. Colours and
+    carriage returns, which logs are full of, are removed; other control characters become �."""
     return CONTROL.sub("�", COLOUR.sub("", text))
 
 
 def one_line(text: str) -> str:
-    """The same for a cell of a table."""
+    """`printable` on one line, for a cell of a table."""
     return " ".join(printable(text).split())
 
 
 def escaped(document: str) -> str:
-    """A document of JSON, in which the `json` module leaves DEL, C1 and directions as they are, without them."""
-    return CONTROL.sub(lambda found: f"\\u{ord(found.group()):04x}", document)
+    """A JSON document with DEL, C1 and direction characters escaped, which the `json` module leaves as they are."""
+    return CONTROL.sub(lambda match: f"\\u{ord(match.group()):04x}", document)
 
 
 def answer(text: str, file: TextIO | None = None, end: str = "\n") -> None:
-    """Prints what a command was asked for, on stdout unless `file` is given. Programs are given `escaped` JSON."""
+    """Prints a command's result, on stdout unless `file` is given. JSON for programs is `escaped` first."""
     print(printable(text), file=file, end=end, flush=True)
 
 
 def only_warnings() -> None:
-    """From here on, shows warnings alone: for a process whose rank 0 tells the rest."""
+    """Shows only warnings from now on: for a process whose rank 0 shows the rest."""
     global _quiet
     _quiet = True
 
 
 def note(message: str) -> None:
-    """Like `say`, but silent after `only_warnings`."""
+    """Shows a line like `say`, but is silent after `only_warnings`."""
     if not _quiet:
         say(message)
 
 
 def say(message: str = "") -> None:
-    """A line on stderr, without secrets and control characters; above the bar, when one is being drawn."""
+    """Shows a line on stderr, without secrets and control characters; above the bar, if one is drawn."""
     message = redact(printable(message))
     if _open_bars and _open_bars[0].drawn:
         _open_bars[0].print_above(message)
@@ -79,8 +79,8 @@ def say(message: str = "") -> None:
 
 @contextmanager
 def lost_terminal_is_no_error() -> Iterator[None]:
-    """Whoever reads may have gone (`… 2>&1 | head`), and a signal's message may come in the middle of another one: work
-    goes on without it."""
+    """Ignores errors of printing: the reader may have gone (`… 2>&1 | head`), or a signal's message may interrupt
+    another one. Work goes on without the message."""
     try:
         yield
     except (OSError, RuntimeError, ValueError):
@@ -92,17 +92,17 @@ def warn(message: str) -> None:
 
 
 def log_line(host: int | None, line: str) -> str:
-    """A line of a job's log as a person sees it, without secrets and control characters."""
+    """A line of a job's log as it is shown, without secrets and control characters."""
     return ("" if host is None else f"host {host} | ") + redact(printable(line))
 
 
 def print_exception(error: BaseException) -> None:
-    """The usual traceback on stderr, in which an exception below ours may quote a URL."""
+    """Prints the usual traceback on stderr, without the secrets of a URL that an inner exception may quote."""
     print(redact(printable("".join(traceback.format_exception(error)))), end="", file=sys.stderr)
 
 
 def show_line(host: int | None, line: str) -> None:
-    """A line of a job's log on stdout. One thread prints, so no two lines mix."""
+    """Prints a line of a job's log on stdout. One thread prints, so lines never mix."""
     with lost_terminal_is_no_error():
         print(log_line(host, line), flush=True)
 
@@ -115,7 +115,7 @@ def human_count(number: float) -> str:
 
 
 def several(count: int, noun: str, plural: str = "") -> str:
-    """1 save, 2 saves; with `plural`, where an s does not make it."""
+    """A count with its noun: 1 save, 2 saves. `plural`: for nouns that do not just add an s."""
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
@@ -136,7 +136,7 @@ def human_seconds(seconds: float) -> str:
 
 
 def plain_number(value: float, digits: int = 2) -> str:
-    """Rounded to so many significant digits, but never beyond whole numbers, and without an exponent."""
+    """The value with `digits` significant digits, but never coarser than whole numbers, and without an exponent."""
     exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])
     return f"{value:,.{max(0, digits - 1 - exponent)}f}" if value else "0"
 
@@ -145,19 +145,19 @@ TIME_UNITS = ((86_400 * 365, "years"), (86_400, "days"), (3600, "h"), (60, "min"
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """The largest of which there is at least one, in seconds, and its name."""
-    found = ((length, unit) for length, unit in TIME_UNITS if seconds >= 0.995 * length)
-    return next(found, (1e-3, "ms") if seconds else (1, "s"))
+    """(seconds, name) of the largest unit of which there is at least one."""
+    fitting = ((length, unit) for length, unit in TIME_UNITS if seconds >= 0.995 * length)
+    return next(fitting, (1e-3, "ms") if seconds else (1, "s"))
 
 
 def human_time(seconds: float) -> str:
-    """How long something is expected to take, from milliseconds to years. `human_seconds` is a clock, which goes on."""
+    """An expected duration, from milliseconds to years. `human_seconds` is for a running clock."""
     length, unit = time_unit(seconds)
     return f"{plain_number(seconds / length)} {unit}"
 
 
 class Progress:
-    """`advance` as work is done; shows a bar, rate and time left. `total` None: only count and rate."""
+    """Shows a bar, rate and time left; call `advance` as work is done. `total` None: only count and rate."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class Progress:
         self._start, self._start_done, self._shown_at = clock(), done, clock()
         self._lines = 0
         self._bar: RichProgress | None = None
-        # One bar at a time: what goes on inside another bar's work shows in that one's note.
+        # One bar at a time: work inside another bar's work shows in that bar's note.
         if self._stream.isatty() and not _open_bars and not _quiet:
             from rich.console import Console
             from rich.progress import BarColumn, TextColumn

@@ -7,7 +7,7 @@
     │   ├── StoreError           2     a token store: truncated, altered, made with another tokenizer
     │   ├── TokenizerError       2     a tokenizer file: missing mask token, other layout
     │   ├── ModelError           2     a model folder: missing file, unknown shape, pickled weights
-    │   └── Locked               2     a folder or environment that somebody else holds: later, it may be free
+    │   └── Locked               2     a folder or environment that another process or person holds for now
     ├── CheckpointError          1   no usable checkpoint where one was needed
     ├── VerificationError        1   an exported model does not give the same numbers
     ├── CloudError               1   Google Cloud refused or failed; `reason` says which way
@@ -30,9 +30,9 @@ from maskwright.core.console import printable
 from maskwright.core.secrets import redact
 
 INTERRUPTED = 130
-"""Exit code of a command that only watches, after Ctrl-C: 128 + SIGINT, as shells have it."""
+"""Exit code of a command that only watches, after Ctrl-C: 128 + SIGINT, as in shells."""
 StopReason = Literal["", "asked", "limit", "signal", "grace", "agreed", "lost"]
-"""Why a run stopped before its last step; docs/run-directory.md says what each means. Empty for what is no run."""
+"""Why a run stopped before its last step; docs/run-directory.md explains each. Empty if it is not a run."""
 
 
 class MaskwrightError(Exception):
@@ -50,18 +50,18 @@ class MaskwrightError(Exception):
         return " ".join(line.split())
 
     def __reduce__(self) -> Any:
-        """Pickled as it is: an exception's own way calls `__init__` with `args` alone, and some kinds need more."""
+        """Pickles the error as it is: by default, `__init__` is called with `args` alone, and some kinds need more."""
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class InputError(MaskwrightError):
-    """What was given is wrong: an option, a configuration, a file."""
+    """The input is wrong: an option, a configuration, a file."""
 
     exit_code = 2
 
 
 class ConfigError(InputError):
-    """`lines`: where one file has several mistakes, each with its own fix; they are printed below the first line."""
+    """A configuration is wrong. `lines`: several mistakes of one file, each with its fix, printed below the first."""
 
     def __init__(self, what: str, *, fix: str | None, where: str | None = None, lines: Sequence[str] = ()) -> None:
         self.lines = tuple(lines)
@@ -119,8 +119,8 @@ class TerraformError(JobError):
 
 
 class HealthError(MaskwrightError):
-    """Training stopped before a bad update. `step`: the update that was not made, where it is one step's batch that
-    cannot be computed."""
+    """Training stopped before a bad update. `step`: the update that was not made, if the cause is a single step's
+    batch."""
 
     exit_code = 3
 
@@ -130,7 +130,7 @@ class HealthError(MaskwrightError):
 
 
 class StoppedEarly(MaskwrightError):
-    """The same command, or call, goes on. `reason` says why it stopped."""
+    """The run stopped early; the same command, or call, continues it. `reason` says why it stopped."""
 
     exit_code = 75
 
@@ -143,12 +143,12 @@ class StoppedEarly(MaskwrightError):
 
 
 HELD = ("what", "where", "fix", "lines", "reason", "step")
-"""What an error may hold; libraries add things of their own to one that passes through them."""
+"""Attributes that an error may have; libraries add their own to an error that passes through them."""
 
 
 def as_record(error: MaskwrightError) -> dict[str, Any]:
-    """The error for another process: `kind` (its class), `message` (the line that is printed), `exit_code`, and what
-    the error holds. No secret is in it."""
+    """The error as a record for another process: `kind` (its class), `message` (the line that is printed),
+    `exit_code`, and its attributes, without secrets."""
     held = {name: vars(error)[name] for name in HELD if name in vars(error)}
     held |= {name: redact(value) for name, value in held.items() if isinstance(value, str)}
     if "lines" in held:
@@ -157,7 +157,7 @@ def as_record(error: MaskwrightError) -> dict[str, Any]:
 
 
 def from_record(record: Mapping[str, Any]) -> MaskwrightError:
-    """The error that `as_record` was given. Raises `ValueError` for another record."""
+    """Rebuilds the error of `as_record`. Raises `ValueError` for any other record."""
     kinds = {kind.__name__: kind for kind in _kinds(MaskwrightError)}
     if record.get("kind") not in kinds or not isinstance(record.get("what"), str):
         raise ValueError("no error of maskwright")

@@ -1,4 +1,4 @@
-"""Packages that not every machine needs, and how one installs them."""
+"""Optional packages, and how to install them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ EXTRAS = {
     **{service: service for service in ("wandb", "mlflow", "trackio")},
     **dict.fromkeys(("starlette", "uvicorn", "plotly"), "web"),
 }
-"""The extra of pyproject.toml that brings a package."""
+"""The extra of pyproject.toml that installs a package."""
 
 
 OLDEST_TERRAFORM = (1, 7)
-"""Terraform, or OpenTofu, is no package of Python; `env` starts it."""
+"""The oldest version of Terraform, or OpenTofu, which is not a Python package; `env` starts it."""
 
 
 def installed(package: str) -> bool:
@@ -33,7 +33,7 @@ def installed(package: str) -> bool:
 
 
 def missing(package: str, where: str | None = None) -> ConfigError:
-    """The error for a package of `EXTRAS` that is not here."""
+    """The error for a package of `EXTRAS` that is not installed."""
     extra = EXTRAS[package]
     option = "" if extra in ("train", "fast") else f" --{extra}"  # which `scripts/install` always installs
     wheel = f"maskwright-{__version__}-py3-none-any.whl"
@@ -42,12 +42,12 @@ def missing(package: str, where: str | None = None) -> ConfigError:
 
 
 def explain_import(error: BaseException) -> ConfigError | None:
-    """The same for an import that failed; None for any other error."""
+    """The error of `missing` for a failed import; None for any other error."""
     package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     return missing(package) if package in EXTRAS else None
 
 
 def require(package: str, where: str | None = None) -> None:
-    """Raises `ConfigError` (exit 2), which names the extra."""
+    """Raises `ConfigError` (exit 2), which names the extra, unless the package is installed."""
     if not installed(package):
         raise missing(package, where)

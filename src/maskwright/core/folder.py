@@ -24,29 +24,29 @@ from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.secrets import redact
 
 TRIES, FIRST_WAIT_SECONDS = 8, 0.5
-"""For who cannot do without the folder. Waits are 0.5, 1, 2, … seconds, half of each random: a store may be out of
+"""For callers that need the folder. Waits are 0.5, 1, 2, … seconds, half of each random: a store may be out of
 reach for a minute."""
 AT_ONCE = 16
-"""Reads. A store answers in some 40 ms: files of 256 hosts take 0.7 s, and 10 s one after another."""
+"""Concurrent reads. A store answers in some 40 ms: files of 256 hosts take 0.7 s, and 10 s one after another."""
 ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 FINAL = (*ABSENT, FileExistsError, PermissionError, TypeError, ValueError, ImportError)
 HOPELESS = ("NoCredentialsError", "PartialCredentialsError", "ParamValidationError")
 """botocore's own, which is not always installed."""
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
-"""Said of a link by file systems that have none: FAT, and buckets that are mounted as folders."""
+"""Errors of file systems without links: FAT, and buckets that are mounted as folders."""
 MEANT = {
     **dict.fromkeys(("read", "listed", "measured"), ABSENT),
     "removed": (FileNotFoundError,),
     "written": (FileExistsError,),
 }
-"""What says something of the file rather than of the storage."""
+"""Errors that concern the file rather than the storage, by verb."""
 
 T = TypeVar("T")
 A = TypeVar("A")
 
 
 class Folder:
-    """`reach`: the store's host has to answer now; an agent waits for the network instead. `tries` of each access.
+    """A folder anywhere. `reach`: the store's host must answer now; an agent waits instead. `tries`: of each access.
 
     Raises `InputError` if `location` cannot be opened or holds a secret, `MaskwrightError` if an access fails."""
 
@@ -70,7 +70,7 @@ class Folder:
     # ---- reading -------------------------------------------------------------------------------------------------
 
     def get(self, name: str, start: int | None = None, end: int | None = None) -> bytes | None:
-        """The bytes from `start` to before `end`, which the file has to have. None when there is no such file."""
+        """The bytes from `start` to before `end`, which must exist in the file. None if there is no such file."""
         part = {} if start is None and end is None else {"start": start, "end": end}
         try:
             return bytes(self._do("read", name, self._files.cat_file, **part))
@@ -78,14 +78,14 @@ class Folder:
             return None
 
     def size(self, name: str) -> int | None:
-        """In bytes. None when there is no such file."""
+        """The file's size in bytes. None if there is no such file."""
         try:
             return int(self._do("measured", name, self._files.info)["size"])
         except ABSENT:
             return None
 
     def get_json(self, name: str) -> dict[str, Any] | None:
-        """None when there is none, or none that can be read."""
+        """The JSON object in a file; None if there is no file or it cannot be parsed."""
         try:
             value = json.loads(self.get(name) or b"null")
         except (ValueError, RecursionError):
@@ -93,47 +93,51 @@ class Folder:
         return value if isinstance(value, dict) else None
 
     def download(self, name: str, to: str) -> None:
-        """Raises `FileNotFoundError` when there is no such file."""
+        """Copies a file to the local path `to`. Raises `FileNotFoundError` if there is no such file."""
         self._do("read", name, self._files.get_file, to)
 
     def names(self, folder: str = "") -> list[str]:
-        """What lies in it, folders too; nothing when there is no such folder."""
+        """Names in the folder, folders too; empty if there is no such folder."""
         try:
-            found = self._do("listed", folder, self._files.ls, detail=False)
+            paths = self._do("listed", folder, self._files.ls, detail=False)
         except ABSENT:
             return []
-        return sorted(os.path.basename(str(name).rstrip("/")) for name in found)
+        return sorted(os.path.basename(str(name).rstrip("/")) for name in paths)
 
     def folders(self, folder: str = "") -> list[str]:
-        """Names of the folders in it, those behind links too; nothing when there is no such folder."""
+        """Names of the folders in it, also behind links; empty if there is no such folder."""
         try:
-            found = self._do("listed", folder, self._files.ls, detail=True)
+            entries = self._do("listed", folder, self._files.ls, detail=True)
         except ABSENT:
             return []
-        return sorted(os.path.basename(str(one["name"]).rstrip("/")) for one in found if one["type"] == "directory")
+        return sorted(
+            os.path.basename(str(entry["name"]).rstrip("/")) for entry in entries if entry["type"] == "directory"
+        )
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of the files that lie in it by name, those of its folders not."""
+        """Bytes of the files directly in it, by name."""
         try:
-            found = self._do("listed", "", self._files.ls, detail=True)
+            entries = self._do("listed", "", self._files.ls, detail=True)
         except ABSENT:
             return {}
-        return {os.path.basename(str(one["name"])): int(one["size"]) for one in found if one["type"] == "file"}
+        return {
+            os.path.basename(str(entry["name"])): int(entry["size"]) for entry in entries if entry["type"] == "file"
+        }
 
     def glob(self, pattern: str) -> list[str]:
         """Paths of the files that match. Raises `InputError` if a bucket of Cloud Storage does not exist; other stores
         list nothing then."""
         root = glob.escape(self._root)
         try:
-            found = self._do("listed", "", lambda _: self._files.glob(f"{root}/{pattern}"))
+            paths = self._do("listed", "", lambda _: self._files.glob(f"{root}/{pattern}"))
         except FileNotFoundError:
             bucket = self._root.partition("/")[0]
             fix = f"correct the name, or create it: gcloud storage buckets create gs://{bucket}"
             raise InputError(f"there is no bucket {bucket}", where=self.location, fix=fix) from None
-        return [str(name) for name in found]
+        return [str(name) for name in paths]
 
     def info(self, name: str) -> dict[str, Any]:
-        """Its `size` in bytes, and what else the store knows."""
+        """The file's `size` in bytes, and other facts that the store has."""
         return dict(self._do("looked at", name, self._files.info))
 
     def modified(self, name: str) -> float | None:
@@ -165,8 +169,8 @@ class Folder:
         self._do("written", name, lambda path: self._files.put_file(source, path))
 
     def create(self, name: str, content: bytes) -> bool:
-        """Whether it is there now with this content; False when another one was first. Of several at once one wins: the
-        store itself refuses the others."""
+        """Creates a file; returns whether it now has this content, False if another writer was first. Of several at
+        once one wins: the store itself refuses the others."""
         try:
             self._do("written", name, self._files.pipe_file, content, mode="create")
             return True
@@ -177,7 +181,7 @@ class Folder:
         return self.create(name, _text(value))
 
     def remove(self, name: str, *, recursive: bool = False) -> None:
-        """Nothing when there is no such file."""
+        """Deletes a file, or a folder with `recursive`; a missing one is not an error."""
         try:
             if recursive:
                 self._do("removed", name, self._files.rm, recursive=True)
@@ -190,7 +194,7 @@ class Folder:
         return f"{self._root}/{name}".rstrip("/")
 
     def _do(self, verb: str, name: str, action: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Calls `action` with the path. Raises what is `MEANT` as it came, and the rest as `MaskwrightError`."""
+        """Calls `action` with the path. Raises errors of `MEANT` as they are, and others as `MaskwrightError`."""
         for number in range(self._tries):
             try:
                 self._files.invalidate_cache()
@@ -207,14 +211,14 @@ class Folder:
         raise AssertionError
 
 
-def each(read: Callable[[A], T], wanted: Iterable[A]) -> list[T]:
-    """What `read` returns for each of `wanted`, in their order, several at a time."""
+def each(read: Callable[[A], T], items: Iterable[A]) -> list[T]:
+    """The results of `read` for each of `items`, in their order, several at a time."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(read, wanted))
+        return list(pool.map(read, items))
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether trying again may help. HTTP: too many requests, a time-out, the server's own failures. Other errors:
+    """Whether a retry may help. HTTP: too many requests, a time-out, the server's own failures. Other errors:
     yes."""
     if (
         type(error).__name__ in HOPELESS or isinstance(error, FINAL) or str(error).startswith("Forbidden")
@@ -229,16 +233,16 @@ def _text(value: Any) -> bytes:
 
 
 def open_regular(path: str) -> BinaryIO:
-    """A file of this machine, to read. Raises `OSError` for a pipe or a device, which may keep a reader waiting for
+    """Opens a local file for reading. Raises `OSError` for a pipe or a device, which may keep a reader waiting for
     ever."""
     mode = os.stat(path).st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # that a folder is no file, `open` says
-        raise OSError(errno.EINVAL, "is no regular file", path)
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # `open` refuses a folder itself
+        raise OSError(errno.EINVAL, "is not a regular file", path)
     return open(path, "rb")
 
 
 class _Local:
-    """This machine's files, by those methods of fsspec that `Folder` calls."""
+    """Local files, with the methods of fsspec that `Folder` calls."""
 
     def invalidate_cache(self) -> None: ...
 
@@ -250,9 +254,9 @@ class _Local:
     def ls(self, path: str, detail: bool) -> list[Any]:
         if not detail:
             return os.listdir(path)
-        with os.scandir(path) as found:
-            kinds = [(one, "directory" if one.is_dir() else "file") for one in found]
-            return [{"name": one.path, "type": kind, "size": one.stat().st_size} for one, kind in kinds]
+        with os.scandir(path) as entries:
+            kinds = [(entry, "directory" if entry.is_dir() else "file") for entry in entries]
+            return [{"name": entry.path, "type": kind, "size": entry.stat().st_size} for entry, kind in kinds]
 
     def info(self, path: str) -> dict[str, Any]:
         return {"size": os.path.getsize(path)}
@@ -277,7 +281,7 @@ class _Local:
 
 
 def _create(path: str, content: bytes) -> None:
-    """A link fails where the name is taken, also between hosts that share the folder."""
+    """Creates a file exclusively: a link fails if the name is taken, also between hosts that share the folder."""
     temporary = f"{path}.tmp-{secrets.randbits(62)}"
     try:
         with open(temporary, "wb") as file:

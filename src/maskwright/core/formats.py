@@ -1,4 +1,4 @@
-"""Which format data is in, by the names of its files alone: a folder here and a listing of a bucket look the same."""
+"""Recognizes the format of data by its file names alone, so that folders and listings of buckets are treated alike."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LABELLED = (".csv", ".tsv", ".jsonl", ".parquet", ".conll")
 
 
 def by_ending(names: Iterable[str]) -> set[str]:
-    """Formats of token ids that the endings tell, but for an index (.idx), whose content decides."""
-    found = {kind for name in names for ending, kind in ENDINGS.items() if name.endswith(ending)}
+    """Formats of token ids by their endings, except for an index (.idx), whose content decides."""
+    formats = {kind for name in names for ending, kind in ENDINGS.items() if name.endswith(ending)}
     tfrecord = any("tfrecord" in name.rpartition("/")[2] or name.endswith(".tfr") for name in names)
-    return found | ({"tfrecord"} if tfrecord else set())
+    return formats | ({"tfrecord"} if tfrecord else set())
 
 
 def is_labelled(name: str) -> bool:

@@ -24,7 +24,7 @@ OWNERS = {
     **dict.fromkeys(("mmBERT-small", "mmBERT-base"), "jhu-clsp"),
     **dict.fromkeys((f"ettin-encoder-{size}" for size in ("17m", "32m", "68m", "150m", "400m", "1b")), "jhu-clsp"),
 }
-"""Owners on the Hub of the models that many call by their short names."""
+"""Owners on the Hub of models with common short names."""
 
 
 @dataclass(frozen=True)
@@ -48,33 +48,33 @@ def is_hub(location: str | None) -> bool:
 
 
 def read_address(location: str) -> Address:
-    """Raises `InputError` unless it is the address of a model."""
-    found = re.fullmatch(rf"{PREFIX}({NAME})(?:@([\w][\w./-]*))?", location)
-    if found is None or ".." in location:
+    """Parses the address of a model. Raises `InputError` for anything else."""
+    match = re.fullmatch(rf"{PREFIX}({NAME})(?:@([\w][\w./-]*))?", location)
+    if match is None or ".." in location:
         short = location.removeprefix(PREFIX).partition("@")[0]
         known = f", here {PREFIX}{full_name(short)}" if short in OWNERS else ""
         fix = f"write {PREFIX}OWNER/NAME or {PREFIX}OWNER/NAME@REVISION{known}"
         raise InputError("is not the address of a model on the Hugging Face Hub", where=location, fix=fix)
-    return Address(*found.groups())
+    return Address(*match.groups())
 
 
 def require_name(name: str, where: str) -> None:
-    """Raises `InputError`, with what to blame, unless it is OWNER/NAME."""
+    """Raises `InputError` at `where` unless the name is OWNER/NAME."""
     if re.fullmatch(NAME, name) is None:
         raise InputError(f"{name!r:.80} is not OWNER/NAME", where=where, fix="such as my-team/my-encoder")
 
 
 def full_name(short: str | None) -> str | None:
-    """OWNER/NAME of a model that many call `short`; None for others."""
+    """OWNER/NAME of a model with the common short name; None for others."""
     return f"{OWNERS[short]}/{short}" if short in OWNERS else None
 
 
 def how_to_get(name: str) -> str:
-    """The advice for a folder that is not there: what is none is often a model's name on the Hub."""
+    """The advice for a missing folder, which is often a model's name on the Hub."""
     owner, _, short = name.rpartition("/")
     name = short if owner == "models" and short in OWNERS else name
-    here = name != short and (owner == "models" or os.path.isdir(owner))
-    if here or re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None:
+    is_local = name != short and (owner == "models" or os.path.isdir(owner))
+    if is_local or re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None:
         return "correct the path"
     full = name if "/" in name else full_name(name) or f"OWNER/{name}"
     folder = f"models/{name.rpartition('/')[2]}"

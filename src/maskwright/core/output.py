@@ -1,4 +1,4 @@
-"""A file that the user names, to write: whether it can be written is known before its content is computed."""
+"""Output files that the user names: checked for writing before their content is computed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OTHER = "check the permissions, or choose another folder"
 
 
 def require_place(path: str) -> None:
-    """Raises `InputError` unless the file `path` can be written: on this machine, into a folder that is there."""
+    """Raises `InputError` unless the file `path` can be written: on this machine, into a folder that exists."""
     folder = os.path.dirname(storage.require_local(path)) or "."
     if os.path.isdir(path):
         raise InputError("is a folder", where=path, fix="name a file in it")
@@ -29,7 +29,7 @@ def require_place(path: str) -> None:
 
 
 def require_ending(path: str, endings: Sequence[str], where: str) -> None:
-    """Raises `InputError` at `where` for a file of another kind than is written."""
+    """Raises `InputError` at `where` unless the file's ending is one of `endings`."""
     ending = os.path.splitext(storage.require_local(path))[1]
     if ending not in endings:
         raise InputError(f"ends with {ending or 'nothing'}", where=where, fix=f"name a file {' or '.join(endings)}")
@@ -37,7 +37,7 @@ def require_ending(path: str, endings: Sequence[str], where: str) -> None:
 
 @contextmanager
 def writer(path: str) -> Iterator[BinaryIO]:
-    """As `storage.atomic_writer`. Raises as `require_place`, and `MaskwrightError` where the disk fails."""
+    """Writes like `storage.atomic_writer`. Raises as `require_place`, and `MaskwrightError` if the disk fails."""
     require_place(path)
     try:
         with storage.atomic_writer(path) as file:

@@ -1,5 +1,5 @@
-"""A command as a user types it; and commands and variables in a shell's text, read without a shell: nothing in it ever
-runs.
+"""Writes a command as a user types it, and reads commands and variables in a shell script without a shell: nothing in
+it ever runs.
 
 Quotes, escapes, comments, several pieces put together, variables that the text sets, their defaults (`${NAME:-text}`)
 and arithmetic on integers (`$((…))`, `expr`) are understood. What only a shell could know, such as any other `$(…)` or
@@ -24,19 +24,19 @@ _WHOLE_ARRAY = re.compile(r'\$\{\w+\[@\]\}"', re.ASCII)
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
 _SETTERS = ("export", "readonly", "local")
 _FOLLOWED = ("then", "do", "else")
-"""Words of the shell behind which a command may stand on their line."""
+"""Words of the shell that a command may follow on the same line."""
 _BEGIN, _END, _TESTS = ("if", "for", "while", "until", "case"), ("fi", "done", "esac"), ("[", "[[", "test")
 _REDIRECTION = re.compile(r"[<>&|]*[ \t]*")
-"""Its sign, behind the first character; the word that follows is what it leads to."""
+"""A redirection's sign after its first character; the next word is its target."""
 _PIECE = re.compile(r"\\.|'[^']*'|\"(?:[^\"\\]|\\.)*\"|[(){}]", re.DOTALL)
 _PLAIN = re.compile(r"[^\s;&|()<>'\"\\$`~]*")
 _ANSI = re.compile(r"((?:[^'\\]|\\.)*)'", re.DOTALL)
 _UNKNOWN = re.compile("\0([^\0]*)\0")
 _SUM = re.compile(r"[\d\s()+*/%-]{1,200}", re.ASCII)
 DEEPEST = 8
-"""Substitutions inside each other that are looked into."""
+"""The deepest nesting of substitutions that is evaluated."""
 LONGEST = 1_000_000
-"""Letters that all references of a text may bring in: variables of variables double with each line."""
+"""The most letters that a text's references may expand to: variables of variables double with each line."""
 
 
 def typed(words: Sequence[str]) -> str:
@@ -53,7 +53,7 @@ class _Command:
     sign: str
     """The first of < > & | ( ) outside quotes that belongs to it or ends it; empty for none."""
     assigns: bool
-    """Whether all it does is to set variables."""
+    """Whether it only sets variables."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ class Variable:
 def simple_commands(
     text: str, where: str, variables: dict[str, str], fixed: Collection[str] = ()
 ) -> Iterator[_Command]:
-    """The commands in their order. Each assignment has been made in `variables` when its command comes, except those to
-    names that are `fixed`. Raises `InputError` for quotes and brackets that do not end."""
+    """Yields the commands in order. Each assignment is in `variables` when its command is yielded, except assignments
+    to names that are `fixed`. Raises `InputError` for quotes and brackets that do not end."""
     yield from _Reader(re.sub(r"\r(?=\n|\Z)", "", text.replace("\0", "")), variables, where, fixed).commands()
 
 
 def read_variables(location: str, known: Mapping[str, Variable] | None = None) -> dict[str, Variable]:
-    """Variables of a file of assignments by name, with those `known` from files before it. The last of several counts,
-    as in a shell. Raises `InputError` for every line that does something else, with its number."""
+    """Variables of a file of assignments by name, with those `known` from earlier files. The last assignment counts, as
+    in a shell. Raises `InputError` with the number of a line that does something else."""
     with storage.open_binary(location) as file:
         content = file.read()
     try:
@@ -85,8 +85,8 @@ def read_variables(location: str, known: Mapping[str, Variable] | None = None) -
 
 
 def parse_variables(text: str, location: str, known: Mapping[str, Variable] | None = None) -> dict[str, Variable]:
-    found = dict(known or {})
-    values = {name: one.value for name, one in found.items()}
+    parsed = dict(known or {})
+    values = {name: variable.value for name, variable in parsed.items()}
     for command in simple_commands(text, location, values):
         where = f"{location}:{command.line}"
         if command.words[0] == "set":
@@ -100,8 +100,8 @@ def parse_variables(text: str, location: str, known: Mapping[str, Variable] | No
             if unknown := unknown_in(word):
                 raise _only_a_shell(unknown, where)
             if match := _ASSIGNMENT.match(word):
-                found[match[1]] = Variable(match[1], values[match[1]], command.line)
-    return found
+                parsed[match[1]] = Variable(match[1], values[match[1]], command.line)
+    return parsed
 
 
 def _only_a_shell(unknown: str, where: str) -> InputError:
@@ -123,16 +123,16 @@ def unknown_in(word: str) -> str | None:
 
 
 def all_unknown_in(word: str) -> list[str]:
-    return [found.replace("\1", " ") for found in _UNKNOWN.findall(word)]
+    return [part.replace("\1", " ") for part in _UNKNOWN.findall(word)]
 
 
 def as_written(word: str) -> str:
-    """The word with what only a shell could know as it is written."""
-    return _UNKNOWN.sub(lambda found: found[1].replace("\1", " "), word)
+    """The word with its parts that only a shell could know as they are written."""
+    return _UNKNOWN.sub(lambda match: match[1].replace("\1", " "), word)
 
 
 def _mark(text: str) -> str:
-    """Spaces are hidden, so that the word is not split at them."""
+    """Marks a part that only a shell could know. Its spaces are hidden, so that the word is not split at them."""
     return "\0" + re.sub(r"\s", "\1", as_written(text)) + "\0"
 
 
@@ -177,16 +177,16 @@ class _Reader:
         self.text, self.variables, self.where, self.fixed, self.depth = text, variables, where, fixed, depth
         self.at = self.counted = self.brought = 0
         self.line = 1
-        """Of the place `counted`."""
+        """Line number of the place `counted`."""
         self.words: list[str] = []
         self.word: str | None = None
-        """The one that is being read; None between two."""
+        """The word that is being read; None between words."""
         self.leads_on = False
-        """Whether the next word is what a redirection leads to."""
+        """Whether the next word is a redirection's target."""
         self.sign = ""
         self.began = 1
         self.branches: list[set[str]] = []
-        """Variables that are set inside each `if`, loop or `case` that is open: whether it is run is not known."""
+        """Variables set inside each open `if`, loop or `case`: whether it runs is not known."""
         self.tested = False
         """Whether the command before was a test, with && or || behind it."""
 
@@ -233,7 +233,7 @@ class _Reader:
             yield _Command(words, self.began, sign, assigns)
 
     def _branch(self, word: str) -> None:
-        """Forgets what a branch has set where it ends."""
+        """Forgets a branch's variables at its end."""
         if word in _BEGIN:
             self.branches.append(set())
         elif self.branches and word in ("else", "elif", *_END):
@@ -251,7 +251,7 @@ class _Reader:
         self.word = None
 
     def _read(self, character: str) -> None:
-        """One piece of a word, whose first character was read."""
+        """Reads one piece of a word, whose first character was read."""
         if character == "'":
             end = self._find("'")
             self._add(self.text[self.at : end])
@@ -279,7 +279,7 @@ class _Reader:
             self._add(character + rest)
 
     def _add_split(self, value: str) -> None:
-        """Adds what stood outside quotes, which is split at spaces unless it is assigned."""
+        """Adds a value from outside quotes, which is split at spaces unless it is assigned."""
         before = self.words[1:] if self.words[:1] and self.words[0] in _SETTERS else self.words
         if _ASSIGNMENT.match(self.word or "") and all(map(_ASSIGNMENT.match, before)):
             return self._add(value)
@@ -292,7 +292,7 @@ class _Reader:
         return None
 
     def _read_array(self) -> None:
-        """The entries between the brackets, of which the first was read, joined by spaces."""
+        """Reads the entries of an array, joined by spaces; its opening bracket was read."""
         self.at -= 1
         begin, self.at, self.sign = self.at + 1, self._closing(), "("
         inner = self.text[begin : self.at - 1]
@@ -302,7 +302,7 @@ class _Reader:
         self._add(" ".join(entries) if is_plain else _mark(f"({inner})"))
 
     def _quoted(self, end: str) -> str:
-        """What stands up to `end`, or to the end of the text where it is empty, as within double quotes."""
+        """The text up to `end` (empty: to the end of the text), as within double quotes."""
         pieces = []
         while end or self.at < len(self.text):
             inner = self._next()
@@ -316,7 +316,7 @@ class _Reader:
         return "".join(pieces)
 
     def _value(self, sign: str) -> str:
-        """The value of what begins with the `$` or the backtick that was read."""
+        """The value of the expression that begins with the `$` or backtick that was read."""
         value = self._looked_up(sign)
         self.brought += len(value)
         if self.brought > LONGEST:
@@ -345,7 +345,7 @@ class _Reader:
         return self._variable(name[0])
 
     def _variable(self, name: str) -> str:
-        """Where its value holds a command's output, it is the variable that is unknown: it can be given."""
+        """A variable's value. If it holds a command's output, the variable itself is unknown: the user can set it."""
         value = self.variables.get(name)
         if value is None or any(not NAME.fullmatch(mark[1:]) for mark in _UNKNOWN.findall(value)):
             return _mark(f"${name}")
@@ -364,14 +364,14 @@ class _Reader:
     def _arithmetic(self, inner: str, written: str) -> str:
         if self.depth >= DEEPEST:
             return _mark(written)
-        told = self._below(inner)._quoted("")
-        if not (unknown := unknown_in(told)):
-            told = NAME.sub(lambda name: self._variable(name[0]), told)
-            unknown = unknown_in(told) or written
-        return _computed(told) or _mark(unknown)
+        expression = self._below(inner)._quoted("")
+        if not (unknown := unknown_in(expression)):
+            expression = NAME.sub(lambda name: self._variable(name[0]), expression)
+            unknown = unknown_in(expression) or written
+        return _computed(expression) or _mark(unknown)
 
     def _output(self, inner: str, written: str) -> str:
-        """That of `expr` on integers; of no other command."""
+        """The output of `expr` on integers; unknown for any other command."""
         if inner.split()[:1] != ["expr"] or self.depth >= DEEPEST:
             return _mark(written)
         commands = list(self._below(inner).commands())
@@ -384,7 +384,7 @@ class _Reader:
         return _Reader(text, self.variables, self._place(), self.fixed, self.depth + 1)
 
     def _closing(self) -> int:
-        """The place behind the partner of the bracket that stands here."""
+        """The place after the partner of the bracket at the current place."""
         opening = self.text[self.at]
         closing = ")" if opening == "(" else "}"
         depth = 0
@@ -407,10 +407,10 @@ class _Reader:
         self.leads_on = True
 
     def _match(self, pattern: re.Pattern[str]) -> str:
-        """What fits a pattern that may be empty, from here on."""
-        found = pattern.match(self.text, self.at)
-        self.at = found.end() if found else self.at
-        return found[0] if found else ""
+        """Reads what matches a pattern from here on, which may be nothing."""
+        match = pattern.match(self.text, self.at)
+        self.at = match.end() if match else self.at
+        return match[0] if match else ""
 
     def _add(self, text: str) -> None:
         self.word = (self.word or "") + text
@@ -425,10 +425,10 @@ class _Reader:
         return self.text[self.at - 1]
 
     def _find(self, sign: str) -> int:
-        found = self.text.find(sign, self.at)
-        if found < 0:
+        index = self.text.find(sign, self.at)
+        if index < 0:
             raise InputError(f"has no {sign} that ends what was begun", where=self._place(), fix="close its quotes")
-        return found
+        return index
 
     def _line(self) -> int:
         self.line += self.text.count("\n", self.counted, self.at)
@@ -436,5 +436,5 @@ class _Reader:
         return self.line
 
     def _place(self) -> str:
-        """Of what is wrong: the line where its command begins, if the text has several."""
+        """The place of a mistake: with the line of its command, if the text has several lines."""
         return f"{self.where}:{self.began}" if "\n" in self.text else self.where

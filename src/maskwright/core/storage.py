@@ -53,12 +53,12 @@ def require_local(location: str) -> str:
 
 
 def without_query(location: str) -> str:
-    """A signed web address ends in its signature, behind a ? that is no wildcard."""
+    """The location without a web address's query: a signature follows a ? that is not a wildcard."""
     return location.partition("?")[0] if location.lower().startswith(("http://", "https://")) else location
 
 
 def near(folder: str, sign: str) -> str | None:
-    """The folder in or beside `folder` that holds a file `sign` and whose name is nearest; None without one."""
+    """The folder in or beside `folder` with a file `sign` and the most similar name; None if there is none."""
     folder = folder.rstrip("/")
     for parent, cutoff in ((folder, 0.0), (os.path.dirname(folder), 0.6)):
         held = [path.split(os.sep)[-2] for path in glob.glob(os.path.join(glob.escape(parent), "*", sign))]
@@ -68,7 +68,7 @@ def near(folder: str, sign: str) -> str | None:
 
 
 def open_binary(location: str) -> BinaryIO:
-    """Opens for reading. Raises `InputError` naming the location when it is absent or unreadable."""
+    """Opens a location for reading. Raises `InputError` naming it if it is absent or unreadable."""
     if is_url(location):
         files, path = filesystem(location)
         try:
@@ -93,7 +93,7 @@ def expand(patterns: list[str]) -> list[str]:
 
     Raises `InputError` when a pattern matches nothing, so that a mistyped glob is never an empty corpus.
     """
-    found: set[str] = set()
+    files: set[str] = set()
     for pattern in patterns:
         if is_url(pattern):
             matches = _expand_url(pattern)
@@ -106,12 +106,12 @@ def expand(patterns: list[str]) -> list[str]:
         if not matches:
             what = "is an empty folder" if os.path.isdir(pattern) else "matches no file"
             raise InputError(what, where=pattern, fix=_how_to_get(pattern))
-        found.update(matches)
-    return sorted(found)
+        files.update(matches)
+    return sorted(files)
 
 
 def _how_to_get(pattern: str) -> str:
-    """A data set's name on the Hugging Face Hub is taken for a path; a file's name, with its ending, is none."""
+    """The advice for a pattern that matches nothing, which may be a data set's name on the Hugging Face Hub."""
     if pattern == "-":
         return "name files: the standard input is not read"
     fix = "check the path; quote globs in the shell"
@@ -122,24 +122,24 @@ def _how_to_get(pattern: str) -> str:
 
 
 def _glob(pattern: str) -> list[str]:
-    """As `glob.glob`, but `**` follows no link: two that lead back would be followed in each of 2^40 orders."""
+    """Works as `glob.glob`, but `**` follows no link: two that lead back would be followed in each of 2^40 orders."""
     parts = pattern.split(os.sep)
     if "**" not in parts:
         return glob.glob(pattern)
     depth = parts.index("**")
     rest = parts[depth + 1 :] or ["*"]
-    found = []
+    paths = []
     for root in glob.glob(os.sep.join([*parts[:depth], ""])) if depth else [""]:
         for folder, _ in walk(root or os.curdir):
             inside = os.path.relpath(folder, root or os.curdir)
             base = os.path.join(root, inside) if inside != os.curdir else root
-            found += _glob(os.path.join(glob.escape(base), *rest))
-    return found
+            paths += _glob(os.path.join(glob.escape(base), *rest))
+    return paths
 
 
 def walk(root: str) -> Iterator[tuple[str, list[str]]]:
-    """Each folder from `root` on that is not hidden, and the names of its files. Raises `InputError` for folders that
-    are nested so deeply that somebody made them for a reader to break at."""
+    """Yields each folder from `root` on that is not hidden, and the names of its files. Raises `InputError` for folders
+    that are nested more than `DEEPEST` deep, which only an attack would be."""
     for folder, folders, names in os.walk(root):
         if folder[len(root) :].count(os.sep) > DEEPEST:
             what = f"holds folders that are nested more than {DEEPEST} deep"
@@ -149,12 +149,12 @@ def walk(root: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _files_below(root: str) -> list[str]:
-    """Files of a folder and those below it; hidden ones, and links that lead nowhere or back, are passed over."""
-    found = []
+    """Files of a folder and those below it; hidden ones, and links that lead nowhere or back, are skipped."""
+    paths_below = []
     for folder, names in walk(root):
         paths = (os.path.join(folder, name) for name in names if not name.startswith("."))
-        found += [path for path in paths if os.path.isfile(path)]
-    return found
+        paths_below += [path for path in paths if os.path.isfile(path)]
+    return paths_below
 
 
 def _expand_url(pattern: str) -> list[str]:
@@ -191,7 +191,7 @@ def digest(location: str) -> Digest:
 
 
 def sha256_of_file(location: str) -> str:
-    """Of what is compared by its sha256 alone; `digest` computes a crc32 as well."""
+    """The sha256 of a file; `digest` computes a crc32 as well."""
     with open_binary(location) as file:
         return hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
 
@@ -206,7 +206,7 @@ def sync_folder(folder: str) -> None:
 
 
 def is_temporary(name: str) -> bool:
-    """True for what a killed `atomic_writer` leaves."""
+    """Whether it is the name of a file that a killed `atomic_writer` left."""
     return re.search(r"\.tmp-\d+$", name) is not None
 
 
@@ -259,7 +259,7 @@ def sha256_of(value: Any) -> str:
 
 @contextmanager
 def new_folder(path: str) -> Iterator[None]:
-    """Creates a local folder with its parents; after an exception, those that it made and that are empty go again."""
+    """Creates a local folder with its parents; after an exception, deletes those that it created and that are empty."""
     made = []
     current = os.path.abspath(path)
     while not os.path.exists(current):
@@ -278,7 +278,7 @@ def new_folder(path: str) -> Iterator[None]:
 
 
 def _take(path: str) -> int:
-    """Opens a file and locks it. Returns its descriptor, and raises `Locked` naming the holder."""
+    """Opens a file, locks it and returns its descriptor. Raises `Locked` naming the holder."""
     folder = os.path.dirname(path)
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -295,7 +295,7 @@ def _take(path: str) -> int:
 
 
 def _is_still(path: str, descriptor: int) -> bool:
-    """Whether `path` is the file that is open."""
+    """Whether `path` is still the open file."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:
@@ -327,25 +327,25 @@ def locked(path: str, *, remove: bool) -> Iterator[None]:
 
 
 def made_once(path: str, find: Callable[[], Made | None], make: Callable[[], Made]) -> Made | None:
-    """`find`, or if that is None `make`, under a lock beside `path`, which lies in the cache. None while another
+    """The result of `find`, or if that is None of `make`, under a lock beside `path` in the cache. None while another
     process holds the lock."""
-    if (found := find()) is None:
+    if (value := find()) is None:
         make_cache_folder(os.path.dirname(path))
         with suppress(Locked), locked(f"{path}.lock", remove=True):
-            return make() if (found := find()) is None else found
-    return found
+            return make() if (value := find()) is None else value
+    return value
 
 
 def awaited(ask: Callable[[], Made | None]) -> Made:
-    """The answer of `ask`, which is asked until it has one."""
+    """Polls `ask` until it returns an answer."""
     while (answer := ask()) is None:
         time.sleep(WAIT_SECONDS)
     return answer
 
 
 def cache_folder(*names: str) -> str:
-    """Where what can be made again is kept: `names` below $MASKWRIGHT_CACHE, or below $XDG_CACHE_HOME/maskwright, which
-    is ~/.cache/maskwright most often."""
+    """The cache directory; everything in it can be rebuilt. It is `names` below $MASKWRIGHT_CACHE, or below
+    $XDG_CACHE_HOME/maskwright, usually ~/.cache/maskwright."""
     base = os.environ.get("MASKWRIGHT_CACHE")
     if not base:
         base = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "maskwright")
@@ -356,7 +356,7 @@ ANOTHER_DISK = "name a folder with room as MASKWRIGHT_CACHE"
 
 
 def make_cache_folder(*names: str) -> str:
-    """`cache_folder`, which is made if need be. Raises `InputError` where it cannot be written."""
+    """Returns `cache_folder`, created if need be. Raises `InputError` if it cannot be written."""
     folder = cache_folder(*names)
     try:
         make_folder(folder)
@@ -368,7 +368,7 @@ def make_cache_folder(*names: str) -> str:
 
 
 def make_folder(path: str) -> None:
-    """Creates a local folder and its parents; raises `InputError` where that is not possible."""
+    """Creates a local folder and its parents. Raises `InputError` if that is not possible."""
     try:
         os.makedirs(path, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
@@ -378,13 +378,13 @@ def make_folder(path: str) -> None:
         raise InputError(f"cannot be created: {error.strerror}", where=path, fix=fix) from None
 
 
-# ---- file systems behind URLs: whatever goes wrong with them is said on one line, and soon ---------------------------
+# ---- file systems behind URLs: their errors become one line, and come soon -------------------------------------------
 
 FIRST_CONTACT_SECONDS = 8.0
-"""For the store's host to be found and to take a connection: TCP asks again after 1, 3 and 7. gcsfs alone tries six
-times with growing pauses, and again for each question: 5:35 minutes and 16 tracebacks without a network (measured)."""
+"""Time for the store's host to accept a connection: TCP retries after 1, 3 and 7 seconds. gcsfs alone tries six
+times with growing pauses, and again for each request: 5:35 minutes and 16 tracebacks without a network (measured)."""
 NOISY = ("gcsfs", "google", "urllib3", "asyncio", "aiohttp")
-"""They log tracebacks and warnings of failures that reach us as exceptions too."""
+"""Loggers of tracebacks and warnings about failures that reach us as exceptions too."""
 
 
 def filesystem(location: str, *, reach: bool = True) -> tuple[Any, str]:
@@ -414,7 +414,7 @@ _SILENT = logging.NullHandler()
 
 @functools.cache
 def _require_host(address: str) -> None:
-    """Raises `MaskwrightError` unless it takes a connection; asked once."""
+    """Raises `MaskwrightError` unless the host accepts a connection; checked once."""
     parts = urlsplit(address if "://" in address else f"http://{address}")
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     deadline = time.monotonic() + FIRST_CONTACT_SECONDS
@@ -429,11 +429,11 @@ def _require_host(address: str) -> None:
 
 
 def fault(error: BaseException, verb: str, location: str) -> MaskwrightError:
-    """What a file system raised when `location` was to be `verb` ("read"), for the user."""
+    """The user's error for what a file system raised when `location` was to be `verb` ("read")."""
     from fsspec.registry import known_implementations, registry
 
     protocol = location.partition("://")[0]
-    # Of a server that nobody can reach, fsspec raises FileNotFoundError as well, from what the network said.
+    # For an unreachable server, fsspec raises FileNotFoundError as well, from the network's error.
     missing_file = isinstance(error, FileNotFoundError)
     unreachable = _of_the_network(error.__cause__ if missing_file else error)
     if missing_file and unreachable is None:
@@ -469,7 +469,7 @@ ADDRESSES = {
 
 
 def _of_the_network(error: BaseException | None) -> BaseException | None:
-    """It, or what it comes from, where that is the network's."""
+    """The error or its cause, if it is the network's; else None."""
     while error is not None and not isinstance(error, socket.gaierror | ConnectionError | TimeoutError):
         error = error.__cause__ or error.__context__
     return error

@@ -1,4 +1,4 @@
-"""The order in which `doctor` looks: what is measured, is measured while nothing else of ours computes."""
+"""The order of `doctor`'s checks: speeds are measured while no other part of it computes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from maskwright.doctor.machine import machine
 from maskwright.doctor.tools import tools
 
 SECONDS = 9.0
-"""Until it ends with what it has. What is left of the ten goes to starting Python and printing."""
+"""Deadline, with whatever results there are. The rest of the ten seconds is for starting Python and printing."""
 IMPORTED_SECONDS = 7.0
-"""By then the frameworks are imported, or they are not waited for."""
+"""Deadline for importing the frameworks; later ones are not waited for."""
 
 
 def examine(*, network: bool = False) -> DoctorReport:
-    """`network`: also ask servers whether they can be reached; nothing leaves this machine without it."""
+    """Runs all checks. `network`: also connect to servers; without it, nothing leaves this machine."""
     begin = time.monotonic()
-    hardware = list(machine())  # first, since nothing of ours computes yet
-    # A GPU's memory is torch's to measure with: JAX would take three quarters of it.
+    hardware = list(machine())  # first, while no other part computes
+    # torch needs the GPU's memory for measuring: JAX would take three quarters of it.
     jax = FrameworkProbe(frameworks.JAX, XLA_PYTHON_CLIENT_PREALLOCATE="false") if present("jax") else None
     torch = FrameworkProbe(frameworks.TORCH) if present("torch") else None
     with ThreadPoolExecutor(3) as pool:
@@ -36,9 +36,13 @@ def examine(*, network: bool = False) -> DoctorReport:
         torch.go_on()
         torch.wait(begin + SECONDS, lines=2)
     about_torch = list(
-        frameworks.torch(torch, busy=any(one.name == "cores" and one.state == "warn" for one in hardware))
+        frameworks.torch(torch, busy=any(finding.name == "cores" and finding.state == "warn" for finding in hardware))
     )
-    software = [frameworks.python(), frameworks.extras(), *(one for one in about_torch if one.area == "software")]
-    kernels = [one for one in about_torch if one.area == "hardware"]
+    software = [
+        frameworks.python(),
+        frameworks.extras(),
+        *(finding for finding in about_torch if finding.area == "software"),
+    ]
+    kernels = [finding for finding in about_torch if finding.area == "hardware"]
     findings: list[DoctorFinding] = [*software, about_jax, *kernels, *hardware]
     return DoctorReport([*findings, *servers.result(), *secrets.result(), *programs.result()], time.monotonic() - begin)

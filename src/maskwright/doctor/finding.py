@@ -1,4 +1,4 @@
-"""One thing that `doctor` looked at, and how all of them are shown."""
+"""A finding of `doctor`, and the report of all findings."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ WIDTH = 112
 
 @dataclass(frozen=True)
 class DoctorFinding:
-    """`fail`: a run would end, or would silently leave out hardware that is here. `warn`: it works, but worse or slower
-    than it could. `ok`: also what is absent and needed by a few commands only, which `detail` names."""
+    """One finding. `fail`: a run would end, or would silently ignore existing hardware. `warn`: it works, but worse or
+    slower than it could. `ok`: also things that are absent and needed by a few commands only, named in `detail`."""
 
     area: str
     """software, hardware, network, credentials or tools"""
@@ -26,13 +26,13 @@ class DoctorFinding:
     state: State
     detail: str
     fix: str | None = None
-    """What to do, in one line; None where nothing is to be done."""
+    """What to do, in one line; None if there is nothing to do."""
     values: dict[str, Any] = field(default_factory=dict)
-    """The same for programs; units are in the names."""
+    """The detail as values for programs; units are in the names."""
 
 
 def credential(name: str, detail: str, files: list[str], **values: Any) -> DoctorFinding:
-    """`files` hold secrets: nobody else may read them."""
+    """A finding about credentials; it warns if other users can read the secret `files`."""
     for path in files:
         with suppress(OSError):
             if os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH):
@@ -49,42 +49,42 @@ class DoctorReport:
 
     @property
     def state(self) -> State:
-        """The worst."""
+        """The worst state of all findings."""
         states = {finding.state for finding in self.findings}
         return "fail" if "fail" in states else "warn" if "warn" in states else "ok"
 
     def to_json(self) -> dict[str, Any]:
         findings = [
             {
-                "area": found.area,
-                "name": found.name,
-                "state": found.state,
-                "detail": redact(found.detail),
-                "fix": redact(found.fix) if found.fix else None,
-                "values": found.values,
+                "area": finding.area,
+                "name": finding.name,
+                "state": finding.state,
+                "detail": redact(finding.detail),
+                "fix": redact(finding.fix) if finding.fix else None,
+                "values": finding.values,
             }
-            for found in self.findings
+            for finding in self.findings
         ]
         return {"state": self.state, "seconds": round(self.seconds, 2), "findings": findings}
 
     def text(self) -> str:
         lines: list[str] = []
-        for area in dict.fromkeys(found.area for found in self.findings):
+        for area in dict.fromkeys(finding.area for finding in self.findings):
             lines.append(area)
-            for found in self.findings:
-                if found.area == area:
-                    lines += _lines(found)
-        counts = {state: sum(found.state == state for found in self.findings) for state in ("ok", "warn", "fail")}
-        told = ", ".join(f"{count} {state}" for state, count in counts.items())
-        return "\n".join([*lines, f"{told}; {self.seconds:.1f} s"])
+            for finding in self.findings:
+                if finding.area == area:
+                    lines += _lines(finding)
+        counts = {state: sum(finding.state == state for finding in self.findings) for state in ("ok", "warn", "fail")}
+        summary = ", ".join(f"{count} {state}" for state, count in counts.items())
+        return "\n".join([*lines, f"{summary}; {self.seconds:.1f} s"])
 
 
-def _lines(found: DoctorFinding) -> list[str]:
-    head = f"  {found.state:<4}  {found.name:<12}  "
+def _lines(finding: DoctorFinding) -> list[str]:
+    head = f"  {finding.state:<4}  {finding.name:<12}  "
     lines = textwrap.wrap(
-        redact(found.detail), WIDTH, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False
+        redact(finding.detail), WIDTH, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False
     )
-    if found.fix:
+    if finding.fix:
         # One line, so that a command in it can be copied.
-        lines.append(f"{' ' * len(head)}Fix: {redact(found.fix)}")
+        lines.append(f"{' ' * len(head)}Fix: {redact(finding.fix)}")
     return lines

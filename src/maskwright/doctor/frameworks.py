@@ -1,5 +1,5 @@
-"""Python, torch and JAX against the hardware. The frameworks are asked in processes of their own: one that is broken,
-or built for another processor, is a finding and not the end of `doctor`."""
+"""Checks of Python, torch and JAX against the hardware. Each framework runs in a process of its own: one that is
+broken, or built for another processor, is a finding and not the end of `doctor`."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from maskwright.doctor.finding import DoctorFinding
 from maskwright.machine import hardware
 from maskwright.processes.child import python_module
 
-TORCH, JAX = "maskwright.engines.torch.look", "maskwright.engines.jax.look"
+TORCH, JAX = "maskwright.engines.torch.probe", "maskwright.engines.jax.probe"
 OLDEST_PYTHON = (3, 11)
 WHEN_IDLE = "run it again when the machine is idle"
 LEFT_OUT = "the lines kernels and products are left out"
-"""Which need torch."""
+"""Said if torch does not answer, since those lines need it."""
 UNITS = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_bf16": "AVX512-BF16", "amx_bf16": "AMX", "bf16": "bf16 (ARM)"}
-"""What matters of a processor, by Linux's names."""
+"""The relevant units of a processor, by Linux's names."""
 
 
 def present(package: str) -> bool:
@@ -57,15 +57,17 @@ def python() -> DoctorFinding:
 
 
 def extras() -> DoctorFinding:
-    """Whole extras of pyproject.toml alone count as here."""
+    """The installed extras of pyproject.toml; only complete ones count."""
     packages: dict[str, list[str]] = {}
     for package, extra in EXTRAS.items():
         packages.setdefault(extra, []).append(package)
-    here = {extra: all(map(present, names)) for extra, names in packages.items()}
-    found = [extra for extra in here if here[extra]]
-    lacking = [extra for extra in here if not here[extra]]
-    detail = f"extras {', '.join(found) or 'none'}" + (f"; not installed: {', '.join(lacking)}" if lacking else "")
-    values = {"installed": found, "not_installed": lacking}
+    complete = {extra: all(map(present, names)) for extra, names in packages.items()}
+    installed_extras = [extra for extra in complete if complete[extra]]
+    lacking = [extra for extra in complete if not complete[extra]]
+    detail = f"extras {', '.join(installed_extras) or 'none'}" + (
+        f"; not installed: {', '.join(lacking)}" if lacking else ""
+    )
+    values = {"installed": installed_extras, "not_installed": lacking}
     if "train" in lacking:
         absent = next(name for name in packages["train"] if not present(name))
         detail += "; this machine submits and watches, and does not train"
@@ -80,7 +82,7 @@ class FrameworkProbe:
     """A framework's own process: the lines of JSON that it has printed, and how it ended."""
 
     def __init__(self, module: str, **environment: str) -> None:
-        # Files, since a pipe that nobody reads would hold it up.
+        # Files, since an unread pipe would block it.
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes them
         self._process = subprocess.Popen(
             python_module(module),
@@ -91,49 +93,49 @@ class FrameworkProbe:
         )
 
     def go_on(self) -> None:
-        """It may compute now."""
+        """Lets the process start to compute."""
         with suppress(OSError):
             assert self._process.stdin
             self._process.stdin.close()
 
     def wait(self, until: float, lines: int) -> None:
-        """Until it has ended, or printed so many lines, or `time.monotonic()` is `until`."""
+        """Waits until it has ended, or printed `lines` lines, or `time.monotonic()` is `until`."""
         while self._process.poll() is None and time.monotonic() < until and len(self.lines()) < lines:
             time.sleep(0.02)
 
     def lines(self) -> list[dict[str, Any]]:
-        found = []
+        records = []
         for line in _text(self._out).splitlines():
             with suppress(ValueError):
                 if isinstance(value := json.loads(line), dict):
-                    found.append(value)
-        return found
+                    records.append(value)
+        return records
 
     def end(self) -> str | None:
-        """Ends it. Why it failed, in one line; None where it did not, or still worked."""
+        """Ends the process. Returns why it failed, in one line; None if it did not fail, or was still working."""
         working = self._process.poll() is None
         if working:
             self._process.kill()
         code = self._process.wait()
         self.go_on()
-        said = [line.strip() for line in _text(self._err).splitlines() if line.strip()]
+        error_lines = [line.strip() for line in _text(self._err).splitlines() if line.strip()]
         for file in (self._out, self._err):
             file.close()
         if working or code == 0:
             return None
         if code < 0:
             return f"its process was ended by {signal.Signals(-code).name}"
-        return said[-1][:200] if said else f"its process ended with {code}"
+        return error_lines[-1][:200] if error_lines else f"its process ended with {code}"
 
 
 def _text(file: IO[bytes]) -> str:
-    """All of it. A seek would also move the place where the process writes on."""
+    """The whole file. A seek would also move the place where the process writes."""
     return os.pread(file.fileno(), 1 << 20, 0).decode(errors="replace")
 
 
 def torch(probe: FrameworkProbe | None, gpus: int | None = None, *, busy: bool = False) -> Iterator[DoctorFinding]:
-    """`probe` is None where torch is not installed. `gpus`: NVIDIA's, that the driver shows. `busy`: others computed
-    while it measured."""
+    """Findings about torch. `probe`: None if torch is not installed. `gpus`: number of NVIDIA GPUs that the driver
+    shows. `busy`: whether other programs computed during the measurement."""
     gpus = hardware.cuda_devices() if gpus is None else gpus
     if probe is None:
         fix = missing("torch").fix
@@ -152,88 +154,88 @@ def torch(probe: FrameworkProbe | None, gpus: int | None = None, *, busy: bool =
                 "software", "torch", "warn", f"{version} was not imported in time; {LEFT_OUT}", WHEN_IDLE
             )
         return
-    found = lines[0]
-    yield _build(found, gpus)
-    yield _kernels(found)
+    facts = lines[0]
+    yield _build(facts, gpus)
+    yield _kernels(facts)
     rates = lines[1]["flops_per_second"] if len(lines) > 1 else None
-    yield _products(found, rates, failure, busy)
+    yield _products(facts, rates, failure, busy)
 
 
-def _build(found: dict[str, Any], gpus: int) -> DoctorFinding:
-    cuda, hip = found["cuda_build"], found["hip_build"]
+def _build(facts: dict[str, Any], gpus: int) -> DoctorFinding:
+    cuda, hip = facts["cuda_build"], facts["hip_build"]
     build = f"CUDA {cuda}" if cuda else f"ROCm {hip}" if hip else "CPU"
-    detail = f"{found['version']}, built for {build}"
-    for gpu in found["gpus"]:
+    detail = f"{facts['version']}, built for {build}"
+    for gpu in facts["gpus"]:
         detail += f"; {gpu['name']}, {human_bytes(gpu['memory_bytes'])}, compute capability {gpu['capability']}"
-    if gpus > len(found["gpus"]):
-        detail += f"; the driver shows {gpus} NVIDIA GPUs, torch sees {len(found['gpus'])}"
+    if gpus > len(facts["gpus"]):
+        detail += f"; the driver shows {gpus} NVIDIA GPUs, torch sees {len(facts['gpus'])}"
         fix = (
             "look at nvidia-smi: the driver has to know this version of CUDA"
             if cuda
-            else f"pip install --force-reinstall torch=={found['version'].partition('+')[0]}, the build for CUDA"
+            else f"pip install --force-reinstall torch=={facts['version'].partition('+')[0]}, the build for CUDA"
         )
-        return DoctorFinding("software", "torch", "fail", detail, fix, found)
-    if lacking := [gpu["name"] for gpu in found["gpus"] if not gpu["in_build"] and not hip]:
+        return DoctorFinding("software", "torch", "fail", detail, fix, facts)
+    if lacking := [gpu["name"] for gpu in facts["gpus"] if not gpu["in_build"] and not hip]:
         fix = "install a build of torch for this GPU: pytorch.org/get-started"
-        return DoctorFinding("software", "torch", "fail", f"{detail}; it has no code for {lacking[0]}", fix, found)
-    wanted = next(
+        return DoctorFinding("software", "torch", "fail", f"{detail}; it has no code for {lacking[0]}", fix, facts)
+    requirement = next(
         (line for line in importlib.metadata.requires("maskwright") or [] if re.match("torch[<>=]", line)), ""
     )
-    bounds = re.match(r"torch(?=.*>=(\d+)\.(\d+))(?=.*<(\d+)\.(\d+))", wanted)
-    own = re.match(r"(\d+)\.(\d+)", found["version"])
-    if bounds and own:
+    bounds = re.match(r"torch(?=.*>=(\d+)\.(\d+))(?=.*<(\d+)\.(\d+))", requirement)
+    version = re.match(r"(\d+)\.(\d+)", facts["version"])
+    if bounds and version:
         low, high = tuple(map(int, bounds.groups()[:2])), tuple(map(int, bounds.groups()[2:]))
-        if not low <= tuple(map(int, own.groups())) < high:
-            fix = f"pip install '{wanted.partition(';')[0].strip()}'"
-            return DoctorFinding("software", "torch", "fail", f"{detail}; another version is needed", fix, found)
-    return DoctorFinding("software", "torch", "ok", detail, None, found)
+        if not low <= tuple(map(int, version.groups())) < high:
+            fix = f"pip install '{requirement.partition(';')[0].strip()}'"
+            return DoctorFinding("software", "torch", "fail", f"{detail}; another version is needed", fix, facts)
+    return DoctorFinding("software", "torch", "ok", detail, None, facts)
 
 
-def _kernels(found: dict[str, Any]) -> DoctorFinding:
-    device, dtype = found["device"], found["dtype"]
+def _kernels(facts: dict[str, Any]) -> DoctorFinding:
+    device, dtype = facts["device"], facts["dtype"]
     values = {
-        name: found[name] for name in ("device", "dtype", "attention", "cpu_kernels", "amx", "onednn", "bf16", "mps")
+        name: facts[name] for name in ("device", "dtype", "attention", "cpu_kernels", "amx", "onednn", "bf16", "mps")
     }
-    note = f" {found['dtype_note']}" if found["dtype_note"] else ""
-    detail = f"auto takes {device} in {dtype}{note}; attention: {found['attention']}"
+    note = f" {facts['dtype_note']}" if facts["dtype_note"] else ""
+    detail = f"auto takes {device} in {dtype}{note}; attention: {facts['attention']}"
     if device == "cpu":
         units = [word for flag, word in UNITS.items() if flag in hardware.cpu_flags()]
         values["units"] = units
         if "AVX512-BF16" in units and not hardware.cpu_multiplies_bf16_faster():
             units = [word.replace("AVX512-BF16", "AVX512-BF16 (slower than fp32 without AMX)") for word in units]
         detail += f"; this CPU has {', '.join(units) or 'none of AVX2, AVX-512, AMX'}, and torch computes by its "
-        kernels = f"{found['cpu_kernels']} kernels{' and AMX' if found['amx'] else ''}"
-        detail += f"{kernels} with {several(found['threads'], 'thread')}"
-        if "AVX-512" in units and found["cpu_kernels"] == "AVX2" and (forced := os.environ.get("ATEN_CPU_CAPABILITY")):
+        kernels = f"{facts['cpu_kernels']} kernels{' and AMX' if facts['amx'] else ''}"
+        detail += f"{kernels} with {several(facts['threads'], 'thread')}"
+        if "AVX-512" in units and facts["cpu_kernels"] == "AVX2" and (forced := os.environ.get("ATEN_CPU_CAPABILITY")):
             fix = f"unset ATEN_CPU_CAPABILITY, which is {forced}"
             return DoctorFinding("hardware", "kernels", "warn", detail, fix, values)
-        if not found["onednn"]:
+        if not facts["onednn"]:
             fix = "take PyTorch's own build: pip install torch --index-url https://download.pytorch.org/whl/cpu"
             return DoctorFinding("hardware", "kernels", "warn", f"{detail}; this build lacks oneDNN", fix, values)
     if device == "mps":
         fix = "compare the first losses with --set engine.device=cpu"
         return DoctorFinding("hardware", "kernels", "warn", f"{detail}; never tried on such a GPU", fix, values)
-    if device == "cuda" and not found["compiler"]:
+    if device == "cuda" and not facts["compiler"]:
         fix = "install a C compiler (gcc), or say engine.compile: off"
         detail += "; layers cannot be compiled without a C compiler"
         return DoctorFinding("hardware", "kernels", "warn", detail, fix, values)
     return DoctorFinding("hardware", "kernels", "ok", detail, None, values)
 
 
-def _products(found: dict[str, Any], rates: dict[str, float] | None, failure: str | None, busy: bool) -> DoctorFinding:
+def _products(facts: dict[str, Any], rates: dict[str, float] | None, failure: str | None, busy: bool) -> DoctorFinding:
     name = "products"
     if rates is None and failure:
         fix = "the same would end a run: see docs/hardware.md for engine.device and engine.dtype"
         return DoctorFinding("hardware", name, "fail", f"a matrix multiplication failed: {failure}", fix)
     if rates is None:
         return DoctorFinding("hardware", name, "warn", "not measured: there was no time left", WHEN_IDLE)
-    told = ", ".join(f"{rate / 1e9:,.0f} GFLOP/s in {dtype}" for dtype, rate in rates.items())
-    detail = f"{told} in plain matrix multiplication on {found['device']}, the fastest of several"
-    detail += " while others computed too" if busy and found["device"] == "cpu" else ""
+    rates_text = ", ".join(f"{rate / 1e9:,.0f} GFLOP/s in {dtype}" for dtype, rate in rates.items())
+    detail = f"{rates_text} in plain matrix multiplication on {facts['device']}, the fastest of several"
+    detail += " while others computed too" if busy and facts["device"] == "cpu" else ""
     values = {"flops_per_second": {dtype: round(rate) for dtype, rate in rates.items()}, "busy": busy}
-    if rates[found["dtype"]] < 0.9 * rates["fp32"]:
+    if rates[facts["dtype"]] < 0.9 * rates["fp32"]:
         fix = "--set engine.dtype=fp32"
-        return DoctorFinding("hardware", name, "warn", f"{detail}; {found['dtype']} is the slower one", fix, values)
+        return DoctorFinding("hardware", name, "warn", f"{detail}; {facts['dtype']} is the slower one", fix, values)
     return DoctorFinding("hardware", name, "ok", detail, None, values)
 
 
@@ -249,15 +251,15 @@ def jax(probe: FrameworkProbe | None, gpus: int | None = None) -> DoctorFinding:
             fix = "install it anew: scripts/install --jax, or --tpu on a TPU"
             return DoctorFinding("software", "JAX", "fail", f"{version} cannot be used: {failure}", fix)
         return DoctorFinding("software", "JAX", "warn", f"{version} did not name its devices in time", WHEN_IDLE)
-    found = lines[0]
-    kinds = {kind: found["devices"].count(kind) for kind in found["devices"]}
-    detail = f"{found['version']} on {found['platform']}: " + ", ".join(f"{n} x {kind}" for kind, n in kinds.items())
-    if found["platform"] == "cpu" and os.path.exists("/dev/accel0"):
+    facts = lines[0]
+    kinds = {kind: facts["devices"].count(kind) for kind in facts["devices"]}
+    detail = f"{facts['version']} on {facts['platform']}: " + ", ".join(f"{n} x {kind}" for kind, n in kinds.items())
+    if facts["platform"] == "cpu" and os.path.exists("/dev/accel0"):
         fix = "scripts/install --tpu, which adds libtpu"
-        return DoctorFinding("software", "JAX", "fail", f"{detail}, though a TPU is here", fix, found)
-    if found["platform"] == "cpu" and gpus:
+        return DoctorFinding("software", "JAX", "fail", f"{detail}, though a TPU is here", fix, facts)
+    if facts["platform"] == "cpu" and gpus:
         detail += "; it does not see the NVIDIA GPU, which torch is the faster engine for"
         return DoctorFinding(
-            "software", "JAX", "warn", detail, 'pip install "jax[cuda12]", or stay with engine.kind torch', found
+            "software", "JAX", "warn", detail, 'pip install "jax[cuda12]", or stay with engine.kind torch', facts
         )
-    return DoctorFinding("software", "JAX", "ok", detail, None, found)
+    return DoctorFinding("software", "JAX", "ok", detail, None, facts)

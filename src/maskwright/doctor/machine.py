@@ -1,4 +1,4 @@
-"""Cores and who else computes on them, memory, disk, shared memory: what Linux tells of this machine."""
+"""Checks of this machine by Linux's facts: cores and other programs on them, memory, disk, shared memory."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from maskwright.machine.cgroups import Cgroups
 from maskwright.machine.usage import cpu_ticks, memory_bytes
 
 LOOK_SECONDS = 0.4
-"""For how long others are watched: forty of the kernel's ticks."""
+"""How long other programs are watched: forty of the kernel's ticks."""
 BUSY_SHARE = 0.2
-"""Of the cores that this process may use, taken by others: above it, speeds measured now are not the machine's own."""
+"""Share of the usable cores that others use: above it, speeds measured now are not the machine's own."""
 GIB = 1 << 30
 LEAST_MEMORY_BYTES = 2 * GIB
 """A small model (6 layers x 512) peaks at 2.5 GB in training on a CPU, and mini at 1.6
 (docs/experiments-archive.md)."""
 FEW_DISK_BYTES, LEAST_DISK_BYTES = 10 * GIB, GIB
-"""A checkpoint of base takes 1.5 GB, and three are kept."""
+"""A checkpoint of base has 1.5 GB, and three are kept."""
 WRITTEN_BYTES = 8 << 20
 SLOW_DISK_BYTES_PER_SECOND = 10e6
 LEAST_SHARED_BYTES = 256 << 20
@@ -33,7 +33,7 @@ https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html""
 
 
 def machine(cgroups: Cgroups | None = None, proc: str = "/proc") -> Iterator[DoctorFinding]:
-    """Takes half a second, in which nothing of ours may compute."""
+    """Findings about this machine. It needs half a second, in which no other part of `doctor` may compute."""
     cgroups = cgroups or Cgroups()
     yield cores(cgroups, proc)
     yield memory(cgroups, proc)
@@ -47,10 +47,10 @@ def machine(cgroups: Cgroups | None = None, proc: str = "/proc") -> Iterator[Doc
 def cores(cgroups: Cgroups, proc: str = "/proc") -> DoctorFinding:
     allowed, quota = hardware.usable_cpus(), cgroups.cores()
     physical = len(hardware.physical_cores(allowed, "/sys/devices/system/cpu"))
-    there = os.cpu_count() or 1
+    cpu_count = os.cpu_count() or 1
     others, busiest, stolen = _others(proc)
     values = {
-        "cpus": there,
+        "cpus": cpu_count,
         "usable_cpus": len(allowed),
         "physical_cores": physical,
         "quota_cores": quota,
@@ -59,10 +59,12 @@ def cores(cgroups: Cgroups, proc: str = "/proc") -> DoctorFinding:
         "throttled_periods": cgroups.throttled(),
         "name": hardware.cpu_name(),
     }
-    detail = f"{physical} of {several(there, 'CPU')}"
+    detail = f"{physical} of {several(cpu_count, 'CPU')}"
     if physical != len(allowed):
         detail = f"{several(physical, 'core')} ({several(len(allowed), 'CPU')})"
-    detail = f"{hardware.cpu_name()}, {detail} may be used" if physical < there else f"{hardware.cpu_name()}, {detail}"
+    detail = (
+        f"{hardware.cpu_name()}, {detail} may be used" if physical < cpu_count else f"{hardware.cpu_name()}, {detail}"
+    )
     if quota is not None:
         detail += f", and the time of {quota:g} by the container's quota"
     if quota is not None and quota < hardware.usable_cores():
@@ -84,30 +86,30 @@ def cores(cgroups: Cgroups, proc: str = "/proc") -> DoctorFinding:
 
 
 def _others(proc: str) -> tuple[float | None, str, float | None]:
-    """Cores that other processes compute on, the names of the busiest, the share of time that a hypervisor took."""
+    """(cores that other processes use, names of the busiest, share of time that a hypervisor took)."""
     before, begin, steal = _ticks(proc), time.perf_counter(), _stolen(proc)
     if not before:
         return None, "", None
     time.sleep(LOOK_SECONDS)
     after, steal_now = _ticks(proc), _stolen(proc)
     ticks = (time.perf_counter() - begin) * os.sysconf("SC_CLK_TCK")
-    own = os.getpid()
-    found = {
-        pid: (taken - before[pid][1] if pid in before else 0, name)
-        for pid, (name, taken) in after.items()
-        if pid != own
+    own_pid = os.getpid()
+    ticks_of = {
+        pid: (used - before[pid][1] if pid in before else 0, name)
+        for pid, (name, used) in after.items()
+        if pid != own_pid
     }
-    busiest = sorted(found.values(), reverse=True)[:3]
-    named = ", ".join(f"{name} {taken / ticks:.1f}" for taken, name in busiest if taken / ticks >= 0.05)
+    busiest = sorted(ticks_of.values(), reverse=True)[:3]
+    named = ", ".join(f"{name} {used / ticks:.1f}" for used, name in busiest if used / ticks >= 0.05)
     stolen = None
     if steal and steal_now and steal_now[1] > steal[1]:
         stolen = (steal_now[0] - steal[0]) / (steal_now[1] - steal[1])
-    return sum(taken for taken, _ in found.values()) / ticks, named, stolen
+    return sum(used for used, _ in ticks_of.values()) / ticks, named, stolen
 
 
 def _ticks(proc: str) -> dict[int, tuple[str, int]]:
-    """The name and the CPU ticks of each process. Names alone: a command line may hold a secret."""
-    found = {}
+    """(name, CPU ticks) of each process. Names only: a command line may hold a secret."""
+    processes = {}
     for entry in os.listdir(proc) if os.path.isdir(proc) else []:
         if not entry.isdigit():
             continue
@@ -115,14 +117,14 @@ def _ticks(proc: str) -> dict[int, tuple[str, int]]:
             with open(os.path.join(proc, entry, "stat"), encoding="utf-8", errors="replace") as file:
                 name, _, rest = file.read().partition("(")[2].rpartition(")")
             fields = rest.split()
-            found[int(entry)] = (name, int(fields[11]) + int(fields[12]))
+            processes[int(entry)] = (name, int(fields[11]) + int(fields[12]))
         except (OSError, ValueError, IndexError):  # it has ended
             continue
-    return found
+    return processes
 
 
 def _stolen(proc: str) -> tuple[int, int] | None:
-    """Ticks that a hypervisor took from all CPUs, and all ticks."""
+    """(ticks that a hypervisor took from all CPUs, all ticks)."""
     ticks = cpu_ticks(proc)
     return (ticks[7], sum(ticks)) if len(ticks) > 7 else None
 
@@ -131,12 +133,12 @@ def _stolen(proc: str) -> tuple[int, int] | None:
 
 
 def memory(cgroups: Cgroups, proc: str = "/proc") -> DoctorFinding:
-    there, limit = hardware.memory_bytes(), cgroups.memory_bytes()
+    total, limit = hardware.memory_bytes(), cgroups.memory_bytes()
     free = memory_bytes(proc, "MemAvailable")
-    usable = min(size for size in (there, limit, free) if size is not None)
-    values = {"memory_bytes": there, "limit_bytes": limit, "available_bytes": free}
-    detail = human_bytes(there)
-    if limit is not None and limit < there:
+    usable = min(size for size in (total, limit, free) if size is not None)
+    values = {"memory_bytes": total, "limit_bytes": limit, "available_bytes": free}
+    detail = human_bytes(total)
+    if limit is not None and limit < total:
         detail += f", of which the container may have {human_bytes(limit)}"
     if free is not None:
         detail += f"; {human_bytes(free)} are free"
@@ -147,7 +149,7 @@ def memory(cgroups: Cgroups, proc: str = "/proc") -> DoctorFinding:
 
 
 def disk(folder: str) -> DoctorFinding:
-    """Writes 8 MiB there and waits until they are on the disk."""
+    """Checks the disk of `folder`: writes 8 MiB and waits until they are on it."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             begin = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Credentials of the services that `logging.report_to` names, in the places where their own packages look for them."""
+"""Checks of credentials for the services of `logging.report_to`, in the places where their own packages look."""
 
 from __future__ import annotations
 

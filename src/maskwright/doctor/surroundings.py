@@ -1,4 +1,4 @@
-"""The network, and which credentials are here for what. Their content is never read into a finding."""
+"""Checks of the network and of credentials, whose content never gets into a finding."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ SCOPES = "http://{host}/computeMetadata/v1/instance/service-accounts/default/sco
 
 
 def network(*, reach: bool) -> Iterator[DoctorFinding]:
-    """`reach`: also ask the servers that commands need. Otherwise nothing is sent."""
+    """Findings about the network. `reach`: also connect to the servers that commands need; else nothing is sent."""
     names = {name: os.environ.get(name) or os.environ.get(name.lower()) for name in PROXIES}
-    given = {name: value for name, value in names.items() if value}
+    proxies = {name: value for name, value in names.items() if value}
     bundles = {name: os.environ[name] for name in BUNDLES if os.environ.get(name)}
-    detail = "; ".join(f"{name} {value}" for name, value in given.items()) or "no proxy is set"
+    detail = "; ".join(f"{name} {value}" for name, value in proxies.items()) or "no proxy is set"
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         detail += "; HF_HUB_OFFLINE keeps the Hub away"
-    values: dict[str, Any] = {"proxies": sorted(given), "certificates": sorted(bundles)}
+    values: dict[str, Any] = {"proxies": sorted(proxies), "certificates": sorted(bundles)}
     if absent := [f"{name}={path}" for name, path in bundles.items() if not os.path.exists(path)]:
         fix = "name a file that is there, or unset it: every request with TLS fails"
         yield DoctorFinding("network", "settings", "fail", f"{detail}; {absent[0]} is not there", fix, values)
@@ -56,19 +56,19 @@ def network(*, reach: bool) -> Iterator[DoctorFinding]:
 
 
 def _servers() -> list[tuple[str, str, str]]:
-    """(name, address, what needs it)"""
+    """(name, address, what needs it) of each server."""
     hub = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    found = [
+    servers = [
         ("the Hub", hub, "hf:// models"),
         ("Google", "https://storage.googleapis.com", "gs:// addresses and `env`"),
     ]
     if ray := os.environ.get("RAY_API_SERVER_ADDRESS"):
-        found.append(("Ray's head", ray, "`submit ray`"))
-    return found
+        servers.append(("Ray's head", ray, "`submit ray`"))
+    return servers
 
 
 def _reach(name: str, address: str, wanted_by: str) -> DoctorFinding:
-    """Any answer will do, a refusal as well: it came from there, or from the proxy in between."""
+    """Checks that a server answers. A refusal counts too: it comes from the server, or from a proxy."""
     try:
         request = urllib.request.Request(address, method="HEAD", headers={"User-Agent": "maskwright-doctor"})
         with urllib.request.urlopen(request, timeout=REACH_SECONDS) as answer:
@@ -150,7 +150,7 @@ def _kind(path: str) -> str | None:
 
 
 def _scopes() -> list[str] | None:
-    """Of this machine, from the server that Google's machines ask; None elsewhere."""
+    """Scopes of this machine, from the metadata server of Google's machines; None elsewhere."""
     host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
     request = urllib.request.Request(SCOPES.format(host=host), headers={"Metadata-Flavor": "Google"})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -1,4 +1,4 @@
-"""Programs that some commands start: whether they are here, and what they say of themselves without asking anybody."""
+"""Checks of programs that some commands start: whether they are installed, and their versions, without a network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from maskwright.doctor.finding import DoctorFinding
 from maskwright.doctor.frameworks import present
 
 SECONDS = 4.0
-"""For each program; all of them are asked at once. gcloud, which is Python, takes a second."""
+"""Time limit for each program; all run at once. gcloud, which is Python, needs a second."""
 
 
 @dataclass(frozen=True)
@@ -27,20 +27,20 @@ class Tool:
     programs: tuple[str, ...]
     arguments: tuple[str, ...]
     read: Callable[[str], str]
-    """Its version, from what it prints. Raises `LookupError` or `ValueError` where that is something else."""
+    """Parses its version from its output. Raises `LookupError` or `ValueError` for any other output."""
     wanted_by: str
-    """What of maskwright starts it."""
+    """The parts of maskwright that start it."""
     fix: str
     oldest: tuple[int, ...] = ()
     asks_a_server: bool = False
-    """It tells its own version, and fails where its server does not answer: a machine may have the one alone."""
+    """Whether it prints its own version but fails if its server does not answer: a machine may have only the client."""
 
 
 def _first_number(text: str) -> str:
-    found = re.search(r"(?<!\d)\d+(\.\d+)+", text)
-    if found is None:
+    match = re.search(r"(?<!\d)\d+(\.\d+)+", text)
+    if match is None:
         raise ValueError(text)
-    return found.group()
+    return match.group()
 
 
 def _field(*names: str) -> Callable[[str], str]:
@@ -103,7 +103,7 @@ def look(tool: Tool) -> DoctorFinding:
         )
     values: dict[str, str | None] = {"version": None, "path": program}
     try:
-        said = subprocess.run(
+        process = subprocess.run(
             [program, *tool.arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -112,7 +112,7 @@ def look(tool: Tool) -> DoctorFinding:
             check=False,
             env={**os.environ, "CHECKPOINT_DISABLE": "1", "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"},
         )
-        found = tool.read(said.stdout)
+        version_text = tool.read(process.stdout)
     except subprocess.TimeoutExpired:
         detail = f"{program} did not tell its version within {SECONDS:g} seconds"
         return DoctorFinding(
@@ -123,25 +123,29 @@ def look(tool: Tool) -> DoctorFinding:
             "tools", tool.name, "warn", f"{program} cannot be started: {error.strerror}", tool.fix, values
         )
     except (ValueError, LookupError, TypeError):
-        told = redact((said.stderr or said.stdout).strip().splitlines()[0][:120]) if said.stderr or said.stdout else ""
-        detail = f"{program} does not tell its version" + (f": {told}" if told else "")
+        message = (
+            redact((process.stderr or process.stdout).strip().splitlines()[0][:120])
+            if process.stderr or process.stdout
+            else ""
+        )
+        detail = f"{program} does not tell its version" + (f": {message}" if message else "")
         return DoctorFinding("tools", tool.name, "warn", detail, tool.fix, values)
-    values["version"] = found
-    if tool.oldest and tuple(map(int, re.findall(r"\d+", found)[: len(tool.oldest)])) < tool.oldest:
+    values["version"] = version_text
+    if tool.oldest and tuple(map(int, re.findall(r"\d+", version_text)[: len(tool.oldest)])) < tool.oldest:
         oldest = ".".join(map(str, tool.oldest))
         fix = f"install {oldest} or newer: {tool.fix}"
-        return DoctorFinding("tools", tool.name, "warn", f"{found}, which {tool.wanted_by} refuses", fix, values)
-    if said.returncode:
-        told = (
-            redact(said.stderr.strip().splitlines()[-1][:160])
-            if said.stderr.strip()
-            else f"it ends with {said.returncode}"
+        return DoctorFinding("tools", tool.name, "warn", f"{version_text}, which {tool.wanted_by} refuses", fix, values)
+    if process.returncode:
+        message = (
+            redact(process.stderr.strip().splitlines()[-1][:160])
+            if process.stderr.strip()
+            else f"it ends with {process.returncode}"
         )
         if tool.asks_a_server:
-            detail = f"{found} ({program}), but: {told}; only {tool.wanted_by} needs that"
+            detail = f"{version_text} ({program}), but: {message}; only {tool.wanted_by} needs that"
             return DoctorFinding("tools", tool.name, "ok", detail, None, values)
-        return DoctorFinding("tools", tool.name, "warn", f"{found}, but: {told}", tool.fix, values)
-    return DoctorFinding("tools", tool.name, "ok", f"{found} ({program})", None, values)
+        return DoctorFinding("tools", tool.name, "warn", f"{version_text}, but: {message}", tool.fix, values)
+    return DoctorFinding("tools", tool.name, "ok", f"{version_text} ({program})", None, values)
 
 
 def ray() -> DoctorFinding:
@@ -154,5 +158,5 @@ def ray() -> DoctorFinding:
         return DoctorFinding(
             "tools", "Ray", "ok", "not installed; only `submit ray` and `--on ray` need it", None, values
         )
-    told = f", the environment names a cluster at {address}" if address else ", no cluster is named in the environment"
-    return DoctorFinding("tools", "Ray", "ok", f"{values['version']}{told}", None, values)
+    note = f", the environment names a cluster at {address}" if address else ", no cluster is named in the environment"
+    return DoctorFinding("tools", "Ray", "ok", f"{values['version']}{note}", None, values)

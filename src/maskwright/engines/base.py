@@ -1,4 +1,4 @@
-"""The engine seam: what the loop asks of torch and of JAX."""
+"""The interface between the training loop and its engines, torch and JAX."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from maskwright.model.hf.names import Parameters
 ScaleState = dict[str, float]
 """`loss_scale`, `good_updates_in_a_row` and `skipped_updates` of a run in fp16."""
 LabelScores = tuple[NDArray[np.float32], NDArray[np.bool_]]
-"""Log-probability of each label, and whether no token is likelier."""
+"""(log-probability of each label, whether no token is likelier)."""
 
 DROPOUT_PURPOSE = 7
 """Purpose in the keys of dropout's random numbers (`data.bits.key`)."""
@@ -38,7 +38,7 @@ class StepStats:
 
 @dataclass(frozen=True)
 class EvalStats:
-    """Sums over predicted positions. Those of several batches add up."""
+    """Sums over predicted positions. Sums of several batches can be added."""
 
     loss_sum: float = 0.0
     weight: float = 0.0
@@ -58,29 +58,29 @@ class EvalStats:
 
 @dataclass
 class TrainState:
-    """All that training depends on besides the configuration and the data."""
+    """The state that training depends on besides the configuration and the data."""
 
     step: int
     """Finished updates."""
     parameters: Parameters
     """fp32 arrays under Hugging Face names."""
     moments: dict[str, Parameters] = field(default_factory=dict)
-    """The optimizer's, by kind (`exp_avg`), in the same form."""
+    """The optimizer's moments by kind (`exp_avg`), in the same form."""
     earlier_updates: int = 0
-    """Updates of other runs that the moments remember: AdamW's bias correction counts them too."""
+    """Updates of earlier runs that are in the moments: AdamW's bias correction counts them too."""
     loss_scale: ScaleState | None = None
     """Only in fp16."""
 
     @property
     def remembered_updates(self) -> int:
-        """All updates that the moments remember: those that fp16 skipped are steps, but no updates."""
+        """All updates that are in the moments: a step that fp16 skipped is not an update."""
         skipped = self.loss_scale["skipped_updates"] if self.loss_scale else 0
         return self.step + self.earlier_updates - int(skipped)
 
 
 class Engine(Protocol):
     description: str
-    """Device, precision and threads that were chosen, for a person."""
+    """The chosen device, precision and threads, for people to read."""
 
     device: str
     dtype_name: str
@@ -95,10 +95,10 @@ class Engine(Protocol):
     """Data-parallel degree: devices of all ranks that each compute a micro-batch at the same time."""
 
     leaves_host_free: bool
-    """Whether the host starts a whole micro-batch by one call, and has nothing to do while the device computes it."""
+    """Whether the host starts a whole micro-batch with one call, and is idle while the device computes it."""
 
-    reads_alone: bool
-    """Whether rank 0 holds all of the state itself, so that it can `read` when other ranks are gone."""
+    rank0_has_all: bool
+    """Whether rank 0 can `read` after other ranks have died."""
 
     rows_at_once: int | None
     """Rows of a micro-batch computed at once; None for all. It shrinks when memory runs out. 0 is one row, whose
@@ -112,13 +112,13 @@ class Engine(Protocol):
         ...
 
     def local_virtual_workers(self, virtual_workers: int) -> list[int]:
-        """Which of an update's virtual workers this rank computes, in the order in which `step` takes their batches.
+        """The virtual workers of an update that this rank computes, in the order in which `step` expects their batches.
 
         Raises `ConfigError` if they cannot be shared out evenly."""
         ...
 
     def dry_run(self, batches: Sequence[Batch], held_out: Sequence[Batch]) -> None:
-        """Tries the shapes of `step(batches)` and `evaluate(held_out)`, so that both are compiled, and memory that runs
+        """Tries the shapes of `step(batches)` and `evaluate(held_out)`: both are then compiled, and memory that ran
         out has halved `rows_at_once`. All ranks take part.
 
         Changes no parameter and no moment; no later number depends on it. `held_out` may be empty.
@@ -130,7 +130,7 @@ class Engine(Protocol):
     ) -> StepStats | None:
         """One optimizer update. The loss is the sum over all predicted positions, divided once by their weight.
 
-        `give_up` is asked before each micro-batch. Once it is true, None is returned and nothing has changed; one of
+        `give_up` is called before each micro-batch. Once it is true, None is returned and nothing has changed; one of
         several ranks does not give up alone. Every rank learns the highest `vote`.
 
         When the loss or the gradient is not finite, nothing changes, now or in later steps: `HealthError` is raised
@@ -144,32 +144,31 @@ class Engine(Protocol):
         ...
 
     def scaling(self) -> ScaleState:
-        """For a log line; empty without loss scaling. Waits for the device."""
+        """The state of loss scaling, for a log line; empty without it. Waits for the device."""
         ...
 
     def evaluate(self, batches: Sequence[Batch]) -> EvalStats:
-        """Sums over all `batches`, of which every rank is given all. A multiple of `dp_degree` keeps all devices
-        busy."""
+        """Sums over all `batches`; every rank passes all of them. A multiple of `dp_degree` keeps all devices busy."""
         ...
 
     def log_probs(self, batches: Sequence[Batch]) -> LabelScores:
-        """[n] of the n labels with a weight, batch by batch, from a softmax in fp32. For a masked language model.
+        """Scores [n] of the n labels with a weight, batch by batch, from a softmax in fp32; for masked language models.
 
-        Every rank is given all `batches`, and gets all numbers. A multiple of `dp_degree` keeps all devices busy."""
+        Every rank passes all `batches` and gets all scores. A multiple of `dp_degree` keeps all devices busy."""
         ...
 
     def predict(self, batches: Sequence[Batch]) -> NDArray[np.float32]:
-        """What a head says: fp32 [len(batches) * K, C] logits at the `predict_index` of each batch, filler included.
+        """The head's fp32 logits [len(batches) * K, C] at the `predict_index` of each batch, filler included.
 
-        All batches have the same shapes, and every rank is given all and gets all."""
+        All batches have the same shapes. Every rank passes all of them and gets all logits."""
         ...
 
     def read(self) -> TrainState:
-        """A copy that later steps do not change. All ranks take part; rank 0 gets it."""
+        """A copy of the state that later steps do not change. All ranks take part; rank 0 gets it."""
         ...
 
     def write(self, state: TrainState) -> None:
-        """Sets the state of all ranks to rank 0's `state`. What other ranks pass does not matter."""
+        """Sets the state of all ranks to rank 0's `state`; the argument of other ranks is ignored."""
         ...
 
     def ceiling(self) -> float:
@@ -178,7 +177,7 @@ class Engine(Protocol):
 
     @property
     def report(self) -> dict[str, object]:
-        """What was compiled, and memory: for `engine.json` of the run directory."""
+        """Compiled programs and memory, for `engine.json` of the run directory."""
         ...
 
     def profile(self, folder: str) -> AbstractContextManager[object]:

@@ -1,4 +1,4 @@
-"""How fast a device multiplies matrices, measured: the ceiling that a share of is reported."""
+"""A device's measured speed of matrix products: the ceiling of which a run's share is reported."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections.abc import Callable
 from maskwright.core.library_errors import is_out_of_memory
 
 SHAPES = ((4096, 768, 3072), (2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192))
-"""m, k and n. Encoders use the first two; the others are for devices that finish those too soon."""
+"""(m, k, n). Encoders use the first two; the others are for devices that finish those too soon."""
 FEW_ROWS, PRODUCT_SECONDS = 256, 0.02
-"""A slow device multiplies fewer rows at a time, as long as one product takes: on one core of an AMD EPYC (Zen 4), 256
+"""A slow device multiplies fewer rows, so that a product takes no longer: on one core of an AMD EPYC (Zen 4), 256
 rows reach 93 to 95 GFLOP/s in fp32, 4,096 reach 86, and take 0.2 seconds."""
 SHAPE_SECONDS = 0.1
 """Time for one shape after its first products, so that a slow machine does not wait long for its own measurement. It
 also wakes a GPU, whose clock is low when it has nothing to do: an H100's is 345 MHz."""
 GROUP_SECONDS = 0.01
 MOST_TOGETHER = 20
-"""Products that are timed together fill about `GROUP_SECONDS`, so that what the host takes to ask for one and to learn
-of its end does not count."""
+"""Products that are timed together fill about `GROUP_SECONDS`, so that the host's time to launch one and to learn of
+its end does not count."""
 SHORT_SECONDS = 1e-3
-"""A product that takes less does not fill the device: an H100 reached 155, 530 and 734 TFLOP/s with the last three
+"""A faster product does not fill the device: an H100 reached 155, 530 and 734 TFLOP/s with the last three
 shapes, in bf16, each product timed alone (docs/experiments-archive.md)."""
 
 Products = Callable[[int], float]
-"""Computes so many products one after the other, and returns the seconds they took, by the device's own clock if it has
+"""Computes this many products one after the other, and returns their seconds, by the device's own clock if it has
 one."""
 
 
 class Ceiling:
     """The highest of several measurements, since a busy neighbour, or a clock that is still low, can only slow a
-    product down. One that is busy for longer than a measurement is met by measuring `again` while the run goes on."""
+    product down. A neighbour that is busy for longer than a measurement is why a run measures `again`."""
 
     def __init__(self, measure: Callable[[], float]) -> None:
         self._measure = measure
@@ -43,8 +43,8 @@ class Ceiling:
                 raise
 
     def share(self, flops_per_second: float) -> float:
-        """Of the ceiling, at most 1: a run that was faster than plain products shows that these were measured under
-        load. They are measured again, and if even then they are slower, the run's own speed is the ceiling."""
+        """The share of the ceiling, at most 1. A run that was faster than plain products shows that these were measured
+        under load: they are measured again, and if they are still slower, the run's own speed is the ceiling."""
         if flops_per_second > self.flops_per_second:
             self.again()
             self.flops_per_second = max(self.flops_per_second, flops_per_second)
@@ -53,7 +53,7 @@ class Ceiling:
 
 def gemm_ceiling(prepare: Callable[[int, int, int], Products]) -> float:
     """FLOP/s of the fastest product of two shapes that encoders use. While the last product took less than a
-    millisecond, larger shapes follow, as far as memory reaches. `prepare(m, k, n)` gives what multiplies [m, k] by
+    millisecond, larger shapes follow, as far as memory reaches. `prepare(m, k, n)` returns the `Products` of [m, k] and
     [k, n]."""
     best = fastest = 0.0
     for number, (m, k, n) in enumerate(SHAPES):
@@ -74,17 +74,17 @@ def _rows(prepare: Callable[[int, int, int], Products], most: int, k: int, n: in
     """Rows with which a product takes up to `PRODUCT_SECONDS`: `most`, halved as often as need be, down to
     `FEW_ROWS`."""
     least, rows = min(FEW_ROWS, most), most
-    few = prepare(least, k, n)
-    few(1)
-    seconds = few(1) / least
+    products = prepare(least, k, n)
+    products(1)
+    seconds = products(1) / least
     while rows // 2 >= FEW_ROWS and rows * seconds > PRODUCT_SECONDS:
         rows //= 2
     return rows
 
 
 def _fastest_product(products: Products) -> float:
-    """Seconds of one, from the fastest group; the first products only warm up. What is spent counts by the fastest, so
-    that one product that was held up does not end the measurement."""
+    """Seconds of one product, from the fastest group; the first products only warm up. The time spent is counted at the
+    fastest product's speed, so that a single slow product does not end the measurement."""
     products(1)
     fastest, spent = products(1), 0.0
     while spent < SHAPE_SECONDS:

@@ -38,12 +38,14 @@ def make_engine(
         return JaxEngine(model, optimizer, engine, seed, label_smoothing=label_smoothing, causal=causal)
     from maskwright.engines.torch.engine import TorchEngine
 
-    more: dict[str, Any] = {"run_flops": run_flops, "micro_batch_losses": micro_batch_losses}
-    return TorchEngine(model, optimizer, engine, seed, label_smoothing=label_smoothing, looked_up=looked_up, **more)
+    torch_options: dict[str, Any] = {"run_flops": run_flops, "micro_batch_losses": micro_batch_losses}
+    return TorchEngine(
+        model, optimizer, engine, seed, label_smoothing=label_smoothing, looked_up=looked_up, **torch_options
+    )
 
 
 def choose_device(engine: EngineSection) -> str:
-    """The device that a run takes on this machine: cpu, cuda, mps or tpu. Raises `ConfigError` where the one that it
+    """The device that a run uses on this machine: cpu, cuda, mps or tpu. Raises `ConfigError` where the device that it
     asks for is absent."""
     if engine.kind == "jax":
         require("jax", "engine.kind")
@@ -56,7 +58,7 @@ def choose_device(engine: EngineSection) -> str:
 
 
 def require_engine(config: RunConfig | FinetuneConfig, device: str, run_flops: float) -> None:
-    """Raises the `ConfigError` with which no engine on this `device` would begin, without making one."""
+    """Raises the `ConfigError` that making an engine on this `device` would raise, without making one."""
     engine = config.engine
     if engine.kind == "jax":
         shared_out(config.batch.virtual_workers, engine.devices or 1, "devices")
@@ -67,7 +69,7 @@ def require_engine(config: RunConfig | FinetuneConfig, device: str, run_flops: f
 
 
 def find_processes(engine: EngineSection) -> Processes:
-    """The others that train this run, on all hosts. With jax, what must come before anything else that uses it."""
+    """Connects to the other processes of this run, on all hosts. With jax, it must come before any other use of it."""
     if engine.kind == "jax":
         require("jax", "engine.kind")
         from maskwright.engines.jax.processes import connect
@@ -75,7 +77,7 @@ def find_processes(engine: EngineSection) -> Processes:
         return connect(engine)[2]
     if "WORLD_SIZE" not in os.environ:
         return Alone()
-    # torch warns of each lost connection with a C++ stack of thirty lines; what matters comes as an error.
+    # torch warns of each lost connection with a C++ stack of thirty lines; the failure itself comes as an error.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from maskwright.engines.torch.processes import connect as connect_torch
 

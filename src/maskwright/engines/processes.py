@@ -23,7 +23,7 @@ CONNECT_SECONDS = 300.0
 class Processes(Protocol):
     @property
     def rank(self) -> int:
-        """This process's, from 0."""
+        """This process's rank, from 0."""
         ...
 
     @property
@@ -39,11 +39,11 @@ class Processes(Protocol):
         ...
 
     def lost(self, error: Exception) -> bool:
-        """Whether `error` is what the death of another process looks like here."""
+        """Whether `error` is the sign of another process's death."""
         ...
 
     def close(self) -> None:
-        """Waits until the others have ended too. It is not called after a failure."""
+        """Waits until the other processes have ended too. Not called after a failure."""
         ...
 
 
@@ -66,7 +66,7 @@ class Alone:
 
 @dataclass(frozen=True)
 class Launch:
-    """What the variables of `env://` hold."""
+    """The values of torch's `env://` variables."""
 
     address: str
     """Host on which rank 0 listens."""
@@ -86,11 +86,11 @@ def launch_variables() -> Launch | None:
     fix = "set MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK in each process, or none of them"
     names = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_PORT": "0", "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}
     try:
-        found = {name: int(os.environ.get(name, usual)) for name, usual in names.items()}
+        numbers = {name: int(os.environ.get(name, usual)) for name, usual in names.items()}
     except ValueError as error:
         raise ConfigError(str(error), where=", ".join(names), fix=fix) from None
-    world_size, rank = found["WORLD_SIZE"], found["RANK"]
-    local_world_size, local_rank = found["LOCAL_WORLD_SIZE"], found["LOCAL_RANK"]
+    world_size, rank = numbers["WORLD_SIZE"], numbers["RANK"]
+    local_world_size, local_rank = numbers["LOCAL_WORLD_SIZE"], numbers["LOCAL_RANK"]
     lacks = [name for name in ("MASTER_ADDR", "MASTER_PORT", "RANK") if name not in os.environ]
     if world_size > 1 and lacks:
         raise ConfigError(f"WORLD_SIZE is {world_size}, but {lacks[0]} is not set", where=lacks[0], fix=fix)
@@ -100,7 +100,7 @@ def launch_variables() -> Launch | None:
         what = f"LOCAL_RANK {local_rank} is not one of {local_world_size} of {world_size} processes"
         raise ConfigError(what, where="LOCAL_RANK", fix="leave LOCAL_RANK and LOCAL_WORLD_SIZE to the launcher")
     address = os.environ.get("MASTER_ADDR", "localhost")
-    return Launch(address, found["MASTER_PORT"], world_size, rank, local_world_size, local_rank)
+    return Launch(address, numbers["MASTER_PORT"], world_size, rank, local_world_size, local_rank)
 
 
 def is_loopback(host: str) -> bool:
@@ -146,21 +146,21 @@ class Agree(Protocol):
 
 @contextmanager
 def starting(processes: Processes) -> Iterator[Agree]:
-    """Gives `agree`, which waits until all ranks have come to the same call of it. When one rank fails before the last
-    call, the others end there with its message: without that they would wait for a process that is gone. Of several
-    that fail at once, which most often have one cause, all end with that of the lowest rank."""
+    """Yields `agree`, which waits until all ranks have come to the same call of it. When one rank fails before the last
+    call, the others end there with its message; otherwise they would wait for a dead process. If several fail at once,
+    most often for one cause, all end with the message of the lowest rank."""
     waited_for = True
 
-    def meet(own: bytes, last: bool) -> None:
+    def meet(failure_message: bytes, last: bool) -> None:
         nonlocal waited_for
-        failures = processes.gather(own)
+        failures = processes.gather(failure_message)
         waited_for = not last and not any(failures)
         if not any(failures):
             return
         processes.close()
         rank, first = next((rank, failure) for rank, failure in enumerate(failures) if failure)
         if rank == processes.rank:
-            return  # its own error goes on
+            return  # its own error propagates
         code, message = first[0], f"rank {rank}: {first[1:].decode(errors='replace')}"
         raise StoppedEarly(message, reason="agreed") if code == StoppedEarly.exit_code else JobError(message, code)
 

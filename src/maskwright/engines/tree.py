@@ -34,7 +34,7 @@ def complete_nodes(begin: int, end: int, root: Node) -> list[Node]:
 
 
 def sums_after(leaf: int, node: Node) -> int:
-    """How many sums within `node` are complete after `leaf`, and not before. Leaves come from left to right."""
+    """Number of sums within `node` that `leaf` completes. Leaves come from left to right."""
     first, leaves = node
     if leaves == 1 or not first <= leaf < first + leaves:
         return 0
@@ -42,21 +42,21 @@ def sums_after(leaf: int, node: Node) -> int:
     return int(last) + sum(sums_after(leaf, child) for child in children(node))
 
 
-def most_kept(leaves: int, virtual_workers: int, first: int = 0) -> int:
-    """The most sums that a rank holds at a time while it computes `leaves` leaves from `first` on, one after the other.
+def peak_partial_sums(leaves: int, virtual_workers: int, first: int = 0) -> int:
+    """The most sums that a rank holds at a time while it computes `leaves` leaves in turn, from `first` on.
     A leaf that completes a sum is added to it in place."""
     nodes = complete_nodes(first, first + leaves, (0, virtual_workers))
-    kept = most = 0
+    held = peak = 0
     for leaf in range(first, first + leaves):
         sums = sum(sums_after(leaf, node) for node in nodes)
-        most = max(most, kept + (sums == 0))
-        kept += 1 - sums
-    return max(most, kept)
+        peak = max(peak, held + (sums == 0))
+        held += 1 - sums
+    return max(peak, held)
 
 
-def summed(node: Node, given: dict[Node, T], add: Callable[[T, T], T]) -> T:
-    """The sum of `node`, added up from the sums in `given`."""
-    if node in given:
-        return given[node]
+def summed(node: Node, sums: dict[Node, T], add: Callable[[T, T], T]) -> T:
+    """The sum of `node`, added up from the sums of other nodes, `sums`."""
+    if node in sums:
+        return sums[node]
     left, right = children(node)
-    return add(summed(left, given, add), summed(right, given, add))
+    return add(summed(left, sums, add), summed(right, sums, add))

@@ -1,1 +1,1 @@
-"""What the machine has and what is in use: cores, memory, cgroup limits."""
+"""The machine's resources and their use: cores, memory, cgroup limits."""

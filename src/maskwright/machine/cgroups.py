@@ -1,4 +1,4 @@
-"""What a container or a scheduler lets this process have, as Linux's control groups say it (versions 1 and 2)."""
+"""Limits of this process by a container or a scheduler, from Linux's control groups (versions 1 and 2)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 UNLIMITED_BYTES = 1 << 60
-"""Version 1 writes a number of this size where there is no limit."""
+"""Version 1 writes a number of this size if there is no limit."""
 
 
 class Cgroups:
-    """The groups of this process and those above it: the tightest limit of all of them holds.
+    """The groups of this process and their parents: the tightest limit of all applies.
 
     https://docs.kernel.org/admin-guide/cgroup-v2.html, https://docs.kernel.org/admin-guide/cgroup-v1/index.html
     """
@@ -25,23 +25,25 @@ class Cgroups:
                 self._paths |= dict.fromkeys(controllers.split(","), path)
 
     def memory_bytes(self) -> int | None:
-        """The most that this process's groups may hold; None without a limit."""
-        found = [*self._numbers("", "memory.max"), *self._numbers("memory", "memory.limit_in_bytes")]
-        return min((limit for limit in map(int, found) if limit < UNLIMITED_BYTES), default=None)
+        """The memory limit of this process's groups in bytes; None without a limit."""
+        limits = [*self._numbers("", "memory.max"), *self._numbers("memory", "memory.limit_in_bytes")]
+        return min((limit for limit in map(int, limits) if limit < UNLIMITED_BYTES), default=None)
 
     def cores(self) -> float | None:
         """Cores by time, which may be a fraction; None without a quota."""
-        found = []
+        quotas_in_cores = []
         for text in self._texts("", "cpu.max"):
             with suppress(ValueError):  # "max 100000"
                 quota, period = map(int, text.split())
-                found.append(quota / period)
+                quotas_in_cores.append(quota / period)
         quotas, periods = self._numbers("cpu", "cpu.cfs_quota_us"), self._numbers("cpu", "cpu.cfs_period_us")
-        found += [quota / period for quota, period in zip(quotas, periods, strict=False) if quota > 0 and period > 0]
-        return min(found, default=None)
+        quotas_in_cores += [
+            quota / period for quota, period in zip(quotas, periods, strict=False) if quota > 0 and period > 0
+        ]
+        return min(quotas_in_cores, default=None)
 
     def throttled(self) -> int | None:
-        """Periods so far in which the quota of this process's own group ran out; None where nothing tells it."""
+        """Periods so far in which the quota of this process's own group ran out; None if it is not recorded."""
         for text in (*self._texts("", "cpu.stat"), *self._texts("cpu", "cpu.stat")):
             values = dict(line.split(maxsplit=1) for line in text.splitlines() if " " in line)
             with suppress(KeyError, ValueError):
@@ -49,16 +51,16 @@ class Cgroups:
         return None
 
     def _numbers(self, controller: str, name: str) -> list[int]:
-        found = []
+        numbers = []
         for text in self._texts(controller, name):
             with suppress(ValueError):
-                found.append(int(text))
-        return found
+                numbers.append(int(text))
+        return numbers
 
     def _texts(self, controller: str, name: str) -> Iterator[str]:
-        """What the files of this name say, from the process's own group up to the root.
+        """Yields the contents of the files of this name, from the process's own group up to the root.
 
-        Inside a container the path is often that of the host and not there, and the root is the container's own."""
+        Inside a container the path is often the host's and does not exist, and the root is the container's own."""
         mounted = [os.path.join(self._root, controller)] if controller else [self._root, f"{self._root}/unified"]
         path = self._paths.get(controller, "/").strip("/")
         while True:

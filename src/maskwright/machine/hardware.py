@@ -1,4 +1,4 @@
-"""What this machine has, found without importing torch."""
+"""The hardware of this machine, found without importing torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from maskwright.machine.cgroups import Cgroups
 
 @cache
 def _cpuinfo(*names: str) -> str | None:
-    """What Linux says first under one of these names; None elsewhere."""
+    """The first value in Linux's /proc/cpuinfo under one of these names; None elsewhere."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             return next((line.split(":", 1)[1].strip() for line in file if line.startswith(names)), None)
@@ -25,13 +25,15 @@ def _cpuinfo(*names: str) -> str | None:
 
 
 def cpu_flags() -> frozenset[str]:
-    """Of the processor, in Linux's names; empty elsewhere."""
+    """The processor's flags by Linux's names; empty elsewhere."""
     return frozenset((_cpuinfo("flags", "Features") or "").split())
 
 
 def instructions() -> str:
-    """The processor's vector instructions, which decide in which order kernels add numbers up."""
-    return " ".join(sorted(one for one in cpu_flags() if one.startswith(("avx", "amx", "fma", "sse4", "asimd", "sve"))))
+    """The processor's vector instructions, which decide the order in which kernels add numbers up."""
+    return " ".join(
+        sorted(flag for flag in cpu_flags() if flag.startswith(("avx", "amx", "fma", "sse4", "asimd", "sve")))
+    )
 
 
 def cpu_multiplies_bf16_faster() -> bool:
@@ -47,7 +49,7 @@ def cpu_multiplies_bf16_faster() -> bool:
 
 
 def usable_cpus() -> list[int]:
-    """CPUs that this process may run on. macOS keeps none from a process."""
+    """CPUs that this process may run on. macOS restricts none."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
 
 
@@ -58,8 +60,8 @@ def usable_cores() -> int:
 
 
 def spread_over_cores(topology: str = "/sys/devices/system/cpu", *, number: int = 0, count: int = 1) -> int:
-    """How many threads process `number` of `count` on this machine multiplies matrices with: one a physical core of
-    its share, at most its share of what the container may use; the same in all of them.
+    """Number of threads with which process `number` of `count` on this machine multiplies matrices: one a physical
+    core of its share, at most its share of the container's quota; the same in all of them.
 
     Where cores run two threads each, this process is confined to the first of each, so that no two of ours share one:
     they would share its multipliers. Must come before the threads start.
@@ -73,19 +75,19 @@ def spread_over_cores(topology: str = "/sys/devices/system/cpu", *, number: int 
 
 
 def cuda_devices(devices: str = "/dev") -> int:
-    """NVIDIA GPUs that this process may use, found without torch: as the driver shows them, less what
-    CUDA_VISIBLE_DEVICES leaves out."""
-    there = sum(name.startswith("nvidia") and name[6:].isdigit() for name in os.listdir(devices))
+    """Number of NVIDIA GPUs that this process may use, found without torch: those of the driver, without those that
+    CUDA_VISIBLE_DEVICES hides."""
+    device_count = sum(name.startswith("nvidia") and name[6:].isdigit() for name in os.listdir(devices))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None or not there:
-        return there
+    if visible is None or not device_count:
+        return device_count
     named = [name.strip() for name in visible.split(",")]
-    asked = named[: named.index("-1")] if "-1" in named else [name for name in named if name]
-    return min(there, len(asked))
+    visible_names = named[: named.index("-1")] if "-1" in named else [name for name in named if name]
+    return min(device_count, len(visible_names))
 
 
 def physical_cores(allowed: list[int], topology: str) -> list[int]:
-    """The first of `allowed` CPUs on each physical core, by Linux's description; all where it has none."""
+    """The first of `allowed` CPUs on each physical core, by Linux's description; all if there is none."""
     seen: set[str] = set()
     first = []
     for cpu in allowed:
@@ -109,17 +111,17 @@ def _cgroup_cores() -> int | None:
 
 @contextmanager
 def confined_to(cores: int, topology: str = "/sys/devices/system/cpu") -> Iterator[None]:
-    """This process and those that it starts meanwhile run on so many physical cores. Raises `InputError` where there
-    are fewer, and where the system keeps no process from a core."""
+    """Inside, this process and those that it starts run on `cores` physical cores. Raises `InputError` if there are
+    fewer, or if the system cannot bind a process to cores."""
     allowed = usable_cpus()
-    own = physical_cores(allowed, topology)
-    if min(len(own), _cgroup_cores() or len(own)) < cores:
+    physical = physical_cores(allowed, topology)
+    if min(len(physical), _cgroup_cores() or len(physical)) < cores:
         raise InputError(
-            f"this machine lends {len(own)} physical cores, and {cores} are needed", fix="take a larger one"
+            f"this machine lends {len(physical)} physical cores, and {cores} are needed", fix="take a larger one"
         )
     if not hasattr(os, "sched_setaffinity"):
         raise InputError("this system confines no process to some cores", fix="take Linux")
-    os.sched_setaffinity(0, own[:cores])
+    os.sched_setaffinity(0, physical[:cores])
     try:
         yield
     finally:
@@ -131,7 +133,7 @@ def keep_freed_memory() -> bool:
 
     By default each large tensor is a fresh mapping, every page of it a fault when first touched, in every step again:
     base at 512 tokens spent a third of its step there (755 to 1,130 tokens/s on 2 Zen 5 cores in a virtual machine).
-    The process then holds its peak until it ends. False, and no change, where the C library has no `mallopt`.
+    The process then holds its peak until it ends. False, and no change, if the C library has no `mallopt`.
     """
     M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, never = -1, -2, -4, -1
     try:
@@ -150,9 +152,9 @@ def memory_bytes() -> int:
 
 
 def usable_memory_bytes() -> int:
-    """What this process may hold: a container's or scheduler's share, not the whole machine."""
-    there = memory_bytes()
-    return min(there, Cgroups().memory_bytes() or there)
+    """Memory that this process may use: a container's or scheduler's share, not the whole machine's."""
+    total = memory_bytes()
+    return min(total, Cgroups().memory_bytes() or total)
 
 
 def free_disk_bytes(path: str) -> int:

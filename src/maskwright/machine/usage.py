@@ -1,4 +1,4 @@
-"""How busy this machine is: CPUs and memory as Linux tells them, NVIDIA GPUs as NVML tells them, without torch."""
+"""Use of this machine: CPUs and memory from Linux, NVIDIA GPUs from NVML, without torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 NVML = "libnvidia-ml.so.1"
-"""Comes with NVIDIA's driver: docs.nvidia.com/deploy/nvml-api"""
+"""NVML's library, which comes with NVIDIA's driver: docs.nvidia.com/deploy/nvml-api"""
 
 
 class _Utilization(ctypes.Structure):
@@ -19,7 +19,7 @@ class _Memory(ctypes.Structure):
 
 
 class Usage:
-    """Shares from 0 to 1 of all that the machine has. What it does not tell is left out."""
+    """Used shares, from 0 to 1, of the machine's resources. Unknown ones are left out."""
 
     def __init__(self, *, gpus: bool = False, proc: str = "/proc") -> None:
         self._proc, self._gpus = proc, _gpus() if gpus else None
@@ -28,11 +28,11 @@ class Usage:
     def take(self) -> dict[str, float]:
         """CPUs on average since the last call, memory now; GPUs on average over the last moment (NVML: up to a
         second), and their memory now, each the mean of the machine's GPUs that this process may use."""
-        found = {"cpu_share": self._cpus(), "memory_share": self._memory(), **self._of_gpus()}
-        return {name: round(share, 3) for name, share in found.items() if share is not None}
+        shares = {"cpu_share": self._cpus(), "memory_share": self._memory(), **self._of_gpus()}
+        return {name: round(share, 3) for name, share in shares.items() if share is not None}
 
     def _ticks(self) -> tuple[int, int] | None:
-        """Busy and all; time that a hypervisor took counts as busy."""
+        """(busy ticks, all ticks); time that a hypervisor took counts as busy."""
         ticks = cpu_ticks(self._proc)
         return (sum(ticks) - sum(ticks[3:5]), sum(ticks)) if len(ticks) > 4 else None
 
@@ -63,8 +63,8 @@ class Usage:
 
 
 def cpu_ticks(proc: str = "/proc") -> list[int]:
-    """Of all CPUs since boot: user, nice, system, idle, waiting, two kinds of interrupts, and what a hypervisor took.
-    Empty where the system does not tell."""
+    """Ticks of all CPUs since boot: user, nice, system, idle, waiting, two kinds of interrupts, taken by a hypervisor.
+    Empty if the system does not count them."""
     try:
         with open(os.path.join(proc, "stat"), encoding="ascii") as file:
             return [int(word) for word in file.readline().split()[1:9]]
@@ -73,7 +73,7 @@ def cpu_ticks(proc: str = "/proc") -> list[int]:
 
 
 def memory_bytes(proc: str, name: str) -> int | None:
-    """A line of /proc/meminfo, such as MemAvailable; None where the system does not tell."""
+    """Bytes of a line of /proc/meminfo, such as MemAvailable; None if the system has no such line."""
     try:
         with open(os.path.join(proc, "meminfo"), encoding="ascii") as file:
             lines = dict(line.split(":", 1) for line in file)
@@ -83,7 +83,7 @@ def memory_bytes(proc: str, name: str) -> int | None:
 
 
 def _gpus() -> tuple[Any, list[ctypes.c_void_p]] | None:
-    """NVML, and its handles of the GPUs that CUDA_VISIBLE_DEVICES numbers, or of all. NVML knows no such variable."""
+    """(NVML, its handles of the GPUs in CUDA_VISIBLE_DEVICES, or of all). NVML itself ignores that variable."""
     try:
         library = ctypes.CDLL(NVML)
     except OSError:

@@ -15,8 +15,7 @@ ROBERTAS = ("roberta", "xlm-roberta", "camembert")
 """One model under three names. They number positions from the padding's id + 1 on, so a RoBERTa for 512 tokens has 514
 positions."""
 VOCABULARY_MULTIPLE = 64
-"""Inside, the embedding matrix is padded to a multiple of this, so that its products have even shapes. Export cuts
-it."""
+"""The inner embedding matrix is padded to a multiple of this, so that its products have even shapes. Export cuts it."""
 NEVER_PREDICTED = -1e9
 """Bias of the padded ids: exp(-1e9) is exactly 0, so they have neither probability nor gradient."""
 
@@ -28,7 +27,7 @@ TaskKind = Literal[
     "token_classification",
     "question_answering",
 ]
-"""What a model is trained to say. The first is pretraining's; the others are Hugging Face's problem types and tasks."""
+"""The kind of a model's output. The first is pretraining's; the others are Hugging Face's problem types and tasks."""
 SEQUENCE_TASKS = ("single_label_classification", "multi_label_classification", "regression")
 """These read a text's first token."""
 
@@ -44,7 +43,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Names are Hugging Face's (`RobertaConfig`), for every architecture."""
+    """The shape of an encoder. Names are Hugging Face's (`RobertaConfig`), for every architecture."""
 
     vocab_size: int
     hidden_size: int
@@ -61,7 +60,7 @@ class ModelConfig:
     bos_token_id: int = 0
     eos_token_id: int = 2
     architecture: Architecture = "roberta"
-    """`model_type` of `config.json`. All but modernbert are computed alike, and differ in names and tables."""
+    """`model_type` of `config.json`. All except modernbert are computed alike, and differ in names and tables."""
     rope_theta: float = 10_000.0
     """Only for modernbert: the base of its rotary positions."""
     global_attn_every_n_layers: int = 1
@@ -93,7 +92,7 @@ class ModelConfig:
 
     @property
     def norm_first(self) -> bool:
-        """Whether LayerNorm comes before each sub-layer and after the last layer. In BERT, and all that kept its
+        """Whether LayerNorm comes before each sub-layer and after the last layer. In BERT, and in models that kept its
         layers, it comes after each sub-layer."""
         return self.architecture == "modernbert"
 
@@ -124,8 +123,8 @@ class ModelConfig:
 
     @property
     def token_type_stride(self) -> int:
-        """How far token types are apart in position ids (`Batch.position_ids`); 0 if pairs have no token types. Only
-        BERT's have."""
+        """Distance of token types in position ids (`Batch.position_ids`); 0 if pairs have no token types. Only BERT's
+        have."""
         return self.max_position_embeddings if self.architecture == "bert" and self.type_vocab_size > 1 else 0
 
     @property
@@ -142,7 +141,7 @@ class ModelConfig:
 
     @property
     def window(self) -> int:
-        """How many tokens to either side a local layer's token sees."""
+        """Number of tokens to either side that a local layer's token sees."""
         return self.local_attention // 2
 
     @property
@@ -151,7 +150,7 @@ class ModelConfig:
 
     @property
     def drops(self) -> bool:
-        """Whether training draws random numbers for dropout anywhere, the head included."""
+        """Whether training has any dropout, the head's included."""
         return max(self.hidden_dropout_prob, self.attention_probs_dropout_prob, self.classifier_dropout_prob) > 0.0
 
     @property
@@ -172,7 +171,7 @@ class ModelConfig:
 
     def product_flops(self, tokens: float, predicted: float) -> float:
         """FLOPs of forward and backward in products with weights: 6 per weight and token. For masked_lm, the head and
-        what follows attention in the last layer count at the `predicted` positions only."""
+        the last layer's part after attention count at the `predicted` positions only."""
         weights = self.body_parameters * tokens
         if self.task == "masked_lm":
             weights -= self._after_attention * (tokens - predicted)
@@ -183,13 +182,15 @@ REQUIRED = {name for name, field in ModelConfig.__dataclass_fields__.items() if 
 
 
 def recorded_config(values: dict[str, Any], where: str) -> ModelConfig:
-    """The shape in a run's own record. Raises `InputError` if it is none."""
+    """The shape in a run's own record. Raises `InputError` if it is not one."""
     fields = ModelConfig.__dataclass_fields__
     whole = REQUIRED <= set(values) <= set(fields) and all(
         isinstance(value, str if name in ("architecture", "task") else int | float) for name, value in values.items()
     )
     if not whole:
-        raise InputError("its `model` is no shape of a model", where=where, fix="restore the file, or start a new run")
+        raise InputError(
+            "its `model` is not the shape of a model", where=where, fix="restore the file, or start a new run"
+        )
     return ModelConfig(**values)
 
 
@@ -205,8 +206,8 @@ def config_at(record: dict[str, Any], step: int, where: str) -> ModelConfig:
 def model_config(
     section: run.ModelSection, vocab_size: int, seq_len: int, *, bos: int = 0, pad: int = 1, eos: int = 2
 ) -> ModelConfig:
-    """The shape that a run's `model:` section describes, for training from scratch. `bos`, `pad`, `eos`: the ids that
-    its tokenizer begins a row with, fills it up with, and ends it with."""
+    """The shape that a run's `model:` section describes, for training from scratch. `bos`, `pad`, `eos`: the ids with
+    which its tokenizer begins, fills up and ends a row."""
     layers, width, heads = SIZES[section.size]
     width = section.hidden_size or width
     kind, step = section.architecture, 64 if width >= 256 else 32
@@ -235,7 +236,7 @@ def model_config(
 
 def training_flops(model: ModelConfig, tokens: float, attended_pairs: float, predicted: float) -> float:
     """Model FLOPs of forward and backward: `ModelConfig.product_flops`, and attention over `attended_pairs` of (query,
-    key). Padding, recomputation and the optimizer do not count (PaLM's MFU rule), nor what no loss depends on.
+    key). Padding, recomputation and the optimizer do not count (PaLM's MFU rule), nor work that no loss depends on.
 
     A local layer's token attends to its window, or to its sequence where that is shorter.
     """

@@ -42,7 +42,7 @@ def initial_parameters(config: ModelConfig, seed: int) -> Parameters:
 
 
 def _std(config: ModelConfig, name: str) -> float:
-    """Before a cut-off."""
+    """Standard deviation before a cut-off."""
     if _is_modernberts_head(config, name) and name.startswith("head.classifier."):
         return float(config.hidden_size**-0.5)
     to_stream = name.endswith((".out.weight", ".down.weight")) or _is_modernberts_head(config, name)
@@ -52,7 +52,7 @@ def _std(config: ModelConfig, name: str) -> float:
 
 
 def _is_modernberts_head(config: ModelConfig, name: str) -> bool:
-    """Whether it is part of a head for fine-tuning."""
+    """Whether the parameter is part of ModernBERT's head for fine-tuning."""
     return config.classifier_has_norm and config.task != "masked_lm" and name.startswith("head.")
 
 
@@ -61,8 +61,8 @@ def _normal(generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[n
 
 
 def _cut_off(generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Of a normal(0, 1), what lies within `CUT_OFF`: numbers outside are drawn again."""
-    value = _normal(generator, shape)
-    while (outside := np.abs(value) > CUT_OFF).any():
-        value[outside] = _normal(generator, (int(outside.sum()),))
-    return value
+    """Draws from normal(0, 1) within `CUT_OFF`: numbers outside are drawn again."""
+    numbers = _normal(generator, shape)
+    while (outside := np.abs(numbers) > CUT_OFF).any():
+        numbers[outside] = _normal(generator, (int(outside.sum()),))
+    return numbers

@@ -15,20 +15,20 @@ LOG = "log.txt"
 POLL_SECONDS = 0.5
 LOOK_SECONDS = 2.0
 RESTART_SECONDS = 60.0
-"""After a process's death, for its launcher to begin again: processes, not machines, are started by then."""
+"""How long a launcher has to restart a run whose process died: enough to start processes, not machines."""
 KILLED = 1
-"""Exit code for a run that ended without a word, as of a launcher whose process is killed every time."""
+"""Exit code for a run that died without recording its end, as a launcher returns whose process is always killed."""
 
 
 def show(run: str, lines: int | None, *, write: Show) -> int:
-    """Raises `InputError` where there is no run."""
-    found = look(run)
+    """Writes the last `lines` of the log, or all. Raises `InputError` where there is no run."""
+    report = look(run)
     content = Folder(run, reach=True).get(LOG)
     if content is None:
-        say(f"{found.run}: no log yet ({found.state})")
+        say(f"{report.run}: no log yet ({report.state})")
         return 0
-    given = content.decode(errors="replace").removesuffix("\n").split("\n") if content else []
-    _emit(_last(given, lines), write)
+    log_lines = content.decode(errors="replace").removesuffix("\n").split("\n") if content else []
+    _emit(_last(log_lines, lines), write)
     return 0
 
 
@@ -40,7 +40,7 @@ def follow(
     clock: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Returns the run's exit code when it is over: at once where it was before."""
+    """Writes the log's lines as they come. Returns the run's exit code when it is over, at once if it already is."""
     path = Folder(run).path
     if path is None:
         fix = "follow it where the folder is; `maskwright logs` without --follow shows what there is"
@@ -51,35 +51,35 @@ def follow(
         _emit(tail.read(), write)
         if clock() - looked >= LOOK_SECONDS:
             looked = clock()
-            found = _look(path, clock)
-            code = exit_code(found)
+            report = _look(path, clock)
+            code = exit_code(report)
             if code is not None:
                 _emit(tail.read() + tail.rest(), write)
-                if found:
-                    say(f"{found.run}: {found.state}" + (f": {found.why}" if found.why else ""))
+                if report:
+                    say(f"{report.run}: {report.state}" + (f": {report.why}" if report.why else ""))
                 return code
-            note = _note(found)
+            note = _note(report)
             if note and note != said:
                 say(f"{path}: {note}")
             said = note
         sleep(POLL_SECONDS)
 
 
-def exit_code(found: RunReport | None) -> int | None:
-    """The run's exit code. None while it goes on, or may be begun again by its launcher."""
-    if found is None or not (found.over or found.state == "lost"):
+def exit_code(report: RunReport | None) -> int | None:
+    """The run's exit code; None while it goes on or its launcher may restart it."""
+    if report is None or not (report.over or report.state == "lost"):
         return None
-    heard = max([found.status.heartbeat if found.status else 0.0, *(one.beat.time for one in found.ranks)])
-    if found.restartable and found.time - heard < RESTART_SECONDS:
+    heard = max([report.status.heartbeat if report.status else 0.0, *(rank.beat.time for rank in report.ranks)])
+    if report.restartable and report.time - heard < RESTART_SECONDS:
         return None
-    if found.over:
-        return int(found.status.exit or 0) if found.status else 0
-    # A rank is lost, but others still say something: their end is near, and theirs is the code.
-    return KILLED if all(one.verdict in ("lost", "ended", "silent") for one in found.ranks) else None
+    if report.over:
+        return int(report.status.exit or 0) if report.status else 0
+    # A rank is lost, but others still report: they will end soon, and their exit code counts.
+    return KILLED if all(rank.verdict in ("lost", "ended", "silent") for rank in report.ranks) else None
 
 
 class Tail:
-    """A text file's whole lines as they come; a file that was replaced or cut is read from its start again."""
+    """Reads a text file's whole lines as they come; starts over when the file was replaced or cut."""
 
     def __init__(self, path: str, lines: int | None) -> None:
         self._path, self._lines = path, lines
@@ -92,9 +92,9 @@ class Tail:
         self.again = False
         try:
             with open(self._path, "rb") as file:
-                found = os.fstat(file.fileno())
-                self.again = found.st_ino != self._inode or found.st_size < self._offset
-                first, self._inode = self._inode is None, found.st_ino
+                file_status = os.fstat(file.fileno())
+                self.again = file_status.st_ino != self._inode or file_status.st_size < self._offset
+                first, self._inode = self._inode is None, file_status.st_ino
                 if self.again:
                     self._offset, self._partial = 0, b""
                 file.seek(self._offset)
@@ -103,17 +103,17 @@ class Tail:
             return []
         self._offset += len(content)
         whole, newline, self._partial = (self._partial + content).rpartition(b"\n")
-        given = whole.decode(errors="replace").split("\n") if newline else []
-        return _last(given, self._lines if first else None)
+        log_lines = whole.decode(errors="replace").split("\n") if newline else []
+        return _last(log_lines, self._lines if first else None)
 
     def rest(self) -> list[str]:
-        """At the end: what no newline followed."""
+        """The text after the last newline, once the run has ended."""
         partial, self._partial = self._partial, b""
         return [partial.decode(errors="replace")] if partial else []
 
 
-def _last(given: list[str], lines: int | None) -> list[str]:
-    return given if lines is None else given[max(len(given) - lines, 0) :]
+def _last(lines: list[str], count: int | None) -> list[str]:
+    return lines if count is None else lines[max(len(lines) - count, 0) :]
 
 
 def _look(run: str, clock: Callable[[], float]) -> RunReport | None:
@@ -123,14 +123,14 @@ def _look(run: str, clock: Callable[[], float]) -> RunReport | None:
         return None
 
 
-def _note(found: RunReport | None) -> str:
-    """What one who waits for lines should know; said when it changes."""
-    if found is None:
+def _note(report: RunReport | None) -> str:
+    """The run's state for a user who waits for lines; shown when it changes."""
+    if report is None:
         return "no run there yet: waiting for it to start (Ctrl-C ends this)"
-    if found.restartable:
-        return f"{found.state}; waiting {human_seconds(RESTART_SECONDS)} for its launcher to start it again"
-    if found.state in ("hung", "lost", "silent", "never started"):
-        return f"{found.state} (`maskwright status` says more)"
+    if report.restartable:
+        return f"{report.state}; waiting {human_seconds(RESTART_SECONDS)} for its launcher to start it again"
+    if report.state in ("hung", "lost", "silent", "never started"):
+        return f"{report.state} (`maskwright status` says more)"
     return ""
 
 

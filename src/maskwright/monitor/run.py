@@ -1,4 +1,4 @@
-"""A run directory as a target of `status`, `logs` and `stop`: whoever started the run, its folder is enough."""
+"""A run directory as a target of `status`, `logs` and `stop`: the folder is enough, however the run was started."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from maskwright.run.directory import Request, RunDirectory, Status
 @dataclass(frozen=True)
 class RunFolder:
     location: str
-    """Also any URL, but for `stop`."""
+    """A path; a URL too, except for `stop`."""
 
     takes: ClassVar[frozenset[str]] = frozenset({"--lines", "--checkpoint"})
 
@@ -35,8 +35,8 @@ class RunFolder:
 
 
 def stop(directory: RunDirectory, request: Request, wait_seconds: float) -> str:
-    """What became of the request, in one line. Raises `InputError` if nothing runs there, and `MaskwrightError` if the
-    run does not answer in time. A request for which nobody waits any more is taken back, also after Ctrl-C."""
+    """Requests a stop or a checkpoint and returns the outcome in one line. Raises `InputError` if nothing runs there,
+    and `MaskwrightError` if the run does not answer in time. An unanswered request is deleted, also after Ctrl-C."""
     saved_before = directory.newest_step()
     _require_running(directory, time.time())
     said = ""
@@ -53,7 +53,7 @@ def stop(directory: RunDirectory, request: Request, wait_seconds: float) -> str:
 
 
 def _answer(directory: RunDirectory, request: Request, saved_before: int, wait_seconds: float) -> str:
-    """Empty where none came in time."""
+    """Polls for the outcome; empty if none came in time."""
     until = time.time() + wait_seconds
     while time.time() < until:
         status, saved = directory.read_status() or Status(), directory.newest_step()
@@ -70,8 +70,8 @@ def _require_running(directory: RunDirectory, now: float) -> None:
     directory.require()
     status = directory.read_status()
     if status is None or status.phase in OVER:
-        found = f"{status.phase} at step {status.step:,}" if status else "nothing has run there yet"
-        raise InputError(f"is not running ({found})", where=directory.location, fix="there is nothing to stop")
+        state = f"{status.phase} at step {status.step:,}" if status else "nothing has run there yet"
+        raise InputError(f"is not running ({state})", where=directory.location, fix="there is nothing to stop")
     silent = now - status.heartbeat
     if silent > SILENT_SECONDS and not is_held(Folder(directory.location), now):
         what = f"is not running: its last sign of life is {silent:,.0f} seconds old, and nobody holds it"

@@ -1,4 +1,4 @@
-"""`maskwright status`: what a run directory says of its run, in a report or as JSON.
+"""`maskwright status`: the state of a run, read from its run directory, as a report or as JSON.
 
 The same for every launcher: all of it comes from the files that the run's own processes write.
 """
@@ -26,13 +26,13 @@ Whole = Literal[
 ]
 OVER: dict[str, Whole] = {"done": "done", "stopped": "stopped", "failed": "failed"}
 SILENT_SECONDS = 120.0
-"""A run counts as going on while `status.json` is younger, if nothing else tells: a step may take long."""
+"""Without other signs, a run counts as running while `status.json` is younger than this: a step may be slow."""
 CONTINUES = "the same command continues it"
 BEGINS = "the same command begins it again, since it has no checkpoint"
 SIGNS = ("config.resolved.json", "status.json", "log.txt", "lock", "checkpoints")
-"""Of a run directory, from its first second on."""
+"""Names that mark a run directory from its first second on."""
 MOST_CHANGES = 5
-"""The last ones; JSON has all."""
+"""Changes in the report, the last ones; JSON has all."""
 MOST_LINES = 20
 """Lines about ranks in the report; JSON has all."""
 
@@ -50,7 +50,7 @@ class NewestCheckpoint:
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a run directory says of its run."""
+    """The state of a run, as its run directory tells it."""
 
     run: str
     state: Whole
@@ -66,9 +66,9 @@ class RunReport:
     held_by: int | None = None
     """The process of this machine that holds the folder now."""
     changes: list[dict[str, Any]] = field(default_factory=list)
-    """What was changed of the configuration between starts: `step`, `time`, `keys`."""
+    """Changes to the configuration between starts: `step`, `time`, `keys`."""
     lineage: Lineage | None = None
-    """Which run's checkpoint it began from."""
+    """The run whose checkpoint it began from."""
 
     @property
     def over(self) -> bool:
@@ -76,17 +76,17 @@ class RunReport:
 
     @property
     def restartable(self) -> bool:
-        """Ended by a process's death, after which a launcher begins again, rather than by somebody's request."""
+        """Whether a process's death ended it, after which a launcher restarts it, and not a request to stop."""
         lost = self.status is not None and self.status.reason == "lost"
         return self.state == "lost" or (self.state == "stopped" and lost)
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields; a rank's heartbeat stands beside what is judged of it."""
-        found = asdict(self)
-        for rank in found["ranks"]:
+        """Its fields; each rank has its heartbeat's fields beside its verdict."""
+        fields = asdict(self)
+        for rank in fields["ranks"]:
             beat = rank.pop("beat")
             rank |= {**beat, "age_seconds": round(self.time - beat["time"], 3)}
-        return found
+        return fields
 
     def report(self) -> str:
         lines = [f"{self.run}: {self.state}" + (f": {self.why}" if self.why else "")]
@@ -109,17 +109,17 @@ class RunReport:
     def _ranks(self) -> list[str]:
         if not self.ranks:
             return []
-        size, hosts = self.ranks[0].beat.world_size, sorted({found.beat.host for found in self.ranks})
-        counts = Counter(found.verdict for found in self.ranks)
+        size, hosts = self.ranks[0].beat.world_size, sorted({rank.beat.host for rank in self.ranks})
+        counts = Counter(rank.verdict for rank in self.ranks)
         counted = ", ".join(f"{number} {verdict}" for verdict, number in counts.most_common())
         shown = ", ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
         lines = [f"  ranks: {counted} of {size} on {shown}"]
         if self.missing:
             named = ", ".join(map(str, self.missing[:8])) + (" …" if len(self.missing) > 8 else "")
             lines.append(f"  no word from rank {named}: not begun yet, or on hosts that do not see the folder")
-        telling = [found for found in self.ranks if found.why]
-        telling += [found for found in self.ranks if found.beat.ended and found.beat.exit not in (0, 75)]
-        lines += [f"  {found.line()}" for found in telling[:MOST_LINES]]
+        telling = [rank for rank in self.ranks if rank.why]
+        telling += [rank for rank in self.ranks if rank.beat.ended and rank.beat.exit not in (0, 75)]
+        lines += [f"  {rank.line()}" for rank in telling[:MOST_LINES]]
         return lines + ([f"  … and {len(telling) - MOST_LINES} more (--json)"] if len(telling) > MOST_LINES else [])
 
 
@@ -151,7 +151,7 @@ def _progress(status: Status, now: float, over: bool) -> list[str]:
 
 
 def look(location: str, *, clock: Callable[[], float] = time.time) -> RunReport:
-    """Raises `InputError` where there is no run."""
+    """Reads the state of the run at a path or URL. Raises `InputError` where there is no run."""
     folder = Folder(location, reach=True)
     names = folder.names()
     checkpoint = newest_checkpoint(folder, "checkpoints" in names)
@@ -169,7 +169,7 @@ def look(location: str, *, clock: Callable[[], float] = time.time) -> RunReport:
     absent = missing(beats) if state in ("running", "hung", "lost") else []
     if state == "only checkpoints" and checkpoint:
         checkpoint = replace(checkpoint, of=_steps_of(folder, checkpoint.step))
-    changes = [one for one in _listed(record.get("changes")) if {"step", "keys"} <= set(one)]
+    changes = [change for change in _listed(record.get("changes")) if {"step", "keys"} <= set(change)]
     return RunReport(
         folder.location,
         state,
@@ -187,7 +187,7 @@ def look(location: str, *, clock: Callable[[], float] = time.time) -> RunReport:
 
 
 def _listed(value: Any) -> list[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
 def whole(
@@ -214,8 +214,8 @@ def whole(
 
 
 def _again(status: Status, saved: bool) -> str:
-    """What the command that started the run does now. `saved`: whether a checkpoint is here; `checkpoint.copy_to` may
-    have it elsewhere."""
+    """Says whether the run's command would continue it or begin again. `saved`: whether a checkpoint is here;
+    `checkpoint.copy_to` may have it elsewhere."""
     return CONTINUES if saved or status.saved else BEGINS
 
 
@@ -224,31 +224,31 @@ def _going_on(
 ) -> tuple[Whole, str, str]:
     """Judges a run that has not said that it ended."""
     for verdict in ("lost", "hung"):
-        found = [one for one in ranks if one.verdict == verdict]
-        if found:
-            named = ", ".join(str(one.beat.rank) for one in found[:8]) + (" …" if len(found) > 8 else "")
-            over = verdict == "lost" and all(one.verdict in ("lost", "ended") for one in ranks)
+        affected = [rank for rank in ranks if rank.verdict == verdict]
+        if affected:
+            named = ", ".join(str(rank.beat.rank) for rank in affected[:8]) + (" …" if len(affected) > 8 else "")
+            over = verdict == "lost" and all(rank.verdict in ("lost", "ended") for rank in ranks)
             return ("lost" if verdict == "lost" else "hung"), f"rank {named}", again if over else ""
     silent = now - status.heartbeat
-    heard = any(one.verdict in ("fine", "slow") for one in ranks)
+    heard = any(rank.verdict in ("fine", "slow") for rank in ranks)
     if not heard if ranks else silent > SILENT_SECONDS:
         held = f", process {held_by} holds the folder" if held_by is not None else ""
         why = f"no sign of life for {human_seconds(silent)}{held}"
         return "silent", why, f"look at {status.host}; if nothing runs there, {again}"
-    slow = [f"rank {one.beat.rank}" for one in ranks if one.verdict == "slow"]
+    slow = [f"rank {rank.beat.rank}" for rank in ranks if rank.verdict == "slow"]
     return "running", f"{status.phase}" + (f", {', '.join(slow)} slow" if slow else ""), ""
 
 
 def _beats(folder: Folder) -> tuple[list[Beat], dict[int, State]]:
     beats = read_beats(folder)
     states = states_here(beats)
-    if "gone" in states.values():  # one that has just ended may have said so since its file was read
+    if "gone" in states.values():  # a rank that has just ended may have said so since its file was read
         beats = read_beats(folder)
     return beats, states
 
 
 def _holder(folder: Folder) -> int | None:
-    """By its lease, and not by trying the lock: who looks must not be in the way of who starts."""
+    """The live holder's pid. Read from the lease, never by trying the lock: a watcher must not block a starting run."""
     pid = _pid_here(folder.get_json("lease.json"))
     if pid is None:
         return None
@@ -256,7 +256,7 @@ def _holder(folder: Folder) -> int | None:
 
 
 def is_held(folder: Folder, now: float) -> bool:
-    """Whether a process has the run, as far as its lease says: one that is seen here, or one elsewhere that beats."""
+    """Whether the lease shows a holder: a live process of this machine, or one elsewhere that still renews it."""
     if _pid_here(folder.get_json("lease.json")) is not None:
         return _holder(folder) is not None
     beaten = folder.modified("lease.json")
@@ -264,13 +264,13 @@ def is_held(folder: Folder, now: float) -> bool:
 
 
 def _pid_here(lease: dict[str, Any] | None) -> int | None:
-    """The holder's pid, where it means the same process to us."""
+    """The holder's pid, if it is in this process's own pid space."""
     pid = (lease or {}).get("pid")
     return pid if isinstance(pid, int) and (lease or {}).get("pid_space") == this_pid_space() else None
 
 
 def newest_checkpoint(folder: Folder, in_a_run: bool) -> NewestCheckpoint | None:
-    """A run has them in `checkpoints/`, a copy of one (checkpoint.copy_to) right there."""
+    """The last whole checkpoint: in `checkpoints/` of a run, directly in a folder of copies (checkpoint.copy_to)."""
     inside = "checkpoints/" if in_a_run else ""
     steps = whole_steps(folder, inside)
     if not steps:
@@ -279,7 +279,7 @@ def newest_checkpoint(folder: Folder, in_a_run: bool) -> NewestCheckpoint | None
 
 
 def _steps_of(folder: Folder, step: int) -> int | None:
-    """What a copy's own record says of the run's length."""
+    """Steps of the whole run, from the record beside a copied checkpoint."""
     record = folder.get_json(f"{step_folder(step)}/config.resolved.json") or {}
     config = record.get("config")
     steps = config.get("schedule.steps") if isinstance(config, dict) else None

@@ -1,1 +1,1 @@
-"""Child processes, why they end, and the runners that compute the parts of a work side by side."""
+"""Child processes, their reasons for ending, and the runners that compute parts of a work side by side."""

@@ -1,4 +1,4 @@
-"""Processes that a command starts and must not lose; among them commands of maskwright, as a user would type them."""
+"""Processes that a command starts and must not lose, such as other commands of maskwright."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class FinetuneCommand:
     run: str
     """Run directory."""
     overrides: tuple[str, ...]
-    """Of the configuration, as KEY=VALUE."""
+    """Overrides of the configuration, as KEY=VALUE."""
     log: str
-    """File that what it prints is added to."""
+    """File to which its output is appended."""
     results: str
-    """File that it writes when it is done."""
+    """File that it writes at its end."""
 
     def words(self) -> list[str]:
         keys = [word for text in self.overrides for word in ("--set", text)]
@@ -72,18 +72,18 @@ def run(words: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class Step:
-    """A command of several that are run one after another."""
+    """One command of several that run one after another."""
 
     command: str
     """As a user would type it."""
     exit_code: int | None = None
-    """None before its end, also where it was stopped."""
+    """None before its end, and if it was stopped."""
     seconds: float | None = None
     """None before it begins."""
 
 
 class CommandSequence:
-    """Runs one command after another, as `run`; `ran` has those that began."""
+    """Runs one command after another, like `run`; `ran` has those that began."""
 
     def __init__(self) -> None:
         self.ran: list[Step] = []
@@ -99,7 +99,7 @@ class CommandSequence:
 
 
 def require(run: Callable[[Sequence[str]], int], words: Sequence[str]) -> None:
-    """Raises `StoppedEarly`, or `JobError` with the exit code, where the command ends with another one than 0."""
+    """Runs a command. Raises `StoppedEarly`, or `JobError` with the exit code, if that is not 0."""
     code = run(words)
     if code == StoppedEarly.exit_code:
         raise StoppedEarly(f"`{typed(words)}` stopped early")
@@ -108,8 +108,8 @@ def require(run: Callable[[Sequence[str]], int], words: Sequence[str]) -> None:
 
 
 def run_side_by_side(commands: Sequence[FinetuneCommand], at_once: int) -> Generator[tuple[int, int], None, None]:
-    """Runs them on this machine, `at_once` of them at a time. Yields (place in `commands`, exit code) as they end. None
-    outlives this process, even when it is killed.
+    """Runs commands on this machine, `at_once` at a time. Yields (index in `commands`, exit code) as they end. No
+    command outlives this process, even if it is killed.
 
     Closing the iterator stops those that run, and waits for them.
     """
@@ -125,7 +125,7 @@ def run_side_by_side(commands: Sequence[FinetuneCommand], at_once: int) -> Gener
                         stdin=subprocess.DEVNULL,
                         stdout=file,
                         stderr=file,
-                        start_new_session=True,  # a Ctrl-C in the terminal is for this process to pass on
+                        start_new_session=True,  # this process passes a Ctrl-C in the terminal on
                     )
             ended = [number for number, process in running.items() if process.poll() is not None]
             for number in ended:
@@ -145,24 +145,24 @@ def last_words(log: str) -> str:
     lines: list[str] = []
     with suppress(FileNotFoundError), open(log, encoding="utf-8", errors="replace") as file:
         lines = file.read().splitlines()
-    own = [line for line in lines if not line.startswith(("== ", "srun: ", "slurmstepd"))]
-    return (own or lines or ["it said nothing"])[-1]
+    of_run = [line for line in lines if not line.startswith(("== ", "srun: ", "slurmstepd"))]
+    return (of_run or lines or ["it said nothing"])[-1]
 
 
 @contextmanager
 def signals_wait() -> Iterator[None]:
-    """Signals that arrive meanwhile are handled at the end: an exception inside `Popen` would lose the process that it
-    has just started."""
-    came: list[int] = []
+    """Postpones signals to the end of the context: an exception inside `Popen` would lose the process that it has just
+    started."""
+    arrived: list[int] = []
     in_main = threading.current_thread() is threading.main_thread()
-    ours: list[int] = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP] if in_main else []
-    before = {number: handler for number in ours if callable(handler := signal.getsignal(number))}
+    signals: list[int] = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP] if in_main else []
+    before = {number: handler for number in signals if callable(handler := signal.getsignal(number))}
     for number in before:
-        signal.signal(number, lambda number, frame: came.append(number))
+        signal.signal(number, lambda number, frame: arrived.append(number))
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    for number in came:
+    for number in arrived:
         signal.raise_signal(number)

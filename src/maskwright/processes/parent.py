@@ -1,6 +1,6 @@
-"""What a command and the process that started it tell each other, by variables of the environment.
+"""Messages between a command and the process that started it, by variables of the environment.
 
-The exit code 75 says only that the same command continues. A launcher has to know besides whether somebody asked for
+The exit code 75 says only that the same command continues. A launcher must also know whether an operator asked for
 that, and may not see the run directory. But it always has a process on the command's own machine, which reads one word
 from a file there. Kubernetes (`terminationMessagePath`) and torchrun (`TORCHELASTIC_ERROR_FILE`) do the same.
 """
@@ -19,28 +19,28 @@ from typing import cast, get_args
 from maskwright.core.errors import JobError, MaskwrightError, StoppedEarly, StopReason, as_record, from_record
 
 REASON_FILE = "MASKWRIGHT_REASON_FILE"
-"""Where a command that stops early writes its `StopReason`."""
+"""File to which a command that stops early writes its `StopReason`."""
 ERROR_FILE = "MASKWRIGHT_ERROR_FILE"
-"""Where a command that fails writes its error, for a Python program that raises it again."""
+"""File to which a command that fails writes its error, for a Python program that raises it again."""
 PARENT = "MASKWRIGHT_PARENT"
 """The pid of the process that a command ends with: `launch.local.supervise`, a comparison, or a Python program."""
 LISTENER = "MASKWRIGHT_LISTENER"
-"""File descriptor of a socket that listens on MASTER_PORT already. `launch.local` gives it to rank 0, so that nobody
-else can take the port in between."""
+"""File descriptor of a socket that already listens on MASTER_PORT. `launch.local` passes it to rank 0, so that no other
+program can take the port in between."""
 WISHES: tuple[StopReason, ...] = ("asked", "limit")
-"""After these a launcher does not begin the run again."""
+"""Reasons after which a launcher does not restart the run."""
 PR_SET_PDEATHSIG = 1
 
 
 def tell_reason(error: MaskwrightError) -> None:
-    """Replaces what a process that this one started may have said there."""
+    """Writes the reason, in place of one that a child process may have written there."""
     if path := os.environ.get(REASON_FILE):
         with suppress(OSError), open(path, "w", encoding="ascii") as file:
             file.write(f"{error.reason if isinstance(error, StoppedEarly) else ''}\n")
 
 
 def tell_error(error: MaskwrightError) -> None:
-    """A job's error only says that a process has failed: what that one has said before stays."""
+    """Writes the error. A job's error only says that a process failed, so it does not replace that process's own."""
     path = os.environ.get(ERROR_FILE)
     if path and not (isinstance(error, JobError) and os.path.exists(path)):
         with suppress(OSError), open(path, "w", encoding="utf-8") as file:
@@ -48,23 +48,23 @@ def tell_error(error: MaskwrightError) -> None:
 
 
 def forget_error() -> None:
-    """Called before processes start again."""
+    """Deletes the error; called before processes start again."""
     if path := os.environ.get(ERROR_FILE):
         with suppress(FileNotFoundError):
             os.unlink(path)
 
 
 def pass_error_on(path: str) -> None:
-    """Tells as its own the error that a process which this one started has left in `path`. Of several, the first stays;
-    but one that only heard of another's failure, and so has a job's error, may have ended before that one."""
-    own = os.environ.get(ERROR_FILE)
-    if own and os.path.exists(path) and isinstance(read_error(own), JobError | None):
+    """Passes on the error that a child process has left in `path`. Of several, the first stays; but a process that only
+    heard of another's failure, and so has a job's error, may have ended first, and is replaced."""
+    own_path = os.environ.get(ERROR_FILE)
+    if own_path and os.path.exists(path) and isinstance(read_error(own_path), JobError | None):
         with suppress(OSError):
-            shutil.copyfile(path, own)
+            shutil.copyfile(path, own_path)
 
 
 def read_error(path: str) -> MaskwrightError | None:
-    """None where a command ended without a word, as one that was killed does."""
+    """The error that a command left; None if it ended without one, for example because it was killed."""
     try:
         with open(path, encoding="utf-8") as file:
             return from_record(json.load(file))
@@ -81,14 +81,13 @@ def read_reason(path: str) -> StopReason:
 
 
 def as_reason(text: str) -> StopReason:
-    """Empty for what is none."""
+    """The text as a `StopReason`; empty for any other text."""
     word = text.strip()
     return cast(StopReason, word) if word in get_args(StopReason) else ""
 
 
 def end_with_parent() -> None:
-    """Called by a process that another of ours may have started: from here on it does not outlive that one. Linux alone
-    can do that."""
+    """Makes this process end with the parent that `PARENT` names, if any; only Linux can do that."""
     parent = os.environ.pop(PARENT, None)
     if parent is None or sys.platform != "linux":
         return

@@ -1,8 +1,8 @@
-"""A long work on data in parts, and who computes them: this process, processes of this machine, or a cluster.
+"""Runners of a long work on data in parts: this process, processes of this machine, or a cluster.
 
 A work is a function of one part alone, so its results do not depend on who computes them, how many at once, or in
-which order. What a part writes lies in a folder that all machines see, and appears whole (`storage.atomic_writer`), so
-that a part may be computed twice: its first worker may be lost, or only be thought lost.
+which order. A part's files are in a folder that all machines see, and appear whole (`storage.atomic_writer`), so that
+a part may be computed twice: its first worker may be lost, or only seem lost.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from maskwright.processes.parent import PARENT, end_with_parent
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 FLIGHT = 2
-"""Parts that are begun or wait for each process."""
+"""Parts that are running or queued for each process."""
 LOOK_SECONDS = 0.5
 
 
 class Runner(Protocol):
     @property
     def processes(self) -> int | None:
-        """Processes of this machine that compute all parts; None where those of a cluster do."""
+        """Number of local processes that compute all parts; None if a cluster's do."""
         ...
 
     def run(
         self, work: Callable[[Part], Result], parts: Sequence[Part], title: str, sizes: Sequence[int]
     ) -> Generator[tuple[int, Result]]:
-        """Yields (number in `parts`, its result) as parts end, in any order. `work` is a function at the top of a
+        """Yields (index in `parts`, its result) as parts end, in any order. `work` is a function at the top of a
         module or a frozen dataclass with `__call__`; it, the parts and the results are small and can be pickled.
         `title` and `sizes` [parts], in bytes, are for the progress.
 
-        Raises what `work` raises for a part, as the same `MaskwrightError`; no further part is begun then. Closing the
-        iterator stops what is being computed."""
+        Raises the `MaskwrightError` that `work` raises for a part; then no further part is begun. Closing the
+        iterator stops the running parts."""
         ...
 
     def require_seen(self, folder: str, files: Sequence[str]) -> None:
-        """Called before `run`. Raises `MaskwrightError` unless every machine that computes sees and can write `folder`,
-        which is there, and sees `files`; those that are URLs are passed over."""
+        """Called before `run`. Raises `MaskwrightError` unless every machine that computes sees and can write the
+        existing `folder`, and sees `files`; URLs are not checked."""
         ...
 
 
@@ -64,26 +64,26 @@ RENEWED_AFTER_BYTES = 4_000_000_000
 takes."""
 
 _shared: list[Any] = []
-"""The bytes that all processes of `Here` have done, in one of them."""
+"""The shared count of bytes that all processes of `Here` have done."""
 
 
 def advance(size: int) -> None:
-    """Called by a work: `size` more bytes of its part are done."""
+    """Reports progress; called by a work: `size` more bytes of its part are done."""
     _advance(size)
 
 
 def _compute(work: Callable[[Part], Result], part: Part, size: int, add: Callable[[int], None]) -> Result:
-    """`add` gets `size` in all."""
+    """Computes a part; the calls of `add` sum up to `size`."""
     global _advance
     left = size
 
-    def told(done: int) -> None:
+    def report(done: int) -> None:
         nonlocal left
         done = min(done, left)
         left -= done
         add(done)
 
-    _advance = told
+    _advance = report
     gc.freeze()  # garbage collection then skips what imports have made: a twelfth of the time of encoding
     try:
         result = work(part)
@@ -95,8 +95,8 @@ def _compute(work: Callable[[Part], Result], part: Part, size: int, add: Callabl
 
 
 class Here:
-    """This process or, with `processes` > 1, that many others of this machine. In a `with` block the others wait for
-    the next work."""
+    """Runs parts in this process or, with `processes` > 1, in that many others of this machine. In a `with` block the
+    others wait for the next work."""
 
     def __init__(self, processes: int = 1) -> None:
         self.processes = processes
@@ -135,14 +135,14 @@ class Here:
     ) -> Generator[tuple[int, Result]]:
         waiting: dict[Future[Result], int] = {}
         try:
-            pool, given = self._opened(), 0
+            pool, submitted_bytes = self._opened(), 0
             for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
-                if given >= self.processes * RENEWED_AFTER_BYTES:
+                if submitted_bytes >= self.processes * RENEWED_AFTER_BYTES:
                     while waiting:
                         yield from self._ended(waiting, bar)
                     self._close()
-                    pool, given = self._opened(int(bar.done)), 0
-                given += size
+                    pool, submitted_bytes = self._opened(int(bar.done)), 0
+                submitted_bytes += size
                 waiting[pool.submit(_compute_there, work, part, size)] = number
                 while len(waiting) >= FLIGHT * self.processes:
                     yield from self._ended(waiting, bar)

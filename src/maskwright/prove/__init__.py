@@ -1,1 +1,1 @@
-"""Proofs: a run survives faults that are made on purpose, and comes out again with the same bits."""
+"""Proofs: a run survives injected faults, and can be reproduced with the same bits."""

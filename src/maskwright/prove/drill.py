@@ -1,5 +1,5 @@
-"""`maskwright drill`: a tiny copy of a user's job meets one fault after the other, and must still end with the numbers
-of the same job left alone."""
+"""`maskwright drill`: a tiny copy of a user's job suffers one fault after the other, and must still end with the
+numbers of the same job left alone."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ STEPS, ROW = 24, 64
 class Drills:
     folder: str
     results: list[tuple[str, str, bool]] = field(default_factory=list)
-    """(fault, what happened, whether that is right)."""
+    """(fault, outcome, whether that is right) of each drill."""
 
     def meet(self, fault: str, drill: Callable[[], str]) -> None:
-        """Runs `drill`, which returns what it saw, and raises `AssertionError` or `MaskwrightError` if that is
-        wrong."""
+        """Runs `drill`, which returns the outcome, and raises `AssertionError` or `MaskwrightError` if it is wrong."""
         begin = time.monotonic()
         try:
             with redirect_stderr(io.StringIO()):  # hundreds of warnings are expected here
@@ -53,8 +52,8 @@ class Drills:
 
 
 def tiny(config: RunConfig) -> RunConfig:
-    """A small and short run with the same kinds of everything: packing, masking, architecture, optimizer, dropout,
-    precision. The store stays the user's own."""
+    """A small and short run with the same packing, masking, architecture, optimizer, dropout and precision. The store
+    stays the user's own."""
     values = shortened(config, STEPS).model_dump()
     shape = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_seq_len", "init_from")
     values["model"] |= {"size": "nano", **dict.fromkeys(shape)}
@@ -72,8 +71,8 @@ def tiny(config: RunConfig) -> RunConfig:
 
 
 def drill(config: RunConfig, *, work: str | None = None) -> Drills:
-    """Raises `InputError` if `work` is not new, or where the run reads no token store to damage. The runs are removed
-    if all drills passed, and otherwise kept and named."""
+    """Runs all drills. Raises `InputError` if `work` is not new, or if the run reads no token store to damage. The runs
+    are deleted if all drills passed, and otherwise kept and named."""
     drill_run.store_of(config)
     folder = work or tempfile.mkdtemp(prefix="maskwright-drill-")
     if work and os.path.exists(work) and os.listdir(work):

@@ -1,5 +1,5 @@
-"""Drills of full commands: a run meets one fault after the other, in processes of its own, by the commands that a user
-types."""
+"""Drills of full commands: a run suffers one fault after the other, in processes of its own, by the commands that a
+user types."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STEP = {"torch": f"{ENGINES['torch']}._accumulate", "jax": f"{ENGINES['jax']}.st
 
 
 def phases(kind: str) -> Iterator[tuple[str, str, int]]:
-    """(phase, the call in which SIGTERM comes, which call it is)."""
+    """Yields (phase, the call in which SIGTERM comes, number of that call)."""
     yield "reading the configuration's data", "maskwright.tasks.pretrain.prepare:prepare_run", 1
     yield "start", "maskwright.tasks.start.train:make_job", 1
     yield "a step", STEP[kind], 3
@@ -47,10 +47,10 @@ def phases(kind: str) -> Iterator[tuple[str, str, int]]:
 
 
 def store_of(config: RunConfig) -> str:
-    """The token store that the drills copy, and damage the copy of; of a mixture, its first."""
+    """The token store whose copy the drills damage; the first one of a mixture."""
     data = config.data
     stores = [data.store] if data.format == "store" and data.store else []
-    stores += [one.store for _, one in sorted((data.mixture or {}).items()) if one.format == "store"]
+    stores += [source.store for _, source in sorted((data.mixture or {}).items()) if source.format == "store"]
     if not stores:
         fix = "verify-resume takes any format; or `maskwright data convert` makes a token store of it"
         raise InputError("drills damage a copy of a token store, and this run reads none", where="data.format", fix=fix)
@@ -58,7 +58,7 @@ def store_of(config: RunConfig) -> str:
 
 
 class _DrillFolder:
-    """A folder with the tiny configuration, its undisturbed run and the run that meets the faults."""
+    """A folder with the tiny configuration, its undisturbed run and the run that suffers the faults."""
 
     def __init__(self, folder: str, config: RunConfig) -> None:
         storage.make_folder(folder)
@@ -170,7 +170,7 @@ def _hung(place: _DrillFolder) -> str:
 
 
 def _hanging(place: _DrillFolder, number: int, *arguments: str) -> subprocess.Popen[str]:
-    """A start of the run that hangs in the engine's call `number`, once it does."""
+    """Starts the run, and returns once it hangs in the engine's call `number`."""
     sign = os.path.join(place.folder, "hangs")
     with suppress(FileNotFoundError):
         os.unlink(sign)
@@ -253,11 +253,11 @@ def _bad_shards(place: _DrillFolder) -> str:
     os.truncate(shard, os.path.getsize(shard) - 2)
     run = os.path.join(place.folder, "not-begun")
     mixture = place.config.data.model_dump()["mixture"]
-    given = f"data.store={copy}"
+    override = f"data.store={copy}"
     if mixture is not None:
-        first = next(name for name, one in mixture.items() if one["format"] == "store")
-        given = f"data.mixture={json.dumps(mixture | {first: mixture[first] | {'store': copy}})}"
-    seen = place.call("pretrain", place.file, "--run", run, "--set", given).require(2, os.path.basename(shard))
+        first = next(name for name, source in mixture.items() if source["format"] == "store")
+        override = f"data.mixture={json.dumps(mixture | {first: mixture[first] | {'store': copy}})}"
+    seen = place.call("pretrain", place.file, "--run", run, "--set", override).require(2, os.path.basename(shard))
     assert not os.path.exists(run), "a run directory was made"
     return f"{seen}, the file named, nothing begun"
 
@@ -268,7 +268,7 @@ def _clock_back(place: _DrillFolder) -> str:
 
 
 def _tracker_down(place: _DrillFolder) -> str:
-    """TensorBoard's folder is a file."""
+    """Puts a file in place of TensorBoard's folder."""
     with open(place.bothered.path("events"), "w", encoding="utf-8"):
         pass
     ended = place.train(place.bothered, "--set", "logging.report_to=[tensorboard]")
@@ -292,7 +292,7 @@ def _export(place: _DrillFolder) -> str:
 
 
 def _prepare(place: _DrillFolder) -> str:
-    """Text of some of the store's own documents, decoded."""
+    """Prepares text of some of the store's own documents, decoded."""
     text, to = (os.path.join(place.folder, name) for name in ("text.txt", "prepared"))
     split = place.store.split("train")
     tokenizer = load_tokenizer(place.store.tokenizer_folder, special_tokens_are_text=False)

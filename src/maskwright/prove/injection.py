@@ -1,4 +1,4 @@
-"""Faults on purpose, for `maskwright drill`: signals, stalls and clock jumps at a named call of a command.
+"""Fault injection for `maskwright drill`: signals, stalls and clock jumps at a named call of a command.
 
     python -m maskwright.prove.injection SPEC pretrain run.yaml --run run
 
@@ -19,9 +19,9 @@ from typing import Any
 
 
 def install(call: str, number: int, do: str, sign: str | None = None) -> None:
-    """`call`: `module:function` or `module:Class.method`. At its call `number`, counted from 1:
+    """Injects a fault. `call`: `module:function` or `module:Class.method`. At its call `number`, counted from 1:
     `terminate` (SIGTERM), `terminate_twice`, `kill`, `hang` (for an hour), `clock_back` (by an hour, from then on).
-    `sign`: a file that is made just before, for whoever waits for the fault to begin."""
+    `sign`: a file that is created just before, for a process that waits for the fault."""
     module_name, _, dotted = call.partition(":")
     owner: Any = importlib.import_module(module_name)
     *path, name = dotted.split(".")

@@ -1,4 +1,4 @@
-"""`maskwright replay`: one step of a run computed again, and which text it was made of."""
+"""`maskwright replay`: computes one step of a run again, and names its text."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class RowLoss:
     loss: float
     """Mean over its predicted tokens, without dropout."""
     text: str
-    """How the row begins, before masking."""
+    """The beginning of the row, before masking."""
 
 
 @dataclass(frozen=True)
 class Replay:
     step: int
     data_step: int
-    """The step of the undisturbed order whose rows it took; another one after a rollback."""
+    """The step of the undisturbed order whose rows it used; a later one after a rollback."""
     start: str
     """The checkpoint from which it was computed again."""
     again: int
@@ -53,7 +53,7 @@ class Replay:
     logged_loss: float | None
     """What the run itself logged for this step, if it logged each step."""
     rows: list[RowLoss]
-    """Highest loss first."""
+    """Rows with the highest loss first."""
 
     def report(self) -> str:
         lines = [f"step {self.step:,}: from {self.start}, {self.again:,} steps computed again before it"]
@@ -67,7 +67,9 @@ class Replay:
         lines.append(f"rows by loss, highest first ({min(ROWS_SHOWN, len(self.rows))} of {len(self.rows)}):")
         for row in self.rows[:ROWS_SHOWN]:
             documents = row.origin.documents
-            places = ", ".join(f"{found.place} (document {found.document})" for found in documents[:DOCUMENTS_SHOWN])
+            places = ", ".join(
+                f"{document.place} (document {document.document})" for document in documents[:DOCUMENTS_SHOWN]
+            )
             more = f" and {len(documents) - DOCUMENTS_SHOWN} more" if len(documents) > DOCUMENTS_SHOWN else ""
             where = f"virtual worker {row.origin.virtual_worker} row {row.origin.row}"
             lines.append(f"  {where}: loss {row.loss:.4f}  {places}{more}")
@@ -121,10 +123,10 @@ def replay(run: str, step: int) -> Replay:
 
 def _state_before(directory: RunDirectory, step: int) -> tuple[TrainState | None, dict[str, Any]]:
     """The newest complete checkpoint at or before `step`, and its record."""
-    for found in reversed(checkpoint.whole_steps(directory.checkpoints)):
-        if found <= step:
+    for saved in reversed(checkpoint.whole_steps(directory.checkpoints)):
+        if saved <= step:
             try:
-                return checkpoint.load(f"{directory.checkpoints}/{step_folder(found)}")
+                return checkpoint.load(f"{directory.checkpoints}/{step_folder(saved)}")
             except CheckpointError as error:
                 warn(str(error))
     return None, {}
@@ -138,16 +140,16 @@ def _step(engine: Engine, ready: PretrainRun, step: int, data_step: int) -> tupl
 
 
 def _rows(engine: Engine, loader: Loader, store: Store, step: int, data_step: int) -> list[RowLoss]:
-    """Rows that cannot be computed come first, then the others by falling loss."""
+    """Losses of the rows: those that cannot be computed first, then the others by falling loss."""
     tokenizer = load_tokenizer(store.tokenizer_folder, special_tokens_are_text=False)
-    batches, found = loader.batches(data_step), []
+    batches, losses = loader.batches(data_step), []
     for place in origins(loader, store, data_step):
         _, rows = loader.row_numbers(data_step, place.virtual_worker)
         ids = loader.rows_at(data_step).materialize(rows[place.row : place.row + 1])[0][0, :BEGINNING_TOKENS]
         text = " ".join(tokenizer.decode(ids.tolist(), skip_special_tokens=True).split())
         stats = engine.evaluate([batches[place.virtual_worker].part(place.row, place.row + 1)])
-        found.append(RowLoss(place, stats.loss, text))
-    return sorted(found, key=lambda row: -row.loss if math.isfinite(row.loss) else -math.inf)
+        losses.append(RowLoss(place, stats.loss, text))
+    return sorted(losses, key=lambda row: -row.loss if math.isfinite(row.loss) else -math.inf)
 
 
 def _logged(directory: RunDirectory, config: RunConfig, step: int) -> float | None:

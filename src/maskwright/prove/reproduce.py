@@ -1,8 +1,8 @@
 """`maskwright reproduce`: trains a run, the run of a report, or a record of the speedrun again, and compares.
 
-Where processor, versions and way of computing are the same kind, every bit has to be the same. Elsewhere kernels add
-numbers up in another order, and what differs in the last bits drifts apart in training. There, held-out values have to
-be as near as those of other seeds are: a two-sided t-test at p < 0.01 says where they are not.
+If processor, versions and way of computing are the same kind, every bit must be the same. Otherwise kernels add numbers
+up in another order, and differences in the last bits grow in training. Then held-out values must be as near as those of
+other seeds: a two-sided t-test at p < 0.01 decides.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NOT_WHOLE = "make the report again with this version, or give the run directory"
 
 @dataclass(frozen=True)
 class TextPaths:
-    """Where the text is that is trained on."""
+    """Locations of the training text."""
 
     store: str | None
     text: Sequence[str]
@@ -51,18 +51,18 @@ class TextPaths:
 class Reproduction:
     what: str
     fingerprints: dict[str, str]
-    """Those that were compared, and fit."""
+    """Fingerprints that were compared and are equal."""
     other_kind: list[str]
-    """How machine and versions differ; empty where every bit has to be the same."""
+    """Differences of machine and versions; empty if every bit must be the same."""
     there: list[float]
     """Held-out values of the original."""
     here: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    """Of a record: what its seeds took here."""
+    """For a record: the time of its seeds on this machine."""
     exact: bool | None = None
     """Whether all weights are bit-identical; None before anything was trained."""
     p: float | None = None
-    """That values differ so much by chance; None where they are too few to tell."""
+    """Probability that values differ so much by chance; None if there are too few."""
 
     @property
     def differs(self) -> bool:
@@ -71,14 +71,14 @@ class Reproduction:
         return not self.other_kind or (self.p is not None and self.p < ALPHA)
 
     def report(self) -> str:
-        lines = [self.what, *(f"  {name}: {one[:16]}, fits" for name, one in self.fingerprints.items())]
-        lines += [f"  another kind of machine: {one}" for one in self.other_kind]
+        lines = [self.what, *(f"  {name}: {text[:16]}, fits" for name, text in self.fingerprints.items())]
+        lines += [f"  another kind of machine: {text}" for text in self.other_kind]
         if self.exact is None:
             every = "by the spread" if self.other_kind else "bit by bit"
             return "\n".join([*lines, f"  nothing was trained; it would be compared {every}"])
         values = ", ".join(f"{value:.6f}" for value in self.here)
         lines.append(f"  there: {', '.join(f'{value:.6f}' for value in self.there)}")
-        lines.append(f"  here:  {values}" + "".join(f", {one:.1f} s" for one in self.seconds))
+        lines.append(f"  here:  {values}" + "".join(f", {text:.1f} s" for text in self.seconds))
         if self.exact:
             return "\n".join([*lines, "  reproduced: the weights are bit-identical"])
         if not self.other_kind:
@@ -91,15 +91,15 @@ class Reproduction:
         return "\n".join([*lines, f"  {verdict}: the values differ with p = {self.p:.2g}"])
 
 
-def require_reproduced(found: Reproduction) -> None:
-    """Raises `VerificationError` (exit code 1) where it differs."""
-    if found.differs:
+def require_reproduced(reproduction: Reproduction) -> None:
+    """Raises `VerificationError` (exit code 1) if it differs."""
+    if reproduction.differs:
         fix = "`maskwright doctor` looks at the machine; try --seeds 3, or a machine of the same kind"
-        raise VerificationError("was not reproduced", where=found.what, fix=fix)
+        raise VerificationError("was not reproduced", where=reproduction.what, fix=fix)
 
 
 def reproduce(what: str, to: str, paths: TextPaths, *, seeds: int = 1, check: bool = False) -> Reproduction:
-    """Raises `InputError` where there is nothing to reproduce, or where a fingerprint does not fit."""
+    """Trains again and compares. Raises `InputError` if there is nothing to reproduce or a fingerprint differs."""
     again = _record if os.path.exists(os.path.join(what, RECORD)) else _run
     return again(what, None if check else storage.require_local(to), paths, seeds)
 
@@ -130,27 +130,27 @@ def _record(what: str, to: str | None, paths: TextPaths, seeds: int) -> Reproduc
     if seeds_of(track, program.identity, len(record.seeds)) != record.seeds:
         fix = "this version reads the recipe in another way: take maskwright " + record.kind.get("maskwright", "")
         raise InputError("its seeds do not follow from its recipe", where=what, fix=fix)
-    here = kind_of(environment(), engine=record.kind.get("engine"))
-    found = Reproduction(what, record.fingerprints, other_kind(record.kind, here), _values(record))
+    kind_here = kind_of(environment(), engine=record.kind.get("engine"))
+    reproduction = Reproduction(what, record.fingerprints, other_kind(record.kind, kind_here), _values(record))
     if to is None:
-        return found
+        return reproduction
     _make_new(to)
     same = []
-    for one in record.results[:seeds]:
-        result, kind, _ = one_seed(track, text, program, one.seed, os.path.join(to, f"seed-{one.seed}"))
-        found.other_kind = other_kind(record.kind, kind)
-        found.here.append(result.value)
-        found.seconds.append(result.seconds)
-        same.append(result.weights_sha256 == one.weights_sha256)
-    found.exact, found.p = all(same), same_mean_p(found.there, found.here)
-    return found
+    for seed_result in record.results[:seeds]:
+        result, kind, _ = one_seed(track, text, program, seed_result.seed, os.path.join(to, f"seed-{seed_result.seed}"))
+        reproduction.other_kind = other_kind(record.kind, kind)
+        reproduction.here.append(result.value)
+        reproduction.seconds.append(result.seconds)
+        same.append(result.weights_sha256 == seed_result.weights_sha256)
+    reproduction.exact, reproduction.p = all(same), same_mean_p(reproduction.there, reproduction.here)
+    return reproduction
 
 
 def _values(record: SpeedrunRecord) -> list[float]:
-    return [one.value for one in record.results]
+    return [result.value for result in record.results]
 
 
-# ---- a run, or what a report carries of one --------------------------------------------------------------------------
+# ---- a run, or the data of one in a report --------------------------------------------------------------------------
 
 
 def _run(what: str, to: str | None, paths: TextPaths, seeds: int) -> Reproduction:
@@ -158,36 +158,38 @@ def _run(what: str, to: str | None, paths: TextPaths, seeds: int) -> Reproductio
     config = _config(original, what, paths.store)
     verb = str(original["kind"])
     ready = _prepared(verb, config, what)
-    wanted, has = (
+    expected, actual = (
         {name: str(one[f"{name}_fingerprint"]) for name in ("store", "tokenizer")} for one in (original, ready.identity)
     )
     if original["base_weights"]:
-        wanted["base weights"] = storage.sha256_of(original["base_weights"])
-        has["base weights"] = storage.sha256_of(ready.base_weights().get("base_weights"))
+        expected["base weights"] = storage.sha256_of(original["base_weights"])
+        actual["base weights"] = storage.sha256_of(ready.base_weights().get("base_weights"))
     if (base := original.get("base") or {}).get("sha256"):  # of a fine-tuning
-        wanted["base model"], has["base model"] = base["sha256"], ready.base_weights()["base"]["sha256"]
-    require_same(has, wanted, what, "give the text that the run had: --store PATH")
+        expected["base model"], actual["base model"] = base["sha256"], ready.base_weights()["base"]["sha256"]
+    require_same(actual, expected, what, "give the text that the run had: --store PATH")
     then = kind_of(original["environment"], engine=original["engine"])
-    found = Reproduction(what, wanted, other_kind(then, kind_of(environment(), engine=original["engine"])), [])
+    reproduction = Reproduction(what, expected, other_kind(then, kind_of(environment(), engine=original["engine"])), [])
     if original["valid_loss"] is not None:
-        found.there.append(float(original["valid_loss"]))
+        reproduction.there.append(float(original["valid_loss"]))
     if to is None:
-        return found
+        return reproduction
     _make_new(to)
     made: list[dict[str, Any]] = []
     for number in range(seeds):
         run = os.path.join(to, "run" if number == 0 else f"seed-{config['seed'] + number}")
         made.append(_trained(verb, config | {"seed": config["seed"] + number}, original, run))
     first = made[0]
-    found.other_kind = other_kind(then, kind_of(first["environment"], engine=first["engine"]))
-    found.here = [float(one["valid_loss"]) for one in made if one["valid_loss"] is not None]
-    found.exact = first["weights_sha256"] == original["weights_sha256"]
-    found.p = same_mean_p(found.there, found.here) if found.there and found.here else None
-    return found
+    reproduction.other_kind = other_kind(then, kind_of(first["environment"], engine=first["engine"]))
+    reproduction.here = [float(one["valid_loss"]) for one in made if one["valid_loss"] is not None]
+    reproduction.exact = first["weights_sha256"] == original["weights_sha256"]
+    reproduction.p = (
+        same_mean_p(reproduction.there, reproduction.here) if reproduction.there and reproduction.here else None
+    )
+    return reproduction
 
 
 def _original(what: str) -> dict[str, Any]:
-    """Of a run directory or page. Raises `InputError` for one that cannot be made again by one command."""
+    """The data of a run directory or page. Raises `InputError` for a run that one command cannot reproduce."""
     page = os.path.join(what, PAGE) if os.path.exists(os.path.join(what, PAGE)) else what
     if os.path.isfile(page):
         try:
@@ -196,27 +198,27 @@ def _original(what: str) -> dict[str, Any]:
         except ValueError:
             raise InputError("its data of the run is damaged", where=page, fix=NOT_WHOLE) from None
         if len(carried) != 1:
-            many = f"is a report of {len(carried)} runs" if carried else "is no report of a run, or an older one"
+            many = f"is a report of {len(carried)} runs" if carried else "is not a report of a run, or an older one"
             raise InputError(many, where=page, fix="give a report of one run, or a run directory")
-        found = carried[0]
+        data = carried[0]
     else:
         if not storage.is_url(what):
             RunDirectory(what).require()
-        found = made_of(read_run(what))
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        data = made_of(read_run(what))
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise InputError("its data of the run is of another version", where=page, fix=NOT_WHOLE)
-    if not found["weights_sha256"] or not found["ended"]:
-        own = f"`maskwright {found['kind']} … --run {found['run']}`"
-        fix = f"let it end first; where it no longer runs, the command that started it goes on with it: {own}"
+    if not data["weights_sha256"] or not data["ended"]:
+        command = f"`maskwright {data['kind']} … --run {data['run']}`"
+        fix = f"let it end first; where it no longer runs, the command that started it goes on with it: {command}"
         raise InputError("is of a run that has not ended", where=what, fix=fix)
-    if found["changes"]:
+    if data["changes"]:
         fix = "a run whose configuration changed on its way takes several commands: its report has them"
         raise InputError("its configuration changed between two starts", where=what, fix=fix)
-    return found
+    return data
 
 
 def _config(original: dict[str, Any], what: str, store: str | None) -> dict[str, Any]:
-    """By dotted key. The number of threads is the original's, since another gives other low bits."""
+    """The configuration by dotted key. The number of threads is the original's, since another gives other low bits."""
     config = dict(original["config"]) | OF_ONE_RUN
     if store is not None:
         if "data.store" not in config:
@@ -234,7 +236,7 @@ def _prepared(verb: str, config: dict[str, Any], what: str) -> Prepared:
 
 
 def _trained(verb: str, config: dict[str, Any], original: dict[str, Any], run: str) -> dict[str, Any]:
-    """Trains to the end in `run`; what that run is made of."""
+    """Trains to the end in `run`; returns the provenance of that run."""
     file = f"{run}.yaml"
     storage.write_json(file, nested(config))  # JSON is YAML
     words = [verb, file, "--run", run]
@@ -248,7 +250,7 @@ def _trained(verb: str, config: dict[str, Any], original: dict[str, Any], run: s
         raise StoppedEarly(f"remove {os.path.dirname(run)}, and give the same command again")
     if code:
         raise MaskwrightError(f"ended with exit code {code}; its own message is above", where=run)
-    found = made_of(read_run(run))
-    if found["weights_sha256"] is None:
+    provenance = made_of(read_run(run))
+    if provenance["weights_sha256"] is None:
         warn(f"{run}: left no checkpoint")
-    return found
+    return provenance

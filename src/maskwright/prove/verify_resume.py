@@ -55,7 +55,7 @@ class ResumeVerdict:
     """Scores and predictions of a fine-tuning run."""
     steps_computed_again: int
     differences: list[str]
-    """Empty if all is equal."""
+    """Empty if everything is equal."""
 
     def report(self) -> str:
         again = f"{self.steps_computed_again:,} steps computed again"
@@ -110,19 +110,19 @@ def _compiles(ready: Prepared) -> bool:
 
 
 def _shrunk(config: RunConfig, share: float) -> list[dict[str, Any]]:
-    """The phases of a run that has this share of its steps; each keeps one at least."""
-    found: list[dict[str, Any]] = []
+    """The phases of a run with this share of its steps; each keeps at least one."""
+    phases: list[dict[str, Any]] = []
     for phase, stage in zip(config.phases, config.stages, strict=False):
-        end = max(round(stage.end * share), len(found) + 1)
-        found.append(phase.model_dump() | dict.fromkeys(ENDS) | {"until_step": end})
-    return found
+        end = max(round(stage.end * share), len(phases) + 1)
+        phases.append(phase.model_dump() | dict.fromkeys(ENDS) | {"until_step": end})
+    return phases
 
 
 def verify_resume(
     config: RunConfig | FinetuneConfig, *, steps: int, kills: int, seed: int, work: str | None = None
 ) -> ResumeVerdict:
-    """Raises `InputError` for too few steps, `VerificationError` if a run fails by itself. The runs are removed if all
-    is equal, and otherwise kept and named."""
+    """Runs the job twice, kills one of the runs, and compares. Raises `InputError` for too few steps,
+    `VerificationError` if a run fails by itself. The runs are deleted if everything is equal, else kept and named."""
     if steps < 8 or kills < 1:
         raise InputError("verify-resume needs at least 8 steps and 1 kill", fix="raise --steps or --kills")
     folder = work or tempfile.mkdtemp(prefix="maskwright-verify-resume-")
@@ -138,7 +138,7 @@ def verify_resume(
     with progress("verify-resume", 2 * steps, "steps") as bar:
         _to_the_end(verb, file, straight)
         bar.advance(steps)
-        found, again = [], 0
+        killed_after, again = [], 0
         times = [record["time"] for record in straight.read_metrics() if "loss" in record]
         pause = 3.0 * (times[-1] - times[0]) / max(len(times) - 1, 1)
         # The first of several before any step, so that one falls into the start; a single one after saved steps.
@@ -148,15 +148,15 @@ def verify_resume(
             if reached is None:
                 break  # it was done before it could be killed
             again += reached - killed.newest_step()
-            found.append(reached)
+            killed_after.append(reached)
             bar.advance(0, note=f"killed after step {reached}")
-        if len(found) < min(kills, 2):
+        if len(killed_after) < min(kills, 2):
             raise VerificationError("the run was over before it could be killed", fix="raise --steps")
         _to_the_end(verb, file, killed)
         bar.advance(steps)
     tensors, lines, differences = compare(straight, killed)
     results, different = compare_results(straight, killed)
-    verdict = ResumeVerdict(steps, found, tensors, lines, results, again, differences + different)
+    verdict = ResumeVerdict(steps, killed_after, tensors, lines, results, again, differences + different)
     if verdict.differences:
         say(f"both runs are kept in {folder}")
     elif work is None:
@@ -212,7 +212,7 @@ def _last_step(directory: RunDirectory) -> int:
 
 
 def compare(straight: RunDirectory, killed: RunDirectory) -> tuple[int, int, list[str]]:
-    """(tensors compared, lines of metrics compared, what differs)."""
+    """(tensors compared, lines of metrics compared, differences)."""
     differences: list[str] = []
     sides = []
     for directory in (straight, killed):
@@ -231,9 +231,9 @@ def compare(straight: RunDirectory, killed: RunDirectory) -> tuple[int, int, lis
     different = [name for name in tensors if not _equal(tensors[name], other_tensors.get(name))]
     if different:
         differences.append(f"{len(different)} of {len(tensors)} tensors, the first {different[0]}")
-    for one, other in zip(lines, other_lines, strict=False):
-        if json.dumps(one) != json.dumps(other):
-            differences.append(f"metrics at step {one['step']}: {json.dumps(one)} and {json.dumps(other)}")
+    for line, other_line in zip(lines, other_lines, strict=False):
+        if json.dumps(line) != json.dumps(other_line):
+            differences.append(f"metrics at step {line['step']}: {json.dumps(line)} and {json.dumps(other_line)}")
             break
     if len(lines) != len(other_lines):
         differences.append(f"{len(lines)} lines of metrics and {len(other_lines)}")
@@ -241,15 +241,15 @@ def compare(straight: RunDirectory, killed: RunDirectory) -> tuple[int, int, lis
 
 
 def compare_results(straight: RunDirectory, killed: RunDirectory) -> tuple[int, list[str]]:
-    """(files compared, what differs): the scores and predictions that a fine-tuning run ends with."""
+    """(files compared, differences) of the scores and predictions at the end of a fine-tuning run."""
     sides = [
-        {path.name: path.read_bytes() for name in (RESULTS, "predictions-*.json") for path in Path(at).glob(name)}
-        for at in (straight.location, killed.location)
+        {path.name: path.read_bytes() for name in (RESULTS, "predictions-*.json") for path in Path(folder).glob(name)}
+        for folder in (straight.location, killed.location)
     ]
     names = sorted(set().union(*sides))
     return len(names), [f"{name} differs" for name in names if sides[0].get(name) != sides[1].get(name)]
 
 
-def _equal(one: np.ndarray, other: np.ndarray | None) -> bool:
+def _equal(array: np.ndarray, other: np.ndarray | None) -> bool:
     """Compares bits: NaN equals itself, and -0.0 is not 0.0."""
-    return other is not None and one.shape == other.shape and one.tobytes() == other.tobytes()
+    return other is not None and array.shape == other.shape and array.tobytes() == other.tobytes()

@@ -1,6 +1,6 @@
-"""The clock of the speedrun, and what comes after it: export, judgement, record.
+"""The timed part of the speedrun, and the steps after it: export, judgement, record.
 
-Any program may race that takes a seed and the track's store and leaves a model: ours, and the peers of benchmarks/.
+Any program may race that trains a model from a seed and the track's store: ours, and the peers of benchmarks/.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ GPUS = ("H100", "H200")
 class TrainingProgram(Protocol):
     name: str
     recipe: bytes
-    """For the record."""
+    """Its recipe, for the record."""
     identity: str
-    """Digest of what decides the numbers; the seeds follow from it."""
+    """Digest of the settings that decide the numbers; the seeds follow from it."""
 
     def train(self, seed: int, text: SpeedrunText, run: str) -> None:
         """On the clock: the model is saved and synced when it returns."""
         ...
 
     def finish(self, run: str, model: str) -> str:
-        """Off the clock: leaves a Hugging Face folder in `model`. Returns how was computed, for the record's kind."""
+        """Off the clock: leaves a Hugging Face folder in `model`. Returns the engine's description, for the record."""
         ...
 
     def metrics(self, run: str) -> list[str]:
@@ -72,7 +72,7 @@ class TrainingProgram(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """What a record says of itself."""
+    """A record's own description."""
 
     name: str
     by: str
@@ -81,7 +81,7 @@ class Entry:
 
 
 class Maskwright:
-    """`maskwright pretrain` with a recipe. Raises `InputError` for one that is not allowed."""
+    """`maskwright pretrain` with a recipe. Raises `InputError` for a recipe that is not allowed."""
 
     name = "maskwright"
 
@@ -107,7 +107,7 @@ class Maskwright:
         return [f"{key}={value}" for key, value in keys.items()]
 
     def train(self, seed: int, text: SpeedrunText, run: str) -> None:
-        overrides = [word for one in self._overrides(seed, text) for word in ("--set", one)]
+        overrides = [word for override in self._overrides(seed, text) for word in ("--set", override)]
         code = child.run(["pretrain", self._file, "--run", run, *overrides])
         if code == StoppedEarly.exit_code:
             raise StoppedEarly("the same command goes on, and begins this seed again")
@@ -124,12 +124,12 @@ class Maskwright:
 
 
 def engine_of(run: str) -> str:
-    """In the words of the run's last start."""
+    """The engine's description by the run's last start."""
     return str(read_run(run).at("started")[-1].get("engine"))
 
 
 def seeds_of(track: Track, identity: str, number: int) -> list[int]:
-    """Nobody chooses them: another recipe has others."""
+    """The seeds of a recipe, which its author cannot choose: they follow from its digest."""
     first = int(storage.sha256_of([track.name, identity])[:6], 16)
     return list(range(first, first + number))
 
@@ -137,10 +137,10 @@ def seeds_of(track: Track, identity: str, number: int) -> list[int]:
 def race(
     track: Track, text: SpeedrunText, program: TrainingProgram, entry: Entry, to: str, work: str
 ) -> SpeedrunRecord:
-    """Trains and judges every seed, and writes the record after each one. The same call goes on."""
+    """Trains and judges every seed, and writes the record after each one. The same call continues it."""
     seeds = seeds_of(track, program.identity, entry.seeds)
-    here = environment()
-    here["hardware"].pop("host")
+    facts = environment()
+    facts["hardware"].pop("host")
     record = SpeedrunRecord(
         format=1,
         track=track.name,
@@ -154,7 +154,7 @@ def race(
         results=[],
         recipe_sha256=hashlib.sha256(program.recipe).hexdigest(),
         fingerprints=text.fingerprints,
-        environment=here,
+        environment=facts,
         kind={},
     )
     record = _begun(record, program, to)
@@ -170,21 +170,21 @@ def race(
 
 
 def _begun(record: SpeedrunRecord, program: TrainingProgram, to: str) -> SpeedrunRecord:
-    """The record that lies in `to` already, if it is of this recipe; else a new one."""
+    """The record in `to`, if it is of this recipe; else a new one."""
     storage.require_local(to)
     if os.path.exists(os.path.join(to, RECORD)):
-        before = read_record(to)
-        asked = ("track", "name", "by", "program", "target", "seeds", "recipe_sha256")
-        if any(getattr(before, key) != getattr(record, key) for key in asked):
+        earlier = read_record(to)
+        fields = ("track", "name", "by", "program", "target", "seeds", "recipe_sha256")
+        if any(getattr(earlier, key) != getattr(record, key) for key in fields):
             raise InputError("holds another record", where=to, fix="choose another --to")
         fix = "choose another --to, or another --work"
-        require_same(record.fingerprints, before.fingerprints, to, fix)
-        now = kind_of(environment(), engine=before.kind.get("engine"))
-        left = 0 < len(before.results) < len(before.seeds)
-        if left and (differences := other_kind(before.kind, now)):
+        require_same(record.fingerprints, earlier.fingerprints, to, fix)
+        now = kind_of(environment(), engine=earlier.kind.get("engine"))
+        left = 0 < len(earlier.results) < len(earlier.seeds)
+        if left and (differences := other_kind(earlier.kind, now)):
             fix = "go on with it there, or choose another --to: a record is of one kind of machine"
             raise InputError(f"was begun on {', '.join(differences)}", where=to, fix=fix)
-        return before
+        return earlier
     if os.path.isdir(to) and os.listdir(to):
         raise InputError("is not empty, and holds no record", where=to, fix="choose another --to")
     storage.make_folder(to)
@@ -197,46 +197,46 @@ def _begun(record: SpeedrunRecord, program: TrainingProgram, to: str) -> Speedru
 def one_seed(
     track: Track, text: SpeedrunText, program: TrainingProgram, seed: int, run: str
 ) -> tuple[SeedResult, dict[str, str], list[str]]:
-    """(result, kind, log lines) of a run that begins anew."""
+    """(result, kind, log lines) of a run from its beginning."""
     model = f"{run}-model"
-    for left in (run, model):
-        shutil.rmtree(left, ignore_errors=True)
+    for folder in (run, model):
+        shutil.rmtree(folder, ignore_errors=True)
     storage.make_folder(os.path.dirname(run))
     with _lent(track):
         began = time.monotonic()
         program.train(seed, text, run)
         seconds = time.monotonic() - began
-    computed = program.finish(run, model)
-    value, more = judged(track, text, model)
+    engine = program.finish(run, model)
+    value, more_metrics = judged(track, text, model)
     lines = program.metrics(run)
-    every = -(-len(lines) // MOST_LINES)
+    stride = -(-len(lines) // MOST_LINES)
     digest = storage.sha256_of_file(os.path.join(model, "model.safetensors"))
-    result = SeedResult(seed=seed, seconds=round(seconds, 3), value=value, more=more, weights_sha256=digest)
-    return result, kind_of(environment(), engine=computed), lines[:: every or 1]
+    result = SeedResult(seed=seed, seconds=round(seconds, 3), value=value, more=more_metrics, weights_sha256=digest)
+    return result, kind_of(environment(), engine=engine), lines[:: stride or 1]
 
 
 @contextmanager
 def _lent(track: Track) -> Iterator[None]:
-    """What a track lends to the training process."""
+    """Gives the training process the hardware of the track."""
     if track.cores:
         with hardware.confined_to(track.cores):
             yield
         return
     if hardware.cuda_devices() != 1:
         raise InputError(f"the track {track.name} is for one GPU", fix="set CUDA_VISIBLE_DEVICES to one that is here")
-    from maskwright.engines.torch.look import gpu_name
+    from maskwright.engines.torch.probe import gpu_name
 
-    here = gpu_name()
-    if not any(name in here for name in GPUS):
-        raise InputError(f"the track {track.name} is not for {here}", fix=f"take one {' or '.join(GPUS)}")
+    gpu = gpu_name()
+    if not any(name in gpu for name in GPUS):
+        raise InputError(f"the track {track.name} is not for {gpu}", fix=f"take one {' or '.join(GPUS)}")
     yield
 
 
 def judged(track: Track, text: SpeedrunText, model: str) -> tuple[float, dict[str, float]]:
-    """The value that counts, and what else is known. In fp32, on text that no training process was told of."""
+    """(the value that counts, other metrics), in fp32, on text that no training process has access to."""
     trained, engine = load_model(model), EngineSection(device="cpu" if track.cores else "cuda", dtype="fp32")
-    found = evaluate(trained, text.judged, seq_len=JUDGED_ROW, max_rows=JUDGED_ROWS, engine=engine)
+    scores = evaluate(trained, text.judged, seq_len=JUDGED_ROW, max_rows=JUDGED_ROWS, engine=engine)
     if text.pairs is None:
-        return found.loss, {"accuracy": found.accuracy}
+        return scores.loss, {"accuracy": scores.accuracy}
     pairs = blimp(trained, text.pairs, engine=engine)
-    return pairs.overall.sums, {"means": pairs.overall.means, "loss": found.loss}
+    return pairs.overall.sums, {"means": pairs.overall.means, "loss": scores.loss}

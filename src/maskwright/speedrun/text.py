@@ -1,4 +1,4 @@
-"""A track's text: divided once into what recipes train on and what they are judged by, which they never see."""
+"""A track's text: divided once into a part for training and a part for judging, which recipes never see."""
 
 from __future__ import annotations
 
@@ -35,42 +35,42 @@ from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import train_tokenizer
 
 FILES = "files.json"
-"""What the text was made of."""
+"""Names and hashes of the files that the text was made of."""
 GET_BOOKS = f"git clone {REPOSITORY} && git -C {os.path.basename(REPOSITORY)} checkout {COMMIT}"
 GET_PAIRS = "git clone https://github.com/alexwarstadt/blimp, and give --blimp blimp/data"
 
 
 @dataclass(frozen=True)
 class SpeedrunText:
-    """`store` is what a recipe trains on. It holds documents out too, which the recipe may choose by. `judged` holds
-    other documents, and no training process is told where it is."""
+    """The stores of a track. A recipe trains on `store`, and may choose by its held-out documents. `judged` has other
+    documents, and no training process knows its location."""
 
     store: TokenStore
     judged: TokenStore
     pairs: str | None
-    """BLiMP's location, of a track that is judged by it."""
+    """BLiMP's location, for a track that is judged by it."""
     pairs_sha256: str
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        found = {"store": self.store.fingerprint, "judged": self.judged.fingerprint}
-        found |= {"tokenizer": self.store.vocabulary.fingerprint}
-        return found | ({"pairs": self.pairs_sha256} if self.pairs else {})
+        digests = {"store": self.store.fingerprint, "judged": self.judged.fingerprint}
+        digests |= {"tokenizer": self.store.vocabulary.fingerprint}
+        return digests | ({"pairs": self.pairs_sha256} if self.pairs else {})
 
 
 def open_text(
-    track: Track, work: str, given: Sequence[str], *, pairs: str | None = None, layout: Any = "auto"
+    track: Track, work: str, locations: Sequence[str], *, pairs: str | None = None, layout: Any = "auto"
 ) -> SpeedrunText:
-    """Prepares the text below `work` unless that is done. Raises `InputError` where the text is not the track's."""
+    """Prepares the text below `work` unless that is done. Raises `InputError` if the text is not the track's."""
     folder = os.path.join(storage.require_local(work), track.text)
     if not os.path.exists(folder):
-        if not given:
+        if not locations:
             fix = (
                 f"give --text with the folder that this makes: {GET_BOOKS}" if track.text == "books" else "give --text"
             )
             raise InputError("holds no prepared text of this track", where=work, fix=fix)
-        _prepare(track, folder, _sources(track, given, layout))
-    elif given and storage.read_json(os.path.join(folder, FILES)) != _files(_sources(track, given, layout)):
+        _prepare(track, folder, _sources(track, locations, layout))
+    elif locations and storage.read_json(os.path.join(folder, FILES)) != _files(_sources(track, locations, layout)):
         fix = "leave --text out to take it, or choose another --work"
         raise InputError("holds the prepared text of other files", where=folder, fix=fix)
     store, judged = (TokenStore(os.path.join(folder, name)) for name in ("store", "judged"))
@@ -87,39 +87,39 @@ def open_text(
     return text
 
 
-def require_same(found: dict[str, str], wanted: dict[str, str], where: str, fix: str) -> None:
-    """Raises `InputError` for the first fingerprint that does not fit."""
-    for name, value in wanted.items():
-        if found.get(name) != value:
-            here = (found.get(name) or "missing")[:16]
-            raise InputError(f"its {name} has the fingerprint {here}, and not {value[:16]}", where=where, fix=fix)
+def require_same(actual: dict[str, str], expected: dict[str, str], where: str, fix: str) -> None:
+    """Raises `InputError` for the first fingerprint that differs."""
+    for name, value in expected.items():
+        if actual.get(name) != value:
+            start = (actual.get(name) or "missing")[:16]
+            raise InputError(f"its {name} has the fingerprint {start}, and not {value[:16]}", where=where, fix=fix)
 
 
 def pairs_sha256(location: str) -> str:
-    """Of minimal pairs, however their files are cut."""
+    """sha256 of minimal pairs, however they are divided into files."""
     return storage.sha256_of(sorted([pair.paradigm, pair.good, pair.bad] for pair in read_pairs(location)))
 
 
-def _sources(track: Track, given: Sequence[str], layout: Any) -> Sources:
+def _sources(track: Track, locations: Sequence[str], layout: Any) -> Sources:
     if track.text == "own":
-        return Sources(list(given), layout=layout)
-    if len(given) > 1:
+        return Sources(list(locations), layout=layout)
+    if len(locations) > 1:
         raise InputError(
             "takes one folder, that of the repository", where="--text", fix=f"give what this makes: {GET_BOOKS}"
         )
-    folders = [os.path.join(given[0], name) for name in AUTHORS]
-    if lacking := [name for name in AUTHORS if not os.path.isdir(os.path.join(given[0], name))]:
-        raise InputError(f"has no folder {lacking[0]}", where=given[0], fix=f"give what this makes: {GET_BOOKS}")
+    folders = [os.path.join(locations[0], name) for name in AUTHORS]
+    if lacking := [name for name in AUTHORS if not os.path.isdir(os.path.join(locations[0], name))]:
+        raise InputError(f"has no folder {lacking[0]}", where=locations[0], fix=f"give what this makes: {GET_BOOKS}")
     return Sources(folders, layout="file")
 
 
 def _files(sources: Sources) -> list[list[str]]:
-    """[name, sha256] of each."""
+    """[name, sha256] of each file."""
     return [[os.path.basename(name), storage.sha256_of_file(name)] for name in sources.files]
 
 
 def _prepare(track: Track, folder: str, sources: Sources) -> None:
-    """The tokenizer too is made without the documents that models are judged by."""
+    """Prepares the stores and the tokenizer; the latter too without the documents for judging."""
     part = f"{folder}.unfinished"
     shutil.rmtree(part, ignore_errors=True)
     storage.make_folder(part)
@@ -140,7 +140,7 @@ def _prepare(track: Track, folder: str, sources: Sources) -> None:
 
 
 def _divide(sources: Sources, files: dict[str, str]) -> dict[str, int]:
-    """Writes each document to one of the files, by the hash of its text. Returns how many."""
+    """Writes each document to one of the files, by the hash of its text. Returns the counts."""
     counts = dict.fromkeys(files, 0)
     with open(files["store"], "wb") as store, open(files["judged"], "wb") as judged:
         for document in sources:
@@ -152,7 +152,7 @@ def _divide(sources: Sources, files: dict[str, str]) -> dict[str, int]:
 
 
 def rules(track: Track, text: SpeedrunText) -> str:
-    """The track in words, with the fingerprints that a record has to have."""
+    """The track in words, with the fingerprints that a record must have."""
     lines = [
         f"{track.name}: {track.what}",
         f"  {track.aim}, with p < {ALPHA:g} over at least {track.least_seeds} seeds",
@@ -162,4 +162,6 @@ def rules(track: Track, text: SpeedrunText) -> str:
         splits = store.manifest["splits"]
         sizes = ", ".join(f"{splits[side]['tokens']:,} {side}" for side in ("train", "valid") if splits[side]["tokens"])
         lines.append(f"  {name}: {store.location}, {sizes} tokens")
-    return "\n".join([*lines, *(f"  fingerprint of {name}: {one}" for name, one in text.fingerprints.items())])
+    return "\n".join(
+        [*lines, *(f"  fingerprint of {name}: {fingerprint}" for name, fingerprint in text.fingerprints.items())]
+    )

@@ -1,4 +1,4 @@
-"""The tracks of the speedrun. What stands here is a rule: a change makes the records of a track incomparable."""
+"""The tracks of the speedrun. These are rules: a change makes the records of a track incomparable."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ Metric = Literal["loss", "blimp"]
 ALPHA = 0.01
 VOCAB_SIZE = 8192
 JUDGED, CHOSEN_BY = 0.05, 0.09
-"""A document is judged by if its hash is in the first share, and held out in the store that a recipe trains on if it is
-between the two."""
+"""Documents whose hash is below JUDGED are for judging; the next CHOSEN_BY - JUDGED are the held-out part of the store
+that a recipe trains on."""
 JUDGED_ROW, JUDGED_ROWS = 128, 2048
-"""Tokens in a row that a model is judged by, and how many rows."""
+"""(tokens in a row for judging a model, number of rows)."""
 REPOSITORY = "https://github.com/mlschmitt/classic-books-markdown"
 COMMIT = "944882722e9a96fa6cf2739dc2ea757e101f412f"
 AUTHORS = (
@@ -43,7 +43,7 @@ BOOKS = {
     "judged": "9e9fb4bbb64671c5a22a9927d0b1416c9f4a23f70ebc15e170bee4c9b471081e",
     "tokenizer": "a1b41b2d970a6c08c7c9980eddb48c295e63160f135f65fb8a5e6082e5b145c7",
 }
-"""Fingerprints of what `text.open_text` makes of these books."""
+"""Fingerprints of the stores and the tokenizer that `text.open_text` makes of these books."""
 PAIRS = "ea4ec2f20bb641332568248bb1a381e1ff8fa52177c0feee77178ccc4002184f"
 """`pairs_sha256` of BLiMP as published: github.com/alexwarstadt/blimp, data/."""
 
@@ -54,7 +54,7 @@ class Track:
     what: str
     metric: Metric
     target: float | None
-    """None where the user gives it."""
+    """None if the user gives it."""
     least_seeds: int
     cores: int = 2
     """CPU cores; 0 for one GPU."""
@@ -62,14 +62,14 @@ class Track:
 
     @property
     def keys(self) -> dict[str, Any]:
-        """Of the recipe, which the track sets."""
+        """Keys of the recipe that the track sets."""
         if self.cores:
             return {"engine.device": "cpu", "engine.threads": self.cores}
         return {"engine.device": "cuda", "engine.devices": 1}
 
     @property
     def aim(self) -> str:
-        """As in `loss below 5.0000`."""
+        """The aim in words, as in `loss below 5.0000`."""
         than = "below" if self.metric == "loss" else "above"
         return f"{self.metric} {than} {'a target of yours' if self.target is None else shown(self.metric, self.target)}"
 

@@ -35,17 +35,17 @@ from maskwright.run.lease import this_pid_space
 
 EVERY_SECONDS = 5.0
 WRITES_PER_SECOND = 16.0
-"""By all ranks together: 1,024 ranks beat once in 64 seconds, which a network file system does not notice."""
+"""Limit for all ranks together: 1,024 ranks beat once in 64 seconds, which a network file system does not notice."""
 WINDOW_SECONDS, WINDOW_STEPS = 60.0, 20
 """Times per step are means over at least both. A pause of a second is not a slow rank."""
 JOIN_SECONDS = 5.0
-"""How long the end waits for a write that a dead file system holds; then no last heartbeat is written."""
+"""How long the end waits for a write that hangs on a dead file system; then no last heartbeat is written."""
 
 DOING: dict[str, Doing] = {"starting": "starting", "evaluating": "evaluating", "saving": "saving", "waiting": "waiting"}
 
 
 class Beats:
-    """Leaving the context writes the last heartbeat: how the process ended. Nothing is written before `begin`."""
+    """Writes heartbeats from `begin` on. Leaving the context writes the last one, which says how the process ended."""
 
     def __init__(self, directory: RunDirectory, rank: int = 0, world_size: int = 1, start: str = "") -> None:
         self.every_seconds = max(EVERY_SECONDS, world_size / WRITES_PER_SECOND)
@@ -69,7 +69,7 @@ class Beats:
     # ---- called by the main thread: stores only ----------------------------------------------------------------------
 
     def look(self, phase: str, step: int) -> None:
-        """Notes that the main thread is alive. `phase` is one of the run's, or `waiting`."""
+        """Records that the main thread is alive. `phase` is one of the run's, or `waiting`."""
         self._moved = time.monotonic()
         doing = DOING.get(phase, self._computing)
         if doing != self._doing[0]:

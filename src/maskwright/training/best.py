@@ -1,4 +1,4 @@
-"""The best evaluation so far, and when there have been enough without a better one."""
+"""The best evaluation so far, and whether enough evaluations have passed without a better one."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Best:
 
     @property
     def step(self) -> int | None:
-        """The first of equals; None before the first evaluation with a finite value."""
-        finite = [one for one in self.seen if math.isfinite(one[1])]
-        return max(finite, key=lambda one: -one[1] if self.lower else one[1])[0] if finite else None
+        """The step of the best evaluation, the first of equals; None before the first with a finite value."""
+        finite = [seen for seen in self.seen if math.isfinite(seen[1])]
+        return max(finite, key=lambda seen: -seen[1] if self.lower else seen[1])[0] if finite else None
 
     @property
     def settled(self) -> bool:

@@ -33,7 +33,7 @@ from maskwright.training.tensor_file import write_tensors
 
 FORMAT = 1
 SMALL_FILES_BYTES = 1 << 20
-"""Allowed for headers, state.json and the manifest."""
+"""Allowance for headers, state.json and the manifest."""
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 
 
@@ -47,7 +47,7 @@ def save(
     planned: int | None = None,
     best: int | None = None,
 ) -> str:
-    """Writes `folder/step-…` and returns it. Then removes older checkpoints, except the `keep` newest, that of step
+    """Writes `folder/step-…` and returns it. Then deletes older checkpoints, except the `keep` newest, that of step
     `best`, those at multiples of `keep_every_steps`, and the two newest at multiples of `planned`, to which a rollback
     may go.
 
@@ -78,7 +78,7 @@ def save(
 
 
 def _sweep(folder: str) -> None:
-    """Removes what a kill in the middle of a save, a removal or a fetch has left."""
+    """Deletes the remains of a save, a deletion or a fetch that was killed midway."""
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
         if re.fullmatch(r"step-\d{8,}(\.tmp-\d+)?", name) and not os.path.exists(os.path.join(path, MANIFEST)):
@@ -88,7 +88,7 @@ def _sweep(folder: str) -> None:
 def outdated(
     steps: list[int], keep: int, keep_every_steps: int | None, planned: int | None = None, best: int | None = None
 ) -> list[int]:
-    """Those of the ascending `steps` that `save` does not keep."""
+    """The ascending `steps` without those that `save` keeps."""
     kept = {step for step in steps if step == best or (keep_every_steps and step % keep_every_steps == 0)}
     kept |= set([step for step in steps if planned and step % planned == 0][-2:])
     return [step for step in steps[:-keep] if step not in kept]
@@ -120,7 +120,8 @@ def _write(target: str, state: TrainState, record: dict[str, Any]) -> None:
     storage.sync_folder(target)
     storage.sync_folder(os.path.dirname(target))
     files = {
-        name: {"bytes": os.path.getsize(os.path.join(target, name)), "sha256": found} for name, found in sha256.items()
+        name: {"bytes": os.path.getsize(os.path.join(target, name)), "sha256": digest}
+        for name, digest in sha256.items()
     }
     storage.write_json(os.path.join(target, MANIFEST), {"format": FORMAT, "files": files})
 
@@ -155,10 +156,10 @@ def set_aside_after(folder: str, step: int, multiple: int, why: str) -> bool:
 
 
 def _rename(path: str, why: str) -> None:
-    """`step-…` to `WHY-step-…`."""
+    """Renames `step-…` to `WHY-step-…`."""
     folder, name = os.path.split(path)
     aside = os.path.join(folder, f"{why}-{name}")
-    shutil.rmtree(aside, ignore_errors=True)  # of an earlier attempt that ended in the same way
+    shutil.rmtree(aside, ignore_errors=True)  # from an earlier attempt that ended in the same way
     os.replace(path, aside)
 
 
@@ -173,7 +174,7 @@ def load_newest(folder: str, *, set_aside: bool) -> tuple[TrainState, dict[str, 
     for step in reversed(steps):
         path = os.path.join(folder, step_folder(step))
         try:
-            found = load(path)
+            loaded = load(path)
         except CheckpointError as error:
             warn(str(error))
             damaged.append(path)
@@ -182,18 +183,18 @@ def load_newest(folder: str, *, set_aside: bool) -> tuple[TrainState, dict[str, 
             warn(f"using the checkpoint before: {path}")
         for old in damaged if set_aside else []:
             _rename(old, "damaged")
-        return found
+        return loaded
     if steps:
         raise CheckpointError("every checkpoint is damaged", where=folder, fix="start a new run, or restore a copy")
     return None
 
 
 def load(path: str) -> tuple[TrainState, dict[str, Any]]:
-    """Raises `CheckpointError` naming the file that is missing or changed, and `InputError` for a newer format."""
+    """Loads a checkpoint. Raises `CheckpointError` naming a bad or missing file, `InputError` for a newer format."""
     try:
         manifest = storage.read_json(os.path.join(path, MANIFEST))
-        found = manifest["format"]
-        if found == FORMAT:
+        version = manifest["format"]
+        if version == FORMAT:
             return _load(path, manifest)
     except CheckpointError:
         raise
@@ -202,7 +203,9 @@ def load(path: str) -> tuple[TrainState, dict[str, Any]]:
         raise CheckpointError(f"is damaged: {what}", where=path, fix="restore a copy") from None
     # As far as this version can tell it is undamaged, so no older one is used instead.
     raise InputError(
-        f"has format {str(found)[:20]}, this version reads {FORMAT}", where=path, fix="use the maskwright that wrote it"
+        f"has format {str(version)[:20]}, this version reads {FORMAT}",
+        where=path,
+        fix="use the maskwright that wrote it",
     )
 
 

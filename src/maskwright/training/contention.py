@@ -11,10 +11,10 @@ from maskwright.machine.cgroups import Cgroups
 from maskwright.machine.hardware import usable_cores
 
 LEAST_SECONDS = 30.0
-"""Of training that are looked at together: other programs come and go."""
+"""Seconds of training that are judged together: other programs come and go."""
 LEAST_SHARE = 0.15
 COMPUTES_SHARE = 0.5
-"""A thread that computes or wants to for so much of the time is one of those that share the products. What saves in the
+"""Threads that run or wait to run this much of the time are counted as compute threads. A thread that saves in the
 background does not count: it waits for our own threads."""
 FIX = (
     "end them, or start again with OMP_WAIT_POLICY=passive in the environment, which loses less to others, is slower "
@@ -24,7 +24,7 @@ PASSIVE = "end them"
 
 
 class Contention:
-    """By the time in which a thread was ready to run and others had its core, which Linux counts for each thread:
+    """Judges by the time in which a thread was ready but others had its core, which Linux counts for each thread:
     docs.kernel.org/scheduler/sched-stats.html#proc-pid-schedstat."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Contention:
         self._begin()
 
     def look(self) -> str | None:
-        """What to warn of, at most once. A step's threads wait for the last of them, by computing: with one busy
+        """The text of a warning, at most once. A step's threads wait actively for the slowest: with one busy
         program on one of two cores, a step of `nano` was measured to take 3.2 times as long, and 1.5 times with
         OMP_WAIT_POLICY=passive, which alone costs nearly as much."""
         seconds = self._clock() - self._since
@@ -63,8 +63,8 @@ class Contention:
         self._throttled_before = self._throttled()
 
     def _shares(self, seconds: float) -> list[float]:
-        """The share of the time for which each thread that computes has waited. Threads that began or ended meanwhile
-        are left out."""
+        """The share of the time that each compute thread has waited. Threads that began or ended meanwhile are left
+        out."""
         shares = []
         for thread, (ran, waited) in self._times().items():
             if thread not in self._before:
@@ -75,7 +75,7 @@ class Contention:
         return shares
 
     def _times(self) -> dict[str, tuple[float, float]]:
-        """Seconds that each thread has run, and has waited to. Empty where the system does not tell."""
+        """(seconds run, seconds waited to run) of each thread. Empty if the system does not count them."""
         times = {}
         for thread in os.listdir(self._tasks) if os.path.isdir(self._tasks) else []:
             with (

@@ -1,4 +1,4 @@
-"""Copies of checkpoints on an object store (`checkpoint.copy_to`), for a machine that may vanish with its disk.
+"""Copies of checkpoints on an object store (`checkpoint.copy_to`), for a machine that may be lost with its disk.
 
     gs://bucket/runs/one/step-00001200/
       the files of the checkpoint
@@ -47,15 +47,15 @@ class Copies:
         self.location = self._folder.location
 
     def lies_in(self, folder: str) -> bool:
-        here, root = os.path.realpath(folder), os.path.realpath(self._folder.path or "/")
-        return os.path.commonpath([here, root]) == here
+        path, root = os.path.realpath(folder), os.path.realpath(self._folder.path or "/")
+        return os.path.commonpath([path, root]) == path
 
     def steps(self) -> list[int]:
         """Steps of the complete copies, ascending. Raises `InputError` if a bucket of Cloud Storage does not exist."""
         return whole_steps(self._folder)
 
     def newest(self) -> tuple[int, str] | None:
-        """(step, a hash of what it holds) of the newest complete copy."""
+        """(step, a hash of the manifest) of the newest complete copy."""
         if not (steps := self.steps()):
             return None
         return steps[-1], storage.sha256_of(self._folder.get_json(f"{step_folder(steps[-1])}/{MANIFEST}"))
@@ -63,12 +63,12 @@ class Copies:
     def put(
         self, directory: RunDirectory, step: int, keep: int, keep_every_steps: int | None, *, best: int | None = None
     ) -> None:
-        """Copies a local checkpoint, then removes outdated copies. Raises `CheckpointError` if that fails."""
+        """Copies a local checkpoint, then deletes outdated copies. Raises `CheckpointError` if that fails."""
         folder, target = os.path.join(directory.checkpoints, step_folder(step)), step_folder(step)
         manifest = storage.read_json(os.path.join(folder, MANIFEST))
         if step in self.steps():
-            there = self._folder.get_json(f"{target}/{MANIFEST}") or {}
-            if any(there["files"][name] != manifest["files"][name] for name in checkpoint.FILES[:2]):
+            copied = self._folder.get_json(f"{target}/{MANIFEST}") or {}
+            if any(copied["files"][name] != manifest["files"][name] for name in checkpoint.FILES[:2]):
                 raise self._taken()
             return
         sources = {name: os.path.join(folder, name) for name in manifest["files"]}
@@ -88,14 +88,14 @@ class Copies:
             self._remove(old)
 
     def fetch(self, directory: RunDirectory, require_same: Callable[[dict[str, Any]], None]) -> None:
-        """Brings the newest copy into the run directory if it is newer than what is there. A copy that is damaged, or
-        from before a rollback of the run, is named in a warning, and the copy before it is taken.
+        """Downloads the newest copy if it is newer than the run directory's checkpoints. A copy that is damaged, or
+        from before a rollback of the run, is named in a warning, and the copy before it is used.
 
-        `require_same` gets the copied run's record and raises if it belongs to another run; nothing is changed then.
+        `require_same` gets the copied run's record and raises if it belongs to another run; then nothing changes.
         Raises `CheckpointError` if all copies are damaged.
         """
-        here = max(checkpoint.whole_steps(directory.checkpoints), default=-1)
-        newer = [step for step in self.steps() if step > here]
+        newest_local = max(checkpoint.whole_steps(directory.checkpoints), default=-1)
+        newer = [step for step in self.steps() if step > newest_local]
         for step in reversed(newer):
             try:
                 self._bring(directory, step, require_same)
@@ -108,7 +108,7 @@ class Copies:
             if best in self.steps() and best not in checkpoint.whole_steps(directory.checkpoints):
                 self._bring(directory, best, require_same, with_records=False)
             return
-        if newer and here < 0:
+        if newer and newest_local < 0:
             raise CheckpointError("every copy is damaged", where=self.location, fix="start a new run elsewhere")
 
     def _bring(
@@ -127,9 +127,9 @@ class Copies:
             of_run = [name for name in manifest["files"] if _is_run_file(name)]
             storage.make_folder(os.path.join(partial, TOKENIZER))
             for name in [*checkpoint.FILES, *of_run]:
-                to, wanted = os.path.join(partial, name), manifest["files"][name]["sha256"]
-                self._folder.download(f"{source}/{name}", to)
-                if storage.sha256_of_file(to) != wanted:
+                path, sha256 = os.path.join(partial, name), manifest["files"][name]["sha256"]
+                self._folder.download(f"{source}/{name}", path)
+                if storage.sha256_of_file(path) != sha256:
                     what = "is not what was saved (sha256 differs)"
                     raise CheckpointError(what, where=f"{self._url(step)}/{name}", fix=RESTORE)
             require_same(storage.read_json(os.path.join(partial, RUN_FILES[0])))
@@ -152,8 +152,8 @@ class Copies:
             shutil.rmtree(partial, ignore_errors=True)
 
     def remove_after(self, step: int) -> None:
-        """After a rollback: copies of later steps hold what it left behind."""
-        for later in (found for found in self.steps() if found > step):
+        """Deletes the copies of later steps, which a rollback has abandoned."""
+        for later in (copied for copied in self.steps() if copied > step):
             self._remove(later)
 
     def _remove(self, step: int) -> None:
@@ -168,7 +168,7 @@ class Copies:
         )
 
     def _require_arrived(self, name: str, expected: dict[str, Any], source: BinaryIO) -> None:
-        """Checks by the store's own crc32c if it has one, else by reading the object back."""
+        """Checks an upload by the store's own crc32c if it has one, else by reading the object back."""
         info = self._folder.info(name)
         good = info["size"] == expected["bytes"]
         if good and (known := _crc32c(source)) and "crc32c" in info:
@@ -196,12 +196,12 @@ def _is_run_file(name: str) -> bool:
 
 def _rollbacks(folder: str) -> list[Any]:
     path = os.path.join(folder, "rollbacks.json")
-    found = storage.read_json(path) if os.path.exists(path) else []
-    return found if isinstance(found, list) else []
+    rollbacks = storage.read_json(path) if os.path.exists(path) else []
+    return rollbacks if isinstance(rollbacks, list) else []
 
 
 def _crc32c(source: BinaryIO) -> str | None:
-    """The checksum in base64, as stores write it; None without the package, which gcsfs brings."""
+    """The checksum in base64, as stores write it; None without the package, which gcsfs installs."""
     try:
         import google_crc32c
     except ImportError:

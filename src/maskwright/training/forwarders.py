@@ -1,7 +1,7 @@
 """The processes that send a run's numbers to the services of `logging.report_to`, one `maskwright forward` for each.
 
-They read the run directory, and nothing of theirs comes back but a line of warning. So whatever a service does, the run
-computes the same numbers in the same time. Only its last word waits a moment, for what is on its way.
+They read the run directory, and only lines of warning come back from them. So whatever a service does, the run computes
+the same numbers in the same time. Only its end waits a moment, for lines that are still being sent.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from maskwright.processes.parent import ERROR_FILE, LISTENER, PARENT, REASON_FIL
 from maskwright.run.directory import RunDirectory
 
 WAIT_SECONDS = 30.0
-"""After the run's last word, for what is still on its way."""
+"""Wait at the run's end for lines that are still being sent."""
 WAIT_AFTER_TROUBLE_SECONDS = 5.0
 """The same where the run stopped early or failed: a launcher may be about to send SIGKILL."""
 NOT_THEIRS = {PARENT, ERROR_FILE, REASON_FILE, LISTENER}
-"""Variables by which this process talks to whoever started it."""
+"""Variables by which this process talks to its parent."""
 
 
 class Forwarders:
@@ -33,11 +33,11 @@ class Forwarders:
         self._directory: RunDirectory | None = None
         self._running: dict[str, subprocess.Popen[str]] = {}
 
-    def begin(self, directory: RunDirectory, wanted: Sequence[Reported]) -> None:
-        """Called when `status.json` says that the run goes on, for they end when it does not."""
+    def begin(self, directory: RunDirectory, services: Sequence[Reported]) -> None:
+        """Starts the forwarders. Called once `status.json` says that the run is on, since they end when it is not."""
         self._directory = directory
         environment = {name: value for name, value in os.environ.items() if name not in NOT_THEIRS}
-        for name in dict.fromkeys(wanted):
+        for name in dict.fromkeys(services):
             if name == "tensorboard":
                 continue
             words = ["forward", directory.location, "--to", name, "--follow"]
@@ -53,21 +53,21 @@ class Forwarders:
                         errors="replace",
                         start_new_session=True,  # a Ctrl-C in the terminal stops the run, and lets them finish
                     )
-            except OSError as error:  # no memory, no process left: nothing that the run could not do without
+            except OSError as error:  # no memory, no process left: the run can do without
                 warn(f"{name}: {error.strerror}; the run goes on without it")
                 continue
             self._running[name] = process
             threading.Thread(target=self._listen, args=(process,), name=f"forward {name}", daemon=True).start()
 
     def _listen(self, process: subprocess.Popen[str]) -> None:
-        """Passes on what a forwarder has to say."""
+        """Shows and logs the lines that a forwarder prints."""
         assert process.stderr is not None and self._directory is not None
         for line in process.stderr:
             say(line.rstrip("\n"))
             self._directory.log(line.rstrip("\n"))
 
     def end(self, seconds: float) -> None:
-        """Waits for them, but not for long, and not against a signal. Those that have more to do go on alone."""
+        """Waits for the forwarders, but not for long, and not after a signal. Those with more to send go on alone."""
         until = time.monotonic() + seconds
         try:
             while any(process.poll() is None for process in self._running.values()) and time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""Signs of a run that goes wrong while every number is still finite: spikes, a loss that never leaves chance, zeros.
+"""Signs of a failing run while every number is still finite: spikes, a loss that never leaves chance, zeros.
 
 They are judged on the losses of log lines. A continued run reads these back from metrics.jsonl, so it judges as it
 would have without the stop.
@@ -29,7 +29,8 @@ HEALTH_FIX = (
 
 
 class LossWatch:
-    """`chance`: loss of a uniform guess, if there is one; `warmup_steps`: until then a loss at chance is no sign."""
+    """Judges the losses of log lines. `chance`: loss of a uniform guess, if there is one. `warmup_steps`: until then a
+    loss at chance means nothing."""
 
     def __init__(self, chance: float | None, warmup_steps: int, before: Iterable[tuple[float, int]] = ()) -> None:
         """`before`: (loss, phase of the run) of the log lines so far, judged again without warnings."""
@@ -43,7 +44,7 @@ class LossWatch:
             self._judge(loss)
 
     def _enter(self, phase: int) -> None:
-        """Forgets the losses of another phase, whose rows or masks make the loss another one."""
+        """Forgets the losses of another phase, whose rows or masks change the level of the loss."""
         if phase != self._phase:
             self._phase = phase
             self._losses.clear()
@@ -70,7 +71,7 @@ class LossWatch:
         return spike
 
     def _judge(self, loss: float) -> bool:
-        """Adds a loss; whether it is a spike. Spikes stay out of the window, but many in a row are a new level."""
+        """Adds a loss; returns whether it is a spike. Spikes stay out of the window; many in a row are a new level."""
         if self._is_spike(loss):
             self._spikes.append(loss)
             if len(self._spikes) == NEW_LEVEL_LINES:
@@ -92,18 +93,18 @@ class LossWatch:
 
 @dataclass(frozen=True)
 class Rollback:
-    """One return to an earlier checkpoint. The rows between the checkpoint and the spike are left out."""
+    """One return to an earlier checkpoint. The rows between the checkpoint and the spike are skipped."""
 
     seen: int
     """Step of the log line whose loss spiked."""
     step: int
     """Step of the checkpoint that the run went back to."""
     data: int
-    """The step whose rows update `step` then takes: where the run stood."""
+    """The step whose rows update `step` uses afterwards: the step at which the run stood."""
 
 
 class Rollbacks:
-    """`rollbacks.json` of a run directory: which data each step sees is a function of the step and of this list."""
+    """`rollbacks.json` of a run directory: the data of a step is a function of the step and of this list."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self._path = directory.path("rollbacks.json")
@@ -120,6 +121,6 @@ class Rollbacks:
         storage.write_json(self._path, [asdict(record) for record in self.all])
 
     def data_step(self, step: int) -> int:
-        """The step whose rows update `step` takes; it is another one after a rollback."""
+        """The step whose rows update `step` uses; after a rollback it is a later one."""
         last = next((record for record in reversed(self.all) if record.step <= step), None)
         return step if last is None else last.data + step - last.step

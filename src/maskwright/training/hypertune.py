@@ -12,19 +12,19 @@ from maskwright.core import storage
 TRIAL, FILE = "CLOUD_ML_TRIAL_ID", "CLOUD_ML_HP_METRIC_FILE"
 DEFAULT_FILE = "/tmp/hypertune/output.metrics"
 LINES = 100
-"""The newest are kept."""
+"""Lines kept, the newest ones."""
 
 
 def report(name: str, value: float, step: int) -> None:
-    """Adds a line inside a trial, and does nothing elsewhere. The study's spec has to name the metric so."""
+    """Adds a line inside a trial, and does nothing elsewhere. The study's spec must use this name of the metric."""
     if TRIAL not in os.environ:
         return
     path = os.environ.get(FILE, DEFAULT_FILE)
     storage.make_folder(os.path.dirname(path))
     before: list[str] = []
     if os.path.exists(path):
-        with open(path, encoding="utf-8") as given:
-            before = given.read().splitlines()
+        with open(path, encoding="utf-8") as file:
+            before = file.read().splitlines()
     line = {
         "timestamp": time.time(),
         "trial": os.environ[TRIAL],

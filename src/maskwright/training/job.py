@@ -1,4 +1,4 @@
-"""Everything one run trains with, and how far it is."""
+"""The parts of one training run, and its progress."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from maskwright.training.saver import Saver
 
 @dataclass
 class Job:
-    """Everything one run trains with."""
+    """The parts of one training run, and its progress."""
 
     config: RunConfig | FinetuneConfig
     model: ModelConfig
@@ -31,9 +31,9 @@ class Job:
     engine: Engine
     objective: Objective
     ceiling: Ceiling
-    """Of plain matrix multiplication."""
+    """Measured speed of plain matrix multiplication."""
     record: dict[str, Any]
-    """What goes into each checkpoint."""
+    """Fields that each checkpoint's state.json gets."""
     saver: Saver | None
     """None except on rank 0, which alone writes."""
     watch: LossWatch
@@ -44,7 +44,7 @@ class Job:
     consistent: bool = False
     """Whether the engine holds the state of `step`; false during a rollback."""
     evaluated: set[int] = field(default_factory=set)
-    """Steps whose validation is in the metrics already, so that a restart neither repeats nor skips one."""
+    """Steps whose evaluation is in the metrics already, so that a restart neither repeats nor skips one."""
     counters: Counters = field(default_factory=Counters)
     speed: Speed = field(default_factory=Speed)
     usage: Usage = field(default_factory=Usage)
@@ -53,9 +53,9 @@ class Job:
     status_written: float = 0.0
     reported: float = 0.0
     lines: int = 0
-    """Of metrics that this start has logged."""
+    """Lines of metrics that this start has logged."""
     measured: float = 0.0
-    """Seconds of training after which `ceiling` was measured last."""
+    """Training time at the last measurement of `ceiling`."""
 
     @property
     def alone(self) -> bool:
@@ -72,7 +72,7 @@ class Job:
 
     @property
     def left_for_done(self) -> float:
-        """Tokens that are left for each that is done."""
+        """Ratio of remaining to finished tokens (of updates, without phases)."""
         if isinstance(self.config, RunConfig) and self.config.phases:
             done, whole = (tokens_before(self.config, step) for step in (self.step, self.steps))
         else:

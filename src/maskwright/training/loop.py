@@ -45,7 +45,7 @@ def train(job: Job, stop: StopRequest) -> None:
     local = job.engine.local_virtual_workers(config.batch.virtual_workers)
     vote = Vote(config.checkpoint, stop, job.engine.processes, first)
     profile = _Profile(job, stop.profile_steps)
-    ahead = BatchPrefetcher(job.objective, local, threads=job.engine.leaves_host_free)
+    prefetcher = BatchPrefetcher(job.objective, local, threads=job.engine.leaves_host_free)
     job.status.of, job.status.began, job.consistent = steps, first, True
     try:
         _dry_run(job, local, stop)
@@ -57,7 +57,7 @@ def train(job: Job, stop: StopRequest) -> None:
             while not job.ended and vote.agreed != STOP:
                 # ---- one step: this rank's micro-batches, one update of the weights in all ranks
                 profile.look(job.step - first)
-                stats = _update(job, ahead, stop, vote.own)
+                stats = _update(job, prefetcher, stop, vote.own)
                 if stats is None:  # nothing has changed: the step is computed after the restart
                     break
 
@@ -86,7 +86,7 @@ def train(job: Job, stop: StopRequest) -> None:
         save(job)
         _finish(job, board, stop)
     finally:
-        ahead.close()
+        prefetcher.close()
         job.beats.look("saving" if job.saver else "waiting", job.step)
         write_report(job)
         if job.saver:
@@ -96,18 +96,18 @@ def train(job: Job, stop: StopRequest) -> None:
 
 
 def _dry_run(job: Job, local: list[int], stop: StopRequest) -> None:
-    """Tries the run's shapes, so that compiling and running out of memory come before the first step, not with
+    """Tries the run's shapes, so that compiling and running out of memory happen before the first step, not at
     the first evaluation some hours later. It costs about one micro-batch; no number of the run depends on it."""
-    _turn(job, max(job.step - 1, 0))
+    _set_rope_theta(job, max(job.step - 1, 0))
     if job.ended or (stop.requested and job.alone):
         return
     began = time.perf_counter()
     held_out, tried = job.objective.held_out[: job.engine.dp_degree], set[float]()
     for data_step, batches in job.objective.trials(job.rollbacks.data_step(job.step), local):
-        theta = _turn(job, data_step)
+        theta = _set_rope_theta(job, data_step)
         job.engine.dry_run(batches, held_out if theta not in tried else [])
         tried.add(theta)
-    _turn(job, max(job.step - 1, 0))
+    _set_rope_theta(job, max(job.step - 1, 0))
     seconds = time.perf_counter() - began
     job.speed.add("dry_run", seconds)
     message = f"largest shapes tried before step {job.step + 1}: {seconds:.1f} s"
@@ -117,9 +117,9 @@ def _dry_run(job: Job, local: list[int], stop: StopRequest) -> None:
         note(message)
 
 
-def _turn(job: Job, step: int) -> float:
-    """Gives the engine the base of rotary positions that update `step` is computed with; returns it. Not by the step of
-    its data, which differs after a rollback: who reads a checkpoint knows its step alone."""
+def _set_rope_theta(job: Job, step: int) -> float:
+    """Gives the engine the base of rotary positions that update `step` is computed with; returns it. It is keyed by the
+    update's step, not its data's: a checkpoint records only the former."""
     theta = job.objective.rope_theta(step) or job.model.rope_theta
     job.engine.use_rope_theta(theta)
     return theta
@@ -133,18 +133,18 @@ class _Profile(ExitStack):
         self._job, self._steps = job, steps if job.is_rank_0 else 0
 
     def look(self, done: int) -> None:
-        """Before each step; `done`: finished steps of this start."""
+        """Starts or ends the trace; called before each step. `done`: finished steps of this start."""
         if self._steps and done == PROFILE_AFTER_STEPS:
             self._job.engine.check()
             self.enter_context(self._job.engine.profile(self._job.directory.path("profile")))
         if self._steps and done == PROFILE_AFTER_STEPS + self._steps:
-            self._job.engine.check()  # so that the device has done what the host asked for
+            self._job.engine.check()  # so that the device has finished the host's work
             self.close()
             note(f"profile of {self._steps} steps: {self._job.directory.path('profile')}")
 
 
 def _finish(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
-    """After the last save."""
+    """Ends the run after its last save: with an evaluation, or with the reason to stop."""
     if job.saver:
         job.saver.finish()
     if not job.ended:
@@ -164,24 +164,24 @@ def _finish(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
 
 
 def write_report(job: Job) -> None:
-    """`engine.json`: what was compiled, memory, and where the host's time went since this start."""
+    """Writes `engine.json`: compiled programs, memory, and how the host spent its time since this start."""
     if not job.is_rank_0:
         return
     seconds = {name: round(value, 3) for name, value in job.speed.parts.items()}
     report = {"engine": job.engine.description, "seconds": seconds, **job.engine.report}
-    with suppress(OSError):  # a full disk is for the next save to speak of
+    with suppress(OSError):  # the next save reports a full disk
         storage.write_json(job.directory.path("engine.json"), report)
 
 
-def _update(job: Job, ahead: BatchPrefetcher, stop: StopRequest, vote: int) -> StepStats | None:
+def _update(job: Job, prefetcher: BatchPrefetcher, stop: StopRequest, vote: int) -> StepStats | None:
     """One optimizer update from the micro-batches of this rank; None if it was given up."""
     job.speed.start()
     job.beats.begin_step(job.step)
     data_step = job.rollbacks.data_step(job.step)
-    _turn(job, job.step)
+    _set_rope_theta(job, job.step)
     with job.speed.part("data"):
         following = job.rollbacks.data_step(job.step + 1) if job.step + 1 < job.steps else None
-        batches, work = ahead.take(data_step, following)
+        batches, work = prefetcher.take(data_step, following)
     with job.speed.part("step"):
         stats = job.engine.step(batches, job.config.learning_rate_at(job.step), lambda: stop.urgent, vote)
     if stats is None:
@@ -199,7 +199,7 @@ def _update(job: Job, ahead: BatchPrefetcher, stop: StopRequest, vote: int) -> S
 
 
 def _watch_empty(job: Job) -> None:
-    """Raises `HealthError` when too many steps in a row had nothing to predict for it to be chance."""
+    """Raises `HealthError` once more steps in a row had nothing to predict than chance explains."""
     empty = job.counters.empty_steps
     if empty:
         warn(f"step {job.step - 1}: no token was masked in the last {empty} global batches, so they taught nothing")
@@ -211,7 +211,7 @@ def _watch_empty(job: Job) -> None:
 
 
 def _log(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -> bool:
-    """Writes a line of metrics. Whether its loss is a spike that the run goes back from."""
+    """Writes a line of metrics. Returns whether its loss is a spike that the run goes back from."""
     tokens_per_second, flops, updates = job.speed.take()
     examples = job.config.batch.examples if isinstance(job.config, FinetuneConfig) else None
     busy = job.usage.take()
@@ -240,10 +240,10 @@ def _log(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -
         job.reported = time.monotonic()
         write_report(job)
     bar.note = f"loss {loss:.3f}  {tokens_per_second:,.0f} tokens/s"
-    if job.engine.device != "cpu":  # what a CPU can do depends on its neighbours of the moment
+    if job.engine.device != "cpu":  # a CPU's speed depends on its neighbours of the moment
         bar.note += f"  {record['matmul_share']:.0%} of measured matmul"
-    elif job.alone and (crowded := job.contention.look()):  # other ranks of this machine are no other programs
-        warn(crowded)
+    elif job.alone and (warning := job.contention.look()):  # other ranks on this machine do not count as other programs
+        warn(warning)
     _measure_again(job)
     spike = job.watch.look(job.step, loss, int(record.get("phase") or 0))
     if spike and job.is_rank_0:
@@ -252,9 +252,9 @@ def _log(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -
 
 
 def _measure_again(job: Job) -> None:
-    """After the second line of a start, when the device is warm, and after 10 seconds of training, 20, 40, …: a
-    neighbour that is busy at one moment does not decide what the run's speed is compared with. Processes do so after
-    the same line, side by side as they train."""
+    """Measures the ceiling again after the second line of a start, when the device is warm, and after 10 seconds of
+    training, 20, 40, …: a neighbour that is busy at one moment does not distort the comparison. All processes do so
+    after the same line, side by side as they train."""
     job.lines += 1
     if job.lines == 2 or job.speed.total_seconds >= max(FIRST_MEASURED_SECONDS, 2.0 * job.measured):
         job.measured = job.speed.total_seconds
@@ -262,11 +262,11 @@ def _measure_again(job: Job) -> None:
 
 
 def _roll_back(job: Job, bar: Progress) -> bool:
-    """Goes back to a checkpoint from before the spike, if there is one, and on with data from after the spike. Raises
+    """Goes back to a checkpoint from before the spike, if there is one, and on with data after the spike. Raises
     `HealthError` when the run has done so too often."""
-    seen, done = job.step, job.rollbacks.all
-    if len(done) >= job.config.health.max_rollbacks:
-        raise HealthError(f"step {seen}: the loss spiked again after {len(done)} rollbacks", fix=HEALTH_FIX)
+    seen, rollbacks = job.step, job.rollbacks.all
+    if len(rollbacks) >= job.config.health.max_rollbacks:
+        raise HealthError(f"step {seen}: the loss spiked again after {len(rollbacks)} rollbacks", fix=HEALTH_FIX)
     if job.saver:
         job.saver.finish()
     job.consistent = False  # until the state is the checkpoint's
@@ -290,10 +290,9 @@ def _roll_back(job: Job, bar: Progress) -> bool:
 
 
 def _checkpoint_before(job: Job, seen: int) -> tuple[TrainState, dict[str, Any]] | None:
-    # A checkpoint from after the last ordinary log line may hold what made the loss spike; the target of the last
-    # rollback does not.
-    done = job.rollbacks.all
-    ordinary = max(seen - job.config.logging.every_steps, done[-1].step if done else 0)
+    # Only checkpoints up to the last ordinary log line are trusted, and the target of the last rollback.
+    rollbacks = job.rollbacks.all
+    ordinary = max(seen - job.config.logging.every_steps, rollbacks[-1].step if rollbacks else 0)
     kept = checkpoint.set_aside_after(
         job.directory.checkpoints, ordinary, job.config.checkpoint.save_every_steps or 1, "spiked"
     )
@@ -301,11 +300,11 @@ def _checkpoint_before(job: Job, seen: int) -> tuple[TrainState, dict[str, Any]]
 
 
 FROM_RANK_0: tuple[TrainState, dict[str, Any]] = TrainState(0, {}), {}
-"""What the other ranks pass to `restore`."""
+"""The other ranks' arguments of `restore`."""
 
 
 def restore(job: Job, state: TrainState, record: dict[str, Any]) -> int:
-    """Restores a checkpoint as if nothing had been computed after it. Returns how many log lines that takes back.
+    """Restores a checkpoint as if nothing had been computed after it. Returns how many log lines that removes.
 
     Rank 0 broadcasts the checkpoint and the run directory's records to all ranks."""
     job.engine.write(state)
@@ -350,7 +349,7 @@ def _write(job: Job, board: TensorBoard | None, record: dict[str, Any]) -> None:
 
 
 def evaluate(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
-    """Measures on the validation split. A single rank that is asked to stop gives up without a record."""
+    """Evaluates on the validation split. A single rank that is asked to stop gives up without a record."""
     if job.step in job.evaluated:
         return
     _beat(job, "evaluating", force=True)
@@ -361,13 +360,13 @@ def evaluate(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
         _beat(job, "evaluating")
         return stop.requested and job.alone
 
-    found = job.objective.evaluate(job.engine, job.step, look)
-    if not found:
+    metrics = job.objective.evaluate(job.engine, job.step, look)
+    if not metrics:
         return
     job.speed.add("evaluate", time.perf_counter() - began)
-    if bad := [f"{name} {value}" for name, value in found.items() if "loss" in name and not math.isfinite(value)]:
+    if bad := [f"{name} {value}" for name, value in metrics.items() if "loss" in name and not math.isfinite(value)]:
         raise HealthError(f"step {job.step}: the held-out loss is not finite ({bad[0]})", fix=HEALTH_FIX)
-    _write(job, board, {"step": job.step, **found, "time": round(time.time(), 3)})
+    _write(job, board, {"step": job.step, **metrics, "time": round(time.time(), 3)})
     job.evaluated.add(job.step)
 
 
@@ -383,8 +382,8 @@ def save(job: Job) -> None:
             job.counters.to_json(),
             {} if job.saver.best_step is None else {"best_step": job.saver.best_step},
         )
-        here = {"counters": counters, "rows_at_once": job.engine.rows_at_once, **best}
-        job.saver.begin(state, {**job.record, **here})
+        progress_record = {"counters": counters, "rows_at_once": job.engine.rows_at_once, **best}
+        job.saver.begin(state, {**job.record, **progress_record})
 
 
 def _beat(job: Job, phase: Phase, *, force: bool = False) -> None:
@@ -404,9 +403,9 @@ def update_status(
     status.phase, status.step, status.tokens = phase, job.step, job.counters.tokens
     status.message, status.exit, status.reason = message, exit_code, reason
     speed = job.speed
-    done_here = speed.total_tokens / max(speed.total_seconds, 1e-9)
-    left = 0 if job.ended else job.counters.tokens * job.left_for_done
-    status.eta_seconds = round(left / done_here, 1) if done_here else None
+    tokens_per_second = speed.total_tokens / max(speed.total_seconds, 1e-9)
+    tokens_left = 0 if job.ended else job.counters.tokens * job.left_for_done
+    status.eta_seconds = round(tokens_left / tokens_per_second, 1) if tokens_per_second else None
     job.directory.write_status(status)
     if exit_code is not None:
         job.directory.append_history("ended", job.step, phase=phase, exit=exit_code, reason=reason, message=message)

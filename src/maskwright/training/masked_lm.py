@@ -17,7 +17,7 @@ from maskwright.training.objective import UpdateCounts
 
 
 class MaskedLM:
-    """See `Objective`. `sets`: validation batches of each held-out set by its name, all of one shape; none without
+    """See `Objective`. `sets`: validation batches of each held-out set by its name, all of one shape; empty without
     held-out text. The first set's loss and accuracy are the run's. A single set may have an empty name."""
 
     evaluates_at_start = True
@@ -49,24 +49,24 @@ class MaskedLM:
         masks, config = masks_at(self.loader, data_step), self.loader.config
         if not config.phases:
             return masks
-        stages, here = config.stages, self.loader.at(data_step)
+        stages, current = config.stages, self.loader.at(data_step)
         number = stages.index(stage_at(stages, data_step))
-        return {**masks, "phase": number, "seq_len": here.data.seq_len, "rows_per_step": here.rows_per_step}
+        return {**masks, "phase": number, "seq_len": current.data.seq_len, "rows_per_step": current.rows_per_step}
 
     def evaluate(self, engine: Engine, step: int, look: Callable[[], bool]) -> dict[str, float] | None:
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         for name, batches in self.sets.items():
             stats = self._measure(engine, batches, look)
             if stats is None:
                 return None
-            found |= {} if found else {"valid_loss": stats.loss, "valid_accuracy": stats.accuracy}
-            found |= {f"valid_{name}_loss": stats.loss, f"valid_{name}_accuracy": stats.accuracy} if name else {}
+            metrics |= {} if metrics else {"valid_loss": stats.loss, "valid_accuracy": stats.accuracy}
+            metrics |= {f"valid_{name}_loss": stats.loss, f"valid_{name}_accuracy": stats.accuracy} if name else {}
             if math.isfinite(stats.loss_sum):
                 of = f" of {name}" if name else ""
                 note(f"step {step}: held-out loss{of} {stats.loss:.4f}, masked accuracy {stats.accuracy:.2%}")
-        if step and found:
-            self.best.seen.append((step, found["valid_loss"]))
-        return found
+        if step and metrics:
+            self.best.seen.append((step, metrics["valid_loss"]))
+        return metrics
 
     def _measure(self, engine: Engine, held_out: list[Batch], look: Callable[[], bool]) -> EvalStats | None:
         stats = EvalStats()
@@ -100,6 +100,6 @@ def masks_at(loader: Loader, data_step: int) -> dict[str, float]:
 
 
 def losses(lines: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
-    """(step, held-out loss) of the evaluations among the lines of metrics.jsonl. What the run began with does not
+    """(step, held-out loss) of the evaluations among the lines of metrics.jsonl. The evaluation at step 0 does not
     count: it has no checkpoint."""
     return [(line["step"], line["valid_loss"]) for line in lines if "valid_loss" in line and line["step"]]

@@ -1,4 +1,4 @@
-"""Numbers of a run as they come: sums since the last log line, throughput, TensorBoard events."""
+"""Running numbers of a training run: sums since the last log line, throughput, TensorBoard events."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Counters:
 
     def __post_init__(self) -> None:
         self._waiting: list[StepStats] = []
-        self.empty_steps = 0  # the last ones, in a row, that had nothing to predict
+        self.empty_steps = 0  # how many of the last steps, in a row, had nothing to predict
 
     def add(self, stats: StepStats, tokens: int) -> None:
         self.tokens += tokens
         self._waiting.append(stats)
 
     def _collect(self) -> None:
-        """Adds up the waiting steps: not earlier, so that a device may run ahead of the host between two log lines."""
+        """Adds up the waiting steps, only now, so that a device may run ahead of the host between two log lines."""
         for stats in self._waiting:
             self.loss_sum += float(stats.loss_sum)
             weight = float(stats.weight)
@@ -94,7 +94,7 @@ class Speed:
         self.total_tokens += tokens
 
     def take(self) -> tuple[float, float, float]:
-        """(tokens a second, FLOP/s, updates a second) since the last call."""
+        """(tokens/s, FLOP/s, updates/s) since the last call."""
         seconds = max(self.seconds, 1e-9)
         rates = self.tokens / seconds, self.flops / seconds, self.steps / seconds
         self.seconds, self.tokens, self.flops, self.steps = 0.0, 0, 0.0, 0
@@ -102,8 +102,8 @@ class Speed:
 
 
 class TensorBoard:
-    """Scalars as an event file of TensorBoard, written without its package. What goes wrong there is said once, and
-    training goes on without.
+    """Scalars as an event file of TensorBoard, written without its package. An error is shown once, and training goes
+    on without the file.
 
     The file is a TFRecord of `Event` messages in protocol buffers' wire format:
     github.com/tensorflow/tensorflow/blob/master/tensorflow/core/util/event.proto and /core/lib/io/record_writer.h.
@@ -131,7 +131,7 @@ class TensorBoard:
                 self._file.close()
 
     def _write(self, event: bytes) -> None:
-        """One record, with the time; the kernel gets it whole, so that a kill leaves whole records."""
+        """Writes one record with the time, in a single call, so that a kill leaves whole records."""
         if self._file is None:
             return
         data = b"\x09" + struct.pack("<d", time.time()) + event

@@ -1,4 +1,4 @@
-"""The objective seam: what the loop asks of masked-LM training and of fine-tuning."""
+"""The interface between the training loop and its objectives, masked-LM training and fine-tuning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from maskwright.engines.base import Engine
 
 @dataclass(frozen=True)
 class UpdateCounts:
-    """What an update of all ranks computes."""
+    """Amounts of work in an update, over all ranks."""
 
     tokens: int
     """Positions that are not padding."""
@@ -39,8 +39,8 @@ class Objective(Protocol):
         ...
 
     def batches(self, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
-        """The micro-batches of an update, one for each of `virtual_workers`. A pure function. `data_step` is the
-        update's own step, or a later one after some data was left out."""
+        """The micro-batches of an update, one for each of `virtual_workers`; a pure function. `data_step` is the
+        update's own step, or a later one after a rollback skipped data."""
         ...
 
     def trials(self, data_step: int, virtual_workers: Sequence[int]) -> list[tuple[int, list[Batch]]]:
@@ -59,18 +59,18 @@ class Objective(Protocol):
         ...
 
     def logged(self, data_step: int) -> dict[str, float]:
-        """What a log line says besides loss and rates."""
+        """Numbers of a log line besides loss and rates."""
         ...
 
     def evaluate(self, engine: Engine, step: int, look: Callable[[], bool]) -> dict[str, float] | None:
         """Metrics on the validation split, `valid_loss` among them; empty when there is none. All ranks get the same.
 
-        `look` is called often; None is returned when it says to give up.
+        `look` is called often; once it returns true, the evaluation is abandoned and None is returned.
         """
         ...
 
     def remember(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Takes the evaluations of metrics.jsonl so far, in place of what was remembered."""
+        """Replaces the remembered evaluations by those of metrics.jsonl."""
         ...
 
     @property
@@ -80,5 +80,5 @@ class Objective(Protocol):
 
     @property
     def settled(self) -> bool:
-        """Whether the run ends here, before its last step, because it has stopped improving."""
+        """Whether the run ends now, before its last step, because it has stopped improving."""
         ...

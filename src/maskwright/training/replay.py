@@ -1,4 +1,4 @@
-"""What a batch was made of, kept for a step that cannot be computed.
+"""The origins of a batch, kept for a step that cannot be computed.
 
 RUN/replay/step-00001234/
   replay.json            step, seeds, rates, the checkpoint before it, each row's documents with file and line
@@ -31,7 +31,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class RowOrigin:
-    """Where a row of a batch comes from."""
+    """The origin of a row of a batch."""
 
     virtual_worker: int
     row: int
@@ -41,11 +41,11 @@ class RowOrigin:
 
 def origins(loader: Loader, store: Store, data_step: int) -> list[RowOrigin]:
     """The origins of all rows of the batch at `data_step`, by virtual worker."""
-    result, taken = [], loader.rows_at(data_step)
+    result, step_rows = [], loader.rows_at(data_step)
     for virtual_worker in range(loader.config.batch.virtual_workers):
         epochs, rows = loader.row_numbers(data_step, virtual_worker)
         for number, (epoch, row) in enumerate(zip(epochs.tolist(), rows.tolist(), strict=True)):
-            documents = [Origin(found, store.origin("train", found)) for found in taken.documents(row)]
+            documents = [Origin(document, store.origin("train", document)) for document in step_rows.documents(row)]
             result.append(RowOrigin(virtual_worker, number, epoch, documents))
     return result
 
@@ -53,7 +53,7 @@ def origins(loader: Loader, store: Store, data_step: int) -> list[RowOrigin]:
 def write_bundle(
     directory: RunDirectory, loader: Loader, store: Store, *, step: int, data_step: int, details: dict[str, Any]
 ) -> str:
-    """Writes what `maskwright replay` and a person need. Returns its folder."""
+    """Writes the folder that `maskwright replay` and people read, and returns it."""
     rows = [asdict(row) for row in origins(loader, store, data_step)]
     masks = masks_at(loader, data_step)
     record = {"data_step": data_step, "seed": loader.config.seed, **masks, **details, "rows": rows}
@@ -63,7 +63,7 @@ def write_bundle(
 def write_examples(
     directory: RunDirectory, batches: Sequence[Batch], places: list[str], *, step: int, details: dict[str, Any]
 ) -> str:
-    """The same for a step of fine-tuning; `places` are `file:line` of its examples. Returns its folder."""
+    """Writes the same for a step of fine-tuning; `places` are `file:line` of its examples. Returns the folder."""
     return _write(directory, batches, step, {**details, "examples": places})
 
 

@@ -1,4 +1,4 @@
-"""Saving while training goes on: a thread writes what the engine handed over, one checkpoint at a time."""
+"""Saving while training goes on: a thread writes the state that the engine handed over, one checkpoint at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from maskwright.training.health import HEALTH_FIX
 
 
 class Saver:
-    """`begin` returns at once. What went wrong is raised by the next call of any other method."""
+    """Saves checkpoints in the background. `begin` returns at once; the next call of any other method raises errors."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Saver:
         return self._thread is not None and self._thread.is_alive()
 
     def forget_after(self, step: int) -> None:
-        """Removes later copies after a rollback. A store out of reach keeps them, but a fetch skips them."""
+        """Deletes later copies after a rollback. An unreachable store keeps them, but a fetch skips them."""
         if self._copier:
             self._copier.wait()
             self._copier.remove_after(step)
@@ -74,19 +74,19 @@ class Saver:
             raise error
 
     def wait(self) -> None:
-        """Like `finish`, without raising: for the end of a run that has failed already."""
+        """Does the same as `finish` without raising: for the end of a run that has failed already."""
         if self._thread:
             self._thread.join()
             self._thread = None
 
     def copy_newest(self) -> None:
-        """Called at a start: copies what the start before had no time for."""
+        """Copies the newest checkpoint at a start, in case the previous start had no time for it."""
         steps = checkpoint.whole_steps(self._directory.checkpoints)
         if self._copier and steps:
             self._copier.ask(steps[-1], self.best_step)
 
     def wait_for_copy(self) -> CheckpointError | None:
-        """Waits for the last copy. Returns what went wrong with it."""
+        """Waits for the last copy. Returns its error."""
         self.finish()
         return self._copier.wait() if self._copier else None
 
@@ -119,8 +119,8 @@ class Saver:
 
 
 class Copier:
-    """Copies the newest checkpoint that it was asked for, in a thread of its own: a store that is out of reach for a
-    while stops neither training nor saving."""
+    """Copies the newest requested checkpoint in a thread of its own: a store that is unreachable for a while stops
+    neither training nor saving."""
 
     def __init__(self, directory: RunDirectory, options: CheckpointSection, copies: Copies) -> None:
         self._directory, self._options, self._copies = directory, options, copies
@@ -130,7 +130,7 @@ class Copier:
         self._failed: CheckpointError | None = None
 
     def ask(self, step: int, best: int | None) -> None:
-        """`best`: a step whose copy is not removed either."""
+        """Requests a copy of `step`. `best`: a step whose copy is not deleted either."""
         with self._lock:
             self._wanted = step, best
             if self._thread is None:
@@ -144,7 +144,7 @@ class Copier:
             warn(f"{self._copies.location}: copies after step {step:,} cannot be removed: {error}")
 
     def wait(self) -> CheckpointError | None:
-        """Waits until nothing is left to copy. Returns what went wrong with the last copy."""
+        """Waits until nothing is left to copy. Returns the last copy's error."""
         thread = self._thread
         if thread:
             thread.join()
@@ -162,13 +162,13 @@ class Copier:
     def _copy(self, step: int, best: int | None) -> None:
         self._failed = None
         try:
-            kept = [found for found in checkpoint.whole_steps(self._directory.checkpoints) if found == best != step]
+            kept = [local for local in checkpoint.whole_steps(self._directory.checkpoints) if local == best != step]
             for each in [*kept, step]:
                 self._copies.put(self._directory, each, self._options.keep, self._options.keep_every_steps, best=best)
             self._directory.log(f"copied step {step} to {self._copies.location}")
         except Exception as error:
             if step not in checkpoint.whole_steps(self._directory.checkpoints):
-                return  # removed meanwhile: a newer one is asked for next
+                return  # deleted meanwhile: a newer one is requested next
             why = error.what if isinstance(error, MaskwrightError) else error
             self._failed = CheckpointError(
                 f"step {step:,} is saved here but not copied: {why}",

@@ -26,7 +26,7 @@ LOOK_EVERY_SECONDS = 1.0
 
 
 def out_of_time(what: str) -> StoppedEarly:
-    """Says it; the caller has to end the process."""
+    """Reports that the time is over; the caller must end the process."""
     error = StoppedEarly(what, reason="grace")
     tell_reason(error)
     say(f"stopped: {error}")
@@ -40,18 +40,18 @@ def end_now() -> None:
 
 @dataclass
 class StopRequest:
-    """What others ask of this start of the run."""
+    """Requests to this start of the run."""
 
     reason: StopReason = ""
     """Why to stop; empty to go on."""
     why: str = ""
     """The same in words."""
     urgent: bool = False
-    """A signal asked, so the step in progress is given up."""
+    """Whether a signal asked, so that the step in progress is abandoned."""
     save_wanted: bool = False
-    """A checkpoint was asked for and is not saved yet."""
+    """Whether a requested checkpoint is not saved yet."""
     everywhere: bool = False
-    """Every rank finds the reason after the same step."""
+    """Whether every rank sees the reason after the same step."""
     stop_after_hours: float | None = None
     stop_after_steps: int | None = None
     profile_steps: int = 0
@@ -74,8 +74,8 @@ class StopRequest:
             self.reason, self.why = reason, why
 
     def look(self, directory: RunDirectory | None, steps_done: int) -> None:
-        """Called after each step; `steps_done`: since this start. Reads the folder once a second; None on ranks that
-        must not."""
+        """Checks limits and requests after a step. `steps_done`: since this start. Reads the folder once a second;
+        `directory` is None on ranks that must not."""
         now = self.clock()
         if self.stop_after_steps is not None and steps_done >= self.stop_after_steps:
             self.ask("limit", f"--stop-after-steps {self.stop_after_steps}")
@@ -92,7 +92,7 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signals(request: StopRequest) -> Iterator[StopRequest]:
-    """Inside, signals only leave a note in `request`. Further signals change nothing, so a save is never torn."""
+    """Inside, signals only set `request`. Further signals change nothing, so a save is never torn."""
 
     timers: list[threading.Timer] = []
 
@@ -113,13 +113,13 @@ def stop_on_signals(request: StopRequest) -> Iterator[StopRequest]:
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
-    wanted = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGUSR1: save}
-    before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+    handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGUSR1: save}
+    previous_handlers = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield request
     finally:
         for timer in timers:
             timer.cancel()
             timer.join()  # a thread that wakes while Python takes itself apart can abort the process
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""Writing safetensors in one pass that hashes as it writes, and leaves the interpreter to other threads meanwhile.
+"""Writes safetensors in one pass that also hashes, and leaves the interpreter to other threads meanwhile.
 
 Format: https://github.com/huggingface/safetensors#format. Eight bytes of header length, a JSON header padded to eight
 bytes, the arrays one after the other.
@@ -23,7 +23,7 @@ KINDS = {"float32": "F32", "int32": "I32"}
 def write_tensors(path: str, tensors: Mapping[str, NDArray[Any]], metadata: dict[str, str] | None = None) -> str:
     """Writes fp32 and int32 arrays under their names, syncs the file and returns its sha256. Raises `OSError`.
 
-    The file's mode follows the umask; what safetensors 0.8 writes is 0600, which no colleague can read.
+    The file's mode follows the umask; safetensors 0.8 writes 0600, which no colleague can read.
     """
     sha = hashlib.sha256()
     with open(path, "wb", buffering=0) as file:

@@ -1,4 +1,4 @@
-"""How the ranks of a run agree, after each step, to go on, to save or to stop."""
+"""The agreement of a run's ranks, after each step, to go on, to save or to stop."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from maskwright.training.stop import StopRequest
 VOTE_STEPS = 2
 """Steps until every rank has seen a rank's vote."""
 SAVE, STOP = 1, 2
-"""What a rank may vote for. All ranks do what the highest vote says, after the same step."""
+"""A rank's possible votes besides 0. All ranks follow the highest vote, after the same step."""
 
 
 class Vote:
-    """One rank's vote, and what all ranks have agreed on."""
+    """One rank's vote, and the vote that all ranks have agreed on."""
 
     def __init__(self, options: CheckpointSection, stop: StopRequest, processes: Processes, step: int) -> None:
         self._options, self._stop = options, stop
@@ -25,12 +25,12 @@ class Vote:
         self.own = self.agreed = 0
 
     def begin(self) -> None:
-        """Before the first step. A single rank agrees with itself at once; several need a step for it."""
+        """Votes before the first step. A single rank agrees with itself at once; several need a step for it."""
         if self._alone:
             self.own = self.agreed = self._choose()
 
     def take(self, highest: int) -> None:
-        """After each step. `highest`: the highest vote of all ranks, as far as the step could know it."""
+        """Votes after a step. `highest`: the highest vote of all ranks, as far as the step could know it."""
         self.own = self._choose()
         self.agreed = self.own if self._alone else STOP if self._stop.everywhere else highest
 
@@ -42,7 +42,7 @@ class Vote:
         return SAVE if by_clock or self._stop.save_wanted else 0
 
     def due_to_save(self, step: int) -> bool:
-        # For some steps after a save, votes still come in that are older than it.
+        # Votes cast before a save may arrive up to VOTE_STEPS after it; ignore those.
         voted = self.agreed == SAVE and (self._alone or step > self._saved_step + VOTE_STEPS)
         return voted or is_due(self._options.save_every_steps, step)
 

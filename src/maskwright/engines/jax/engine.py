@@ -1,7 +1,7 @@
 """The JAX engine: TPU slices, and also CPU (virtual devices) and GPU.
 
-The host only feeds: an update is one compiled program (`step.py`), and nothing in it waits for the host. Its results
-stay on the devices until somebody asks for a number.
+The host only feeds batches: an update is one compiled program (`step.py`), and nothing in it waits for the host. Its
+results stay on the devices until a number is read.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from maskwright.model.jax.networks import Stacked, shapes, stack, unstack
 
 @dataclass(frozen=True)
 class Compiled:
-    """One program that was compiled, for the record."""
+    """The record of one compiled program."""
 
     what: str
     shapes: dict[str, tuple[int, ...]]
@@ -60,7 +60,7 @@ _product = jax.jit(jnp.matmul, static_argnames="precision")
 
 
 def choose_dtype(wanted: str, device: str) -> str:
-    """On a CPU, XLA's bf16 products are slower than its fp32 ones (0.8 times on 2 Zen 5 cores)."""
+    """`auto` is fp32 on a CPU, where XLA's bf16 products are slower (0.8 times on 2 Zen 5 cores), else bf16."""
     return wanted if wanted != "auto" else "fp32" if device == "cpu" else "bf16"
 
 
@@ -68,7 +68,7 @@ class JaxEngine:
     """See `base.Engine`. Dropout is keyed by (seed, step, virtual worker), on any number of devices."""
 
     leaves_host_free = True
-    reads_alone = False
+    rank0_has_all = False
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class JaxEngine:
         program = Program(model, optimizer, layout, platform, seed=seed, causal=causal)
         self.program = replace(program, label_smoothing=label_smoothing)
         self.dp_degree = layout.devices
-        self._local = [i for i, found in enumerate(devices) if found.process_index == jax.process_index()]
+        self._local = [i for i, device in enumerate(devices) if device.process_index == jax.process_index()]
         self.rows_at_once: int | None = None
         self.waiting: Callable[[], AbstractContextManager[object]] | None = None  # a step is one program
         self.compiles: list[Compiled] = []
@@ -116,14 +116,14 @@ class JaxEngine:
         return [a * self.dp_degree + d for a in range(each) for d in self._local]
 
     def ceiling(self) -> float:
-        here = self.program.layout.mesh.local_devices[0]
+        device = self.program.layout.mesh.local_devices[0]
         # An accelerator finishes one product before the host has asked for the next; virtual devices share cores.
-        many, chips = (1, 1) if self.device == "cpu" else (32, self.dp_degree)
+        copies, chips = (1, 1) if self.device == "cpu" else (32, self.dp_degree)
 
         precision = "highest" if self.dtype_name == "float32" else None
 
         def products(m: int, k: int, n: int) -> Products:
-            a, b = (jax.device_put(jnp.ones(shape, self.dtype_name), here) for shape in ((many * m, k), (k, n)))
+            a, b = (jax.device_put(jnp.ones(shape, self.dtype_name), device) for shape in ((copies * m, k), (k, n)))
 
             def timed(count: int) -> float:
                 begin = time.perf_counter()
@@ -133,12 +133,12 @@ class JaxEngine:
 
             return timed
 
-        return chips * many * gemm_ceiling(products)
+        return chips * copies * gemm_ceiling(products)
 
     # ---- one update ------------------------------------------------------------------------------------------
 
     def dry_run(self, batches: Sequence[Batch], held_out: Sequence[Batch]) -> None:
-        """Compiles both programs and runs neither: the compiler says what a TPU's memory lacks."""
+        """Compiles both programs and runs neither: the compiler reports what a TPU's memory lacks."""
         self._run("update", self._state, batches, *self._scalars(0.0, 0), compile_only=True)
         if held_out:
             self._run("evaluate", self._state["parameters"], self._own(held_out), compile_only=True)
@@ -151,12 +151,12 @@ class JaxEngine:
         vote: int = 0,
     ) -> StepStats | None:
         if self.processes.world_size == 1 and give_up():
-            return None  # of several ranks, none can leave a step out alone
+            return None  # with several ranks, none can skip a step alone
         self._state, stats = self._run("update", self._state, batches, *self._scalars(learning_rate, vote))
         self._step += 1
-        # The vote of the step before: nobody waits for this step's, and the host is never further ahead than that.
-        before, self._vote = self._vote, stats["vote"]
-        known = 0 if before is None else int(before)
+        # The vote of the step before: the host does not wait for this step's, and is never further ahead than that.
+        previous_vote, self._vote = self._vote, stats["vote"]
+        known = 0 if previous_vote is None else int(previous_vote)
         agreed = vote if self.processes.world_size == 1 else known
         return StepStats(stats["loss_sum"], stats["weight"], stats["grad_norm"], agreed)
 
@@ -175,28 +175,28 @@ class JaxEngine:
             raise not_finite(bad)
 
     def evaluate(self, batches: Sequence[Batch]) -> EvalStats:
-        found = self._run("evaluate", self._state["parameters"], self._own(batches))
-        return EvalStats(*(float(found[name]) for name in ("loss_sum", "weight", "correct")))
+        sums = self._run("evaluate", self._state["parameters"], self._own(batches))
+        return EvalStats(*(float(sums[name]) for name in ("loss_sum", "weight", "correct")))
 
     def log_probs(self, batches: Sequence[Batch]) -> LabelScores:
-        taken = np.concatenate([batch.weights for batch in batches]) > 0
-        found = self._by_position("log_probs", batches)[taken]
-        return found[:, 0], found[:, 1] > 0
+        weighted = np.concatenate([batch.weights for batch in batches]) > 0
+        scores = self._by_position("log_probs", batches)[weighted]
+        return scores[:, 0], scores[:, 1] > 0
 
     def predict(self, batches: Sequence[Batch]) -> np.ndarray:
         return self._by_position("predict", batches)
 
     def _by_position(self, what: str, batches: Sequence[Batch]) -> np.ndarray:
-        """[len(batches) * K, C] of a program that gives [A, 1, K, C]."""
-        found = self._run(what, self._state["parameters"], self._own(batches))
+        """[len(batches) * K, C] from a program that returns [A, 1, K, C]."""
+        outputs = self._run(what, self._state["parameters"], self._own(batches))
         # [A * parts, N, K / parts, C] -> [A, N, K, C]: see `_put`
-        parts = len(found) * self.dp_degree // (len(batches) + -len(batches) % self.dp_degree)
-        whole = np.asarray(self._gather(found)).reshape(-1, parts, *found.shape[1:]).swapaxes(1, 2)
+        parts = len(outputs) * self.dp_degree // (len(batches) + -len(batches) % self.dp_degree)
+        whole = np.asarray(self._gather(outputs)).reshape(-1, parts, *outputs.shape[1:]).swapaxes(1, 2)
         A, N, _, K, C = whole.shape
         return whole.reshape(A * N, parts * K, C)[: len(batches)].reshape(-1, C)
 
     def _own(self, batches: Sequence[Batch]) -> list[Batch]:
-        """Of everybody's batches, filled up with blank ones, those of this process's devices."""
+        """This process's share of all ranks' batches, filled up with blank ones."""
         blank = [replace(batches[0], weights=np.zeros_like(batches[0].weights))]
         everything = list(batches) + blank * (-len(batches) % self.dp_degree)
         return [batch for i, batch in enumerate(everything) if i % self.dp_degree in self._local]
@@ -219,34 +219,34 @@ class JaxEngine:
         size = largest_divisor(M, self.rows_at_once or M)
         if size < M:
             rounds = [batches[i : i + local] for i in range(0, len(batches), local)]
-            batches = [batch.part(i, i + size) for one in rounds for i in range(0, M, size) for batch in one]
+            batches = [batch.part(i, i + size) for round_ in rounds for i in range(0, M, size) for batch in round_]
         arrays = arrange(batches, local)
         return {name: self._everywhere(arrays[name], PartitionSpec(None, AXIS)) for name in BATCH_FIELDS}
 
     def _everywhere(self, local: np.ndarray, spec: PartitionSpec = EVERYWHERE) -> Array:
-        """The array of all processes, made of this process's part."""
+        """The array of all processes, from this process's part."""
         return jax.make_array_from_process_local_data(self.program.sharding(spec), local)
 
     def _compiled(self, what: str, arguments: tuple[Any, ...], rows: int, *, expected: bool) -> Any:
-        """The program for these very shapes. It is compiled and noted if there is none yet, with a warning if that is
-        not `expected`."""
+        """The program for exactly these shapes, compiled and recorded if it is new, with a warning if that is not
+        `expected`."""
         sizes = {name: tuple(arguments[1][name].shape) for name in BATCH_FIELDS}
-        wanted = (what, self.program.model.rope_theta, *sizes.values())
-        if wanted not in self._programs:
+        key = (what, self.program.model.rope_theta, *sizes.values())
+        if key not in self._programs:
             program = replace(self.program, parts=rows // sizes["input_ids"][2])
             began = time.perf_counter()
             jitted = getattr(program, f"jitted_{what}")()
-            self._programs[wanted] = jitted.lower(*arguments).compile()
-            if not expected and any(made.what == what for made in self.compiles):
+            self._programs[key] = jitted.lower(*arguments).compile()
+            if not expected and any(compiled.what == what for compiled in self.compiles):
                 shown = ", ".join(f"{name} {list(shape)}" for name, shape in sizes.items())
                 warn(f"step {self._step}: compiling {what} again, for other shapes: {shown}")
             self.compiles.append(Compiled(what, sizes, round(time.perf_counter() - began, 2), self._step))
-        return self._programs[wanted]
+        return self._programs[key]
 
     def _compute_fewer_at_once(self, batch: Batch, error: Exception, *, alone: bool) -> None:
-        """Halves `rows_at_once` with a warning after memory ran out. Raises `error` if it is another one, and
-        `MaskwrightError` if nothing can be done. `alone`: a device may have said it in one process alone, whereas the
-        compiler says the same in all."""
+        """Halves `rows_at_once` with a warning after memory ran out. Raises `error` if it is of another kind, and
+        `MaskwrightError` if nothing can be done. `alone`: a device may have run out in one process alone, whereas the
+        compiler refuses in all."""
         M, T = batch.input_ids.shape
         rows = largest_divisor(M, self.rows_at_once or M)
         if not is_out_of_memory(error):
@@ -292,7 +292,7 @@ class JaxEngine:
     def write(self, state: TrainState) -> None:
         header = json.dumps([state.step, bool(state.moments), state.earlier_updates])
         self._step, with_moments, self._earlier_updates = json.loads(self.processes.broadcast(header.encode()))
-        self._vote, self._state = None, {}  # first, so that the devices never hold two
+        self._vote, self._state = None, {}  # first, so that the devices never hold two states
         self._state = {
             "parameters": self._send(stack(state.parameters, self.config, NEVER_PREDICTED), self.program.layout.shapes),
             "moments": {},
@@ -300,16 +300,16 @@ class JaxEngine:
         }
         names = optimizers.moment_names(self.optimizer_config.kind, self.program.layout.shapes)
         for kind, of in names.items():
-            given = stack(state.moments[kind], self.config) if state.moments else {}
-            self._state["moments"][kind] = self._send(given if with_moments else None, of)
+            moments = stack(state.moments[kind], self.config) if state.moments else {}
+            self._state["moments"][kind] = self._send(moments if with_moments else None, of)
 
     def _send(self, stacked: Stacked | None, names: Iterable[str]) -> dict[str, Array]:
         """Gives each process's devices their part of each array; None is zero everywhere."""
         result: dict[str, Array] = {}
         for name in names:
             shape = self.program.layout.shapes[name]
-            given = (stacked or {}).get(name)
-            array = np.zeros(shape, np.float32) if given is None else given
+            array_of_rank0 = (stacked or {}).get(name)
+            array = np.zeros(shape, np.float32) if array_of_rank0 is None else array_of_rank0
             if stacked is not None and self.processes.world_size > 1:
                 array = np.asarray(multihost_utils.broadcast_one_to_all(array))
             sharding = self.program.layout.sharding(name)
@@ -318,16 +318,16 @@ class JaxEngine:
 
     @property
     def report(self) -> dict[str, object]:
-        return {"compiles": [asdict(made) for made in self.compiles], "memory_bytes": self._memory()}
+        return {"compiles": [asdict(compiled) for compiled in self.compiles], "memory_bytes": self._memory()}
 
     def _memory(self) -> list[dict[str, int]]:
-        """Bytes in use, at the peak, and there, for each of this host's devices that says so."""
-        wanted = {"bytes_in_use": "in_use", "peak_bytes_in_use": "peak", "bytes_limit": "there"}
-        found = (device.memory_stats() or {} for device in self.program.layout.mesh.local_devices)
-        return [{name: stats[key] for key, name in wanted.items() if key in stats} for stats in found]
+        """Bytes in use, at the peak, and in total, for each of this host's devices that reports them."""
+        names = {"bytes_in_use": "in_use", "peak_bytes_in_use": "peak", "bytes_limit": "there"}
+        all_stats = (device.memory_stats() or {} for device in self.program.layout.mesh.local_devices)
+        return [{name: stats[key] for key, name in names.items() if key in stats} for stats in all_stats]
 
     def profile(self, folder: str) -> AbstractContextManager[object]:
-        """Writes what TensorBoard's profile page and Perfetto read."""
+        """Writes a trace for TensorBoard's profile page and Perfetto."""
         return jax.profiler.trace(folder, create_perfetto_trace=False)
 
 

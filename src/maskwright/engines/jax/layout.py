@@ -25,7 +25,7 @@ from maskwright.model.jax.parts import LAYERS
 
 AXIS = "data"
 Platform = Literal["cpu", "cuda", "tpu"]
-"""As JAX names them."""
+"""JAX's names of platforms."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class ShardingLayout:
 
 
 def _sharded_dim(shape: tuple[int, ...], devices: int, *, begin: int) -> int | None:
-    """The first dimension of a matrix that the devices divide; of a layer's own dimensions if the array stacks layers.
-    Vectors are not sharded: they take little memory, and gathering each of them would take time."""
+    """The first dimension of a matrix that the device count divides; not the first of an array that stacks layers.
+    Vectors are not sharded: they need little memory, and gathering each of them would cost time."""
     if len(shape) - begin < 2:
         return None
     return next((dim for dim in range(begin, len(shape)) if shape[dim] % devices == 0), None)
@@ -103,7 +103,7 @@ def _gather_forward(part: Array, dim: int, dtype: Any) -> tuple[Array, None]:
 
 
 def _gather_backward(dim: int, dtype: Any, _: None, gradient: Array) -> tuple[Array]:
-    # In fp32: a sum over hundreds of devices in bf16 would lose what they add.
+    # In fp32: a bf16 sum over hundreds of devices would lose their contributions.
     return (jax.lax.psum_scatter(gradient.astype(jnp.float32), AXIS, scatter_dimension=dim, tiled=True),)
 
 

@@ -1,6 +1,6 @@
 """Optimizers in JAX, on dictionaries of fp32 arrays: twins of `torch/optimizers.py`, for one device's shards.
 
-AdamW (Loshchilov and Hutter 2019) updates everything, or, beside Muon, all that is not a hidden matrix.
+AdamW (Loshchilov and Hutter 2019) updates everything, or, beside Muon, everything except hidden matrices.
 Muon (Jordan et al. 2024): the matrices are shared out over the devices, and each is orthogonalized once and gathered.
 """
 
@@ -28,11 +28,11 @@ def is_hidden(name: str) -> bool:
 
 
 def moment_names(kind: str, names: Iterable[str]) -> dict[str, list[str]]:
-    """Which parameters have which moment."""
-    every = list(names)
-    others = [name for name in every if kind == "adamw" or not is_hidden(name)]
+    """The parameters that have each moment."""
+    all_names = list(names)
+    others = [name for name in all_names if kind == "adamw" or not is_hidden(name)]
     moments = {"exp_avg": others, "exp_avg_sq": others}
-    return moments if kind == "adamw" else moments | {"momentum": [name for name in every if is_hidden(name)]}
+    return moments if kind == "adamw" else moments | {"momentum": [name for name in all_names if is_hidden(name)]}
 
 
 def rate_scales(name: str, dims: int, layers: int, layer_decay: float) -> np.ndarray | float:
@@ -62,7 +62,7 @@ class Rates:
 def apply(
     options: Optimizer, rates: Rates, weights: Weights, gradients: Weights, moments: Moments, layout: ShardingLayout
 ) -> tuple[Weights, Moments]:
-    """New weights and moments."""
+    """(new weights, new moments)."""
     after, new = {}, {kind: dict(named) for kind, named in moments.items()}
     layer_decay = options.layer_decay
     layers = layout.shapes["layers.down.weight"][0]
@@ -94,8 +94,8 @@ def _orthogonal(updates: Weights, layout: ShardingLayout) -> Weights:
     width = full["head.dense.weight"].shape[-1]
     groups: dict[str, list[str]] = {"squares": [], "ups": [], "downs": []}
     for name in full:
-        wide = "ups" if name.endswith("up.weight") else "downs" if name.endswith("down.weight") else "squares"
-        groups[wide].append(name)
+        role = "ups" if name.endswith("up.weight") else "downs" if name.endswith("down.weight") else "squares"
+        groups[role].append(name)
     result = {}
     for group, names in groups.items():
         rows = full["layers.down.weight"].shape[-1] if group == "ups" else width
@@ -103,24 +103,24 @@ def _orthogonal(updates: Weights, layout: ShardingLayout) -> Weights:
         matrices = jnp.concatenate(stacks)
         scale = UPDATE_RMS * max(matrices.shape[1:]) ** 0.5
         turned = matrices.mT if group == "ups" else matrices
-        made = shared_orthogonalize(turned.astype(layout.dtype), layout.devices).astype(jnp.float32) * scale
-        made = made.mT if group == "ups" else made
+        results = shared_orthogonalize(turned.astype(layout.dtype), layout.devices).astype(jnp.float32) * scale
+        results = results.mT if group == "ups" else results
         begin = 0
         for name, stack in zip(names, stacks, strict=True):
-            part = made[begin : begin + len(stack)].reshape(full[name].shape)
+            part = results[begin : begin + len(stack)].reshape(full[name].shape)
             result[name], begin = layout.shard(name, part), begin + len(stack)
     return result
 
 
 def shared_orthogonalize(matrices: Array, devices: int) -> Array:
-    """[n, r, c], the same on every device -> each matrix orthogonalized by one device, and gathered."""
+    """Orthogonalizes [n, r, c] matrices, the same on every device: one device computes each, and all are gathered."""
     n = len(matrices)
     each = -(-n // devices)
     if devices == 1:
         return orthogonalize(matrices)
     padded = jnp.pad(matrices, ((0, each * devices - n), (0, 0), (0, 0)))
-    own = jax.lax.dynamic_slice_in_dim(padded, jax.lax.axis_index(AXIS) * each, each)
-    return jax.lax.all_gather(orthogonalize(own), AXIS, tiled=True)[:n]
+    share = jax.lax.dynamic_slice_in_dim(padded, jax.lax.axis_index(AXIS) * each, each)
+    return jax.lax.all_gather(orthogonalize(share), AXIS, tiled=True)[:n]
 
 
 def orthogonalize(matrices: Array) -> Array:

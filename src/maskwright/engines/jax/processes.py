@@ -1,4 +1,4 @@
-"""Finding the devices, and the other hosts of a slice, before anything else is computed.
+"""Discovery of the devices and of the other hosts of a slice, before anything else is computed.
 
 On a Cloud TPU the hosts find each other by the machine's metadata (Compute Engine) or variables (GKE). Elsewhere they
 use MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK, torch's `env://`. One process on each host owns all of its chips.
@@ -35,34 +35,34 @@ from maskwright.machine import hardware
 
 CPU_DEVICES = "jax_num_cpu_devices"
 MOST_VIRTUAL_DEVICES = 64
-"""Each has a thread, and all wait for each other; a thousand of them end the process."""
+"""Each virtual device has a thread, and all wait for each other; a thousand of them kill the process."""
 LATER_SECONDS = 60.0
-"""From our own deadline for the hosts to find each other to JAX's, at which XLA ends the process."""
+"""Seconds between our own deadline for connecting the hosts and JAX's, at which XLA ends the process."""
 DEAD_AFTER_SECONDS = 30
-"""A host without a sign of life for so long counts as dead."""
+"""A host without a sign of life for this long counts as dead."""
 LOST = ("gloo", "connection", "unavailable", "heartbeat", "socket", "deadline_exceeded", "coordination")
 """Words in the errors of collectives and of the coordination service when another process has died."""
 GOOGLE, TPU_DEVICES = "0x1ae0", {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"}
-"""PCI vendor, and its TPUs from v3 to 7x."""
+"""PCI vendor, and the PCI devices of its TPUs from v3 to 7x."""
 
 
 class _JaxProcesses:
-    """More than one process."""
+    """`Processes` of a run with more than one process."""
 
     def __init__(self) -> None:
         self.rank, self.world_size = jax.process_index(), jax.process_count()
 
     def broadcast(self, data: bytes) -> bytes:
         length = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
-        given = np.frombuffer(data, np.uint8) if self.rank == 0 else np.zeros(length, np.uint8)
-        return np.asarray(multihost_utils.broadcast_one_to_all(given)).astype(np.uint8).tobytes()
+        array = np.frombuffer(data, np.uint8) if self.rank == 0 else np.zeros(length, np.uint8)
+        return np.asarray(multihost_utils.broadcast_one_to_all(array)).astype(np.uint8).tobytes()
 
     def gather(self, data: bytes) -> list[bytes]:
         sizes = multihost_utils.process_allgather(np.int32(len(data)))
-        given = np.zeros(LONGEST_MESSAGE, np.uint8)
-        given[: len(data)] = np.frombuffer(data, np.uint8)
-        found = np.asarray(multihost_utils.process_allgather(given)).astype(np.uint8)
-        return [row[:size].tobytes() for row, size in zip(found, np.asarray(sizes), strict=True)]
+        message = np.zeros(LONGEST_MESSAGE, np.uint8)
+        message[: len(data)] = np.frombuffer(data, np.uint8)
+        messages = np.asarray(multihost_utils.process_allgather(message)).astype(np.uint8)
+        return [row[:size].tobytes() for row, size in zip(messages, np.asarray(sizes), strict=True)]
 
     def lost(self, error: Exception) -> bool:
         # Where a collective fails at once, JAX raises its error as a ValueError.
@@ -76,16 +76,16 @@ class _JaxProcesses:
 
 
 def tpu_chips(devices: str = "/sys/bus/pci/devices") -> int:
-    """TPU chips in this machine, found without loading libtpu."""
-    found = 0
+    """Number of TPU chips in this machine, counted without loading libtpu."""
+    chips = 0
     for path in glob.glob(os.path.join(glob.escape(devices), "*", "vendor")):
         with open(path, encoding="ascii") as vendor, open(path[:-6] + "device", encoding="ascii") as device:
-            found += vendor.read().strip() == GOOGLE and device.read().strip() in TPU_DEVICES
-    return found
+            chips += vendor.read().strip() == GOOGLE and device.read().strip() in TPU_DEVICES
+    return chips
 
 
 def choose_device(wanted: str) -> Platform:
-    """`auto` takes TPU chips when there are some, else a CUDA device, else the CPU. Raises `ConfigError` rather than
+    """Resolves `auto`: TPU chips if there are any, else a CUDA device, else the CPU. Raises `ConfigError` rather than
     falling back."""
     chips = tpu_chips()
     if wanted == "tpu" and not chips:
@@ -114,26 +114,26 @@ def _nvidia() -> bool:
 
 
 def connect(engine: EngineSection) -> tuple[Platform, list[Any], Processes]:
-    """(device, the devices of all hosts in an order that all agree on, processes). It is the first use of JAX.
+    """(device, the devices of all hosts in an order that all agree on, processes). This is the first use of JAX.
 
     Raises `ConfigError` if a device is absent, `StoppedEarly` if the other hosts cannot be found.
     """
-    device, given = choose_device(engine.device), launch_variables()
+    device, launch = choose_device(engine.device), launch_variables()
     if device == "cpu" and engine.device == "auto" and _nvidia():
         warn('there is an NVIDIA device, but this JAX cannot use it: install "jax[cuda12]"; going on with the CPU')
-    if given and (engine.devices or given.world_size) % given.world_size:  # before jaxlib, which crashes
+    if launch and (engine.devices or launch.world_size) % launch.world_size:  # before jaxlib, which crashes
         raise ConfigError(
-            f"{engine.devices} devices cannot be shared out evenly over {given.world_size} processes",
+            f"{engine.devices} devices cannot be shared out evenly over {launch.world_size} processes",
             where="engine.devices",
-            fix=f"take a multiple of {given.world_size}, or leave it out",
+            fix=f"take a multiple of {launch.world_size}, or leave it out",
         )
     if device == "cpu":
-        _set_up_cpu(engine, given.world_size if given else 1)
-    if (given and given.world_size > 1) or (device == "tpu" and given is None):
-        _find_hosts(given)
+        _set_up_cpu(engine, launch.world_size if launch else 1)
+    if (launch and launch.world_size > 1) or (device == "tpu" and launch is None):
+        _find_hosts(launch)
     try:
         jax.config.update("jax_platforms", device)
-        devices = sorted(jax.devices(), key=lambda found: (found.process_index, found.id))
+        devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
     except RuntimeError as error:
         raise MaskwrightError(
             f"JAX cannot use this device: {error}", where=f"engine.device {device}", fix="see the driver's own message"
@@ -145,43 +145,44 @@ def connect(engine: EngineSection) -> tuple[Platform, list[Any], Processes]:
 
 
 def _set_up_cpu(engine: EngineSection, hosts: int) -> None:
-    """On a CPU, `engine.devices` are virtual devices in one process: sharding over chips, without any chips."""
+    """Makes `engine.devices` virtual devices in one process on a CPU: sharding over chips, without any chips."""
     threads = engine.threads or hardware.spread_over_cores()
-    here = (engine.devices or 1) // hosts
-    if here > MOST_VIRTUAL_DEVICES:
+    local_devices = (engine.devices or 1) // hosts
+    if local_devices > MOST_VIRTUAL_DEVICES:
         raise ConfigError(
-            f"{here} devices were asked for; on a CPU they are virtual, and at most {MOST_VIRTUAL_DEVICES}",
+            f"{local_devices} devices were asked for; on a CPU they are virtual, and at most {MOST_VIRTUAL_DEVICES}",
             where="engine.devices",
             fix="take fewer; `maskwright plan` compiles for large slices",
         )
     if hosts > 1:
-        threads = max(threads, here)  # a device that waits for another process holds a thread, and all wait at once
+        # A device that waits for another process holds a thread, and all wait at once.
+        threads = max(threads, local_devices)
     os.environ.setdefault("PJRT_NPROC", str(threads))
-    if here > getattr(jax.config, CPU_DEVICES):
+    if local_devices > getattr(jax.config, CPU_DEVICES):
         with suppress(RuntimeError):  # the devices exist already; `first_devices` reports too few
-            jax.config.update(CPU_DEVICES, here)
+            jax.config.update(CPU_DEVICES, local_devices)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
 
 
 def _find_hosts(launch: Launch | None) -> None:
     if jax.distributed.is_initialized():
         return
-    given: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if launch:
-        given = {
+        options = {
             "coordinator_address": f"{launch.address}:{launch.port}",
             "num_processes": launch.world_size,
             "process_id": launch.rank,
             "cluster_detection_method": "deactivate",
         }
         if is_loopback(launch.address):  # JAX would listen on every address
-            given["coordinator_bind_address"] = given["coordinator_address"]
-    # The run itself takes SIGTERM: the hosts agree on a step to stop at (the vote of `Program.update`).
+            options["coordinator_bind_address"] = options["coordinator_address"]
+    # The run itself handles SIGTERM: the hosts agree on a step to stop at (the vote of `Program.update`).
     jax.config.update("jax_enable_preemption_service", False)
 
     def initialize() -> None:
         jax.distributed.initialize(
-            **given,
+            **options,
             initialization_timeout=int(CONNECT_SECONDS + LATER_SECONDS),
             heartbeat_timeout_seconds=DEAD_AFTER_SECONDS,
             shutdown_timeout_seconds=DEAD_AFTER_SECONDS,

@@ -1,6 +1,6 @@
 """One update and one evaluation as JAX compiles them: pure functions of arrays, for any mesh.
 
-`engine.py` runs them; `maskwright plan` compiles the same ones ahead of time for a slice that is not there.
+`engine.py` runs them; `maskwright plan` compiles the same ones ahead of time for a slice that it does not have.
 
 Dimensions: A micro-batches for each device in one update, N devices, M rows of T tokens and K predicted positions in
 each micro-batch.
@@ -41,18 +41,18 @@ Neither that step nor a later one changes anything."""
 
 @dataclass(frozen=True)
 class Program:
-    """What is compiled: a model, how it learns, on which devices, with how many rows at once."""
+    """The subject of a compilation: a model, how it learns, on which devices, with how many rows at once."""
 
     model: ModelConfig
     optimizer: Optimizer
     layout: ShardingLayout
     platform: Platform
-    """What it is compiled for; it decides how attention is computed."""
+    """The target platform; it decides how attention is computed."""
     parts: int = 1
-    """Parts in which a virtual worker's micro-batch is computed; more than one if it does not fit at once."""
+    """Number of parts of a virtual worker's micro-batch; more than one if it does not fit in memory at once."""
     seed: int = 0
     label_smoothing: float = 0.0
-    """In training only."""
+    """Used in training only."""
     causal: bool = False
     """Whether any row of the run is read causally."""
 
@@ -67,7 +67,7 @@ class Program:
         return logits(weights, self.model, *inputs, gather=self.layout.gathered, way=way, key=key)
 
     def _key(self, step: Array, number: Array) -> Array | None:
-        """Dropout's key in one part of one micro-batch: by seed, step, virtual worker and part, on any number of
+        """Dropout's key for one part of one micro-batch: by seed, step, virtual worker and part, whatever the number of
         devices."""
         if not self.model.drops:
             return None
@@ -83,13 +83,13 @@ class Program:
         weight = jax.lax.psum(batches["weights"].sum(), AXIS)
 
         def loss_of(weights: Weights, batch: dict[str, Array], number: Array) -> tuple[Array, Array]:
-            found = self._logits(weights, batch, self._key(step, number))
-            each = losses(self.model.task, found, batch["labels"], self.label_smoothing)
-            loss = jnp.sum(each * batch["weights"])  # not a product: those may be in bf16
+            outputs = self._logits(weights, batch, self._key(step, number))
+            each = losses(self.model.task, outputs, batch["labels"], self.label_smoothing)
+            loss = jnp.sum(each * batch["weights"])  # not a matrix product, which may be in bf16
             return loss / jnp.maximum(weight, 1.0), loss
 
-        def add(before: tuple[Weights, Array], here: tuple[dict[str, Array], Array]) -> tuple[Any, None]:
-            gradient, loss = jax.grad(loss_of, has_aux=True)(weights, *here)
+        def add(before: tuple[Weights, Array], micro_batch: tuple[dict[str, Array], Array]) -> tuple[Any, None]:
+            gradient, loss = jax.grad(loss_of, has_aux=True)(weights, *micro_batch)
             return jax.tree.map(jnp.add, before, (gradient, loss)), None
 
         count = len(batches["weights"])
@@ -106,8 +106,8 @@ class Program:
     def update(
         self, state: State, batches: dict[str, Array], rates: Array, step: Array, vote: Array
     ) -> tuple[State, dict[str, Array]]:
-        """Inside the mesh. `batches`: this device's, [A, 1, …]; `rates` fp32 [3]; `vote` int32 [1], of which all
-        get the highest."""
+        """One update, inside the mesh. `batches`: this device's, [A, 1, …]; `rates`: fp32 [3]; `vote`: int32 [1]; all
+        devices get the highest."""
         batches = {name: array[:, 0] for name, array in batches.items()}
         loss, weight, gradient = self._gradient(state["parameters"], batches, step)
         norm = self.layout.norm(gradient)
@@ -125,60 +125,60 @@ class Program:
     def score(self, parameters: Weights, batches: dict[str, Array]) -> dict[str, Array]:
         """Inside the mesh: sums over the micro-batches of all devices, [A, 1, …] on each."""
 
-        def one(batch: dict[str, Array]) -> dict[str, Array]:
-            found = self._logits(parameters, batch, None)
-            right = (found.argmax(-1) == batch["labels"]).astype(jnp.float32)
+        def sums_of(batch: dict[str, Array]) -> dict[str, Array]:
+            outputs = self._logits(parameters, batch, None)
+            right = (outputs.argmax(-1) == batch["labels"]).astype(jnp.float32)
             weights = batch["weights"]
             return {
-                "loss_sum": jnp.sum(losses(self.model.task, found, batch["labels"]) * weights),
+                "loss_sum": jnp.sum(losses(self.model.task, outputs, batch["labels"]) * weights),
                 "weight": weights.sum(),
                 "correct": jnp.sum(right * weights),
             }
 
-        here = jax.lax.map(one, {name: array[:, 0] for name, array in batches.items()})
-        return jax.lax.psum(jax.tree.map(lambda a: a.sum(0), here), AXIS)
+        sums = jax.lax.map(sums_of, {name: array[:, 0] for name, array in batches.items()})
+        return jax.lax.psum(jax.tree.map(lambda a: a.sum(0), sums), AXIS)
 
     def log_probs(self, parameters: Weights, batches: dict[str, Array]) -> Array:
-        """Inside the mesh: fp32 [A, 1, K, 2]: each label's log-probability, and 1 where it is the likeliest."""
+        """Inside the mesh: fp32 [A, 1, K, 2] of each label's log-probability, and 1 where it is the likeliest."""
 
-        def one(batch: dict[str, Array]) -> Array:
-            found = self._logits(parameters, batch, None)
-            right = (found.argmax(-1) == batch["labels"]).astype(jnp.float32)
-            return jnp.stack([-losses(self.model.task, found, batch["labels"]), right], -1)
+        def scores_of(batch: dict[str, Array]) -> Array:
+            outputs = self._logits(parameters, batch, None)
+            right = (outputs.argmax(-1) == batch["labels"]).astype(jnp.float32)
+            return jnp.stack([-losses(self.model.task, outputs, batch["labels"]), right], -1)
 
-        return jax.lax.map(one, {name: array[:, 0] for name, array in batches.items()})[:, None]
+        return jax.lax.map(scores_of, {name: array[:, 0] for name, array in batches.items()})[:, None]
 
     def predict(self, parameters: Weights, batches: dict[str, Array]) -> Array:
         """Inside the mesh: fp32 logits [A, 1, K, C]."""
-        here = {name: array[:, 0] for name, array in batches.items()}
-        return jax.lax.map(lambda batch: self._logits(parameters, batch, None).astype(jnp.float32), here)[:, None]
+        inputs = {name: array[:, 0] for name, array in batches.items()}
+        return jax.lax.map(lambda batch: self._logits(parameters, batch, None).astype(jnp.float32), inputs)[:, None]
 
     # ---- on a mesh -------------------------------------------------------------------------------------------
 
     def _specs(self) -> tuple[State, dict[str, PartitionSpec]]:
         parameters = {name: self.layout.spec(name) for name in self.layout.shapes}
         names = optimizers.moment_names(self.optimizer.kind, self.layout.shapes)
-        moments = {kind: {name: parameters[name] for name in of} for kind, of in names.items()}
+        moments = {kind: {name: parameters[name] for name in members} for kind, members in names.items()}
         state = {"parameters": parameters, "moments": moments, "first_bad": EVERYWHERE}
         return state, dict.fromkeys(BATCH_FIELDS, PartitionSpec(None, AXIS))
 
-    def _on_mesh(self, inside: Any, takes: Any, gives: Any, donate: tuple[int, ...]) -> Any:
-        # fp32 runs in fp32, since a TPU or GPU takes less by default. bf16 stays: TPU kernels take nothing else.
+    def _on_mesh(self, function: Any, in_specs: Any, out_specs: Any, donate: tuple[int, ...]) -> Any:
+        # fp32 runs in fp32, since a TPU or GPU uses less by default. bf16 stays: TPU kernels accept nothing else.
         precision = "highest" if self.layout.dtype == jnp.float32 else "default"
 
         def traced(*arguments: Any) -> Any:
             with jax.default_matmul_precision(precision):
-                return inside(*arguments)
+                return function(*arguments)
 
         # check_vma would let autodiff sum each micro-batch's gradient over all devices; here that comes last.
-        outside = jax.shard_map(traced, mesh=self.layout.mesh, in_specs=takes, out_specs=gives, check_vma=False)
-        return jax.jit(outside, donate_argnums=donate)
+        mapped = jax.shard_map(traced, mesh=self.layout.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+        return jax.jit(mapped, donate_argnums=donate)
 
     def jitted_update(self) -> Any:
         state, batch = self._specs()
         stats = dict.fromkeys(("loss_sum", "weight", "grad_norm", "vote"), EVERYWHERE)
-        takes = (state, batch, EVERYWHERE, EVERYWHERE, PartitionSpec(AXIS))
-        return self._on_mesh(self.update, takes, (state, stats), (0,))
+        in_specs = (state, batch, EVERYWHERE, EVERYWHERE, PartitionSpec(AXIS))
+        return self._on_mesh(self.update, in_specs, (state, stats), (0,))
 
     def jitted_evaluate(self) -> Any:
         state, batch = self._specs()
@@ -193,19 +193,19 @@ class Program:
         state, batch = self._specs()
         return self._on_mesh(self.log_probs, (state["parameters"], batch), PartitionSpec(None, AXIS), ())
 
-    # ---- shapes, for memory that is not there yet --------------------------------------------------------------
+    # ---- shapes, for memory that is not allocated yet --------------------------------------------------------------
 
     def update_shapes(self, *, micro_batches: int, rows: int, tokens: int, slots: int) -> tuple[Any, ...]:
         """Arguments of `jitted_update`: `micro_batches` (A) of `rows` (M) x `tokens` (T) with `slots` (K) each."""
 
-        def shape(of: tuple[int, ...], spec: PartitionSpec, dtype: Any = jnp.int32) -> Any:
-            return jax.ShapeDtypeStruct(of, dtype, sharding=self.sharding(spec))
+        def shape(dims: tuple[int, ...], spec: PartitionSpec, dtype: Any = jnp.int32) -> Any:
+            return jax.ShapeDtypeStruct(dims, dtype, sharding=self.sharding(spec))
 
         specs, batch_specs = self._specs()
         arrays = {
             name: shape(self.layout.shapes[name], spec, jnp.float32) for name, spec in specs["parameters"].items()
         }
-        moments = {kind: {name: arrays[name] for name in of} for kind, of in specs["moments"].items()}
+        moments = {kind: {name: arrays[name] for name in members} for kind, members in specs["moments"].items()}
         state = {"parameters": arrays, "moments": moments, "first_bad": shape((), EVERYWHERE)}
         sizes = dict.fromkeys(BATCH_FIELDS[:3], (rows, tokens)) | dict.fromkeys(BATCH_FIELDS[3:], (slots,))
         N = self.layout.devices

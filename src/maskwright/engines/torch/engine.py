@@ -1,7 +1,7 @@
 """The torch engine: one CPU, CUDA device or Apple GPU for each process.
 
-This file has the micro-batches of an update, its health and memory; `weights.py` has what it changes, and `prepare.py`
-what it computes on.
+This file has the micro-batches of an update, its health and memory. `weights.py` holds the state that an update
+changes; `prepare.py` picks device, dtype and threads.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from maskwright.engines.base import (
 )
 from maskwright.engines.ceiling import gemm_ceiling
 from maskwright.engines.torch.graphs import Graphs
-from maskwright.engines.torch.looked_up import LookedUp
 from maskwright.engines.torch.loss_scale import LossScale, scale_too_small
 from maskwright.engines.torch.prepare import (
     attention_kernel,
     choose_device,
     choose_dtype,
     choose_layers,
-    needs_any_order,
     prepare,
     products,
-    use_exact_sums,
+    set_determinism,
     use_threads,
     what_dtype_costs,
+    works_without_determinism,
 )
 from maskwright.engines.torch.processes import Exchange, Peers, Sums, connect, gather_into
+from maskwright.engines.torch.sparse_rows import SparseRows
 from maskwright.engines.torch.weights import Replicated
 from maskwright.model.config import ModelConfig
 from maskwright.model.torch.attention import CuSeqlens, cu_seqlens_of, packed, takes_cu_seqlens
@@ -68,8 +68,8 @@ class TorchEngine:
     """See `base.Engine`. `seed` keys dropout by (seed, step, virtual worker), so a resumed run drops the same.
 
     `run_flops`: model FLOPs of the whole run, by which `compile: auto` decides. `micro_batch_losses`: see
-    `LossScale`. `looked_up`: the tokens of all training
-    texts in ascending order, for a model whose embeddings are not its output too; None for any token.
+    `LossScale`. `looked_up`: the tokens of all training texts in ascending order, for a model whose embeddings are not
+    its output too; None for any token.
     """
 
     def __init__(
@@ -94,11 +94,11 @@ class TorchEngine:
         self.threads = use_threads(engine, self.device)
         torch.backends.cuda.matmul.allow_tf32 = False
         if self.device == "cuda":
-            use_exact_sums(engine.reproducibility == "exact")
+            set_determinism(engine.reproducibility == "exact")
         self.compiled = choose_layers(optimizer, engine, self.device, run_flops)
-        self.runs_ahead = self.device == "cuda"
-        # A CUDA stream may stand behind a collective operation that waits for the lost process for ever.
-        self.reads_alone = engine.sharding == "data" and self.device == "cpu"
+        self.asynchronous = self.device == "cuda"
+        # A CUDA stream may be stuck behind a collective that waits for a dead rank.
+        self.rank0_has_all = engine.sharding == "data" and self.device == "cpu"
         self.rows_at_once: int | None = None
         self._checkpointing = engine.activation_checkpointing
         self._step = 0
@@ -121,7 +121,7 @@ class TorchEngine:
             self.graphs = None if self.loss_scale else Graphs(dict(self.model.named_parameters()))
         # With FSDP, ranks need each other for each layer, and none can tell who waits for whom.
         self.waiting: Callable[[], AbstractContextManager[object]] | None = None
-        if isinstance(self.weights, Replicated | LookedUp):
+        if isinstance(self.weights, Replicated | SparseRows):
             self.waiting = nullcontext
         self.leaves_host_free = self.graphs is not None and self.processes.world_size == 1
         self.description = self._describe(engine)
@@ -131,13 +131,13 @@ class TorchEngine:
         name = torch.cuda.get_device_name() if self.device == "cuda" else place
         how = "fully sharded" if engine.sharding == "fsdp" else f"{engine.reproducibility} sums"
         costs = what_dtype_costs(self.dtype, self.device, asked=engine.dtype)
-        together = f", {self.dp_degree} processes, {how}" if self.dp_degree > 1 else ""
+        ranks = f", {self.dp_degree} processes, {how}" if self.dp_degree > 1 else ""
         layers = ("compiled" if self.compiled else "not compiled") + ", in CUDA graphs" * bool(self.graphs)
         if self.device == "cuda":
             width = self.config.hidden_size // self.config.num_attention_heads
             kernel = attention_kernel(self.device, self.dtype, width, self.config.attention_probs_dropout_prob)
             layers += f", attention: {kernel}"
-        return f"torch {torch.__version__} on {name}, {self.dtype_name}{costs}, layers {layers}{together}"
+        return f"torch {torch.__version__} on {name}, {self.dtype_name}{costs}, layers {layers}{ranks}"
 
     def use_rope_theta(self, theta: float) -> None:
         if theta != self.model.config.rope_theta:  # asked for at each step
@@ -153,8 +153,8 @@ class TorchEngine:
     # ---- one update ------------------------------------------------------------------------------------------
 
     def dry_run(self, batches: Sequence[Batch], held_out: Sequence[Batch]) -> None:
-        """One micro-batch of each kind: the others have its shapes. `begin` allocates the moments and the buffers of
-        all micro-batches first. Nothing is sent but the number of rows that fit, so ranks may differ until then."""
+        """Tries one micro-batch of each kind: the others have its shapes. `begin` first allocates the moments and the
+        buffers of all micro-batches. Ranks send only the number of rows that fit, so they may differ until then."""
         local = self.local_virtual_workers(len(batches) * self.dp_degree)
 
         def train() -> None:
@@ -169,7 +169,7 @@ class TorchEngine:
         try:
             both()
         except RuntimeError as error:
-            if not needs_any_order(both):
+            if not works_without_determinism(both):
                 raise
             what = f"an operation has no exact form on {self.device}: {str(error).partition('. ')[0]}"
             fix = "--set engine.reproducibility=fast"
@@ -183,11 +183,11 @@ class TorchEngine:
         give_up: Callable[[], bool] = lambda: False,
         vote: int = 0,
     ) -> StepStats | None:
-        own = sum(batch.predicted for batch in batches)
+        local_weight = sum(batch.predicted for batch in batches)
 
         def ask(urgent: bool) -> Sums:
             with (self.waiting or nullcontext)():
-                return self.exchange(own, vote, urgent=urgent)
+                return self.exchange(local_weight, vote, urgent=urgent)
 
         exchange = Exchange(ask)
         losses = self._fitting(batches[0], lambda: self._gradient(batches, give_up, exchange))
@@ -204,13 +204,13 @@ class TorchEngine:
         longest = self.optimizer_config.max_grad_norm
         # torch.nn.utils.clip_grad_norm_'s rule, and the one division by the weight and the loss scale
         scale = torch.clamp((longest or math.inf) / (norm + 1e-6), max=1.0) / weight
-        if self.runs_ahead or good is None or good:
-            self.weights.update(scale, learning_rate, good if self.runs_ahead else None)
+        if self.asynchronous or good is None or good:
+            self.weights.update(scale, learning_rate, good if self.asynchronous else None)
         self._step += 1
         return StepStats(loss_sum, sums.weight, norm, sums.vote)
 
     def _gradient(self, batches: Sequence[Batch], give_up: Callable[[], bool], exchange: Exchange) -> list[Tensor]:
-        """Loss sums of the micro-batches; fewer of them when all ranks give the step up.
+        """Loss sums of the micro-batches; fewer of them if all ranks give the step up.
 
         Either all ranks give up or none: they agree before the last micro-batch, the only one that sends gradients. A
         rank that wants to give up goes to that exchange at once."""
@@ -228,23 +228,23 @@ class TorchEngine:
         return losses
 
     def exchange(self, weight: float, vote: int, *, urgent: bool) -> Sums:
-        """What ranks tell each other in each step, over the connection of their hosts. The fewest `rows_at_once` of any
-        rank become those of all."""
+        """Sums each step's numbers over the ranks, through their hosts' connection. The lowest `rows_at_once` of any
+        rank becomes that of all."""
         if not isinstance(self.processes, Peers):
             return Sums(weight, vote, urgent)
-        own = torch.tensor([weight, vote, self.rows_at_once or math.inf, urgent], dtype=torch.float64)
-        found = self.processes.gather_numbers(own)
-        rows = found[:, 2].min().item()
+        numbers = torch.tensor([weight, vote, self.rows_at_once or math.inf, urgent], dtype=torch.float64)
+        of_ranks = self.processes.gather_numbers(numbers)
+        rows = of_ranks[:, 2].min().item()
         self.rows_at_once = None if math.isinf(rows) else int(rows)
-        return Sums(found[:, 0].sum().item(), int(found[:, 1].max()), bool(found[:, 3].any()))
+        return Sums(of_ranks[:, 0].sum().item(), int(of_ranks[:, 1].max()), bool(of_ranks[:, 3].any()))
 
-    def _gathered(self, own: Tensor) -> Tensor:
-        """[n] of each rank -> [world_size * n], by virtual worker."""
+    def _gathered(self, array: Tensor) -> Tensor:
+        """Gathers [n] of each rank into [world_size * n], by virtual worker."""
         if self.processes.world_size == 1:
-            return own
-        found = own.new_empty(self.processes.world_size * len(own))
-        gather_into(found, own)
-        return found
+            return array
+        gathered = array.new_empty(self.processes.world_size * len(array))
+        gather_into(gathered, array)
+        return gathered
 
     def _fitting(self, batch: Batch, compute: Callable[[], T]) -> T:
         """The result of `compute`, which is called again with half of `batch`'s rows at once when memory runs out."""
@@ -258,13 +258,13 @@ class TorchEngine:
                     self._compute_fewer_at_once(batch, error)
 
     def _leave_graphs(self) -> None:
-        """They keep the memory of a micro-batch for themselves. Without them the numbers are the same."""
+        """Drops the CUDA graphs, which hold the memory of a micro-batch. The numbers stay the same without them."""
         self.graphs = None
         torch.cuda.empty_cache()
         warn("out of memory with CUDA graphs: going on without them, which takes longer where a model is small")
 
     def _compute_fewer_at_once(self, batch: Batch, error: Exception) -> None:
-        """Halves `rows_at_once`, down to 0, with a warning after memory ran out. Raises `error` if it is another one,
+        """Halves `rows_at_once`, down to 0, with a warning after memory ran out. Raises any other `error` as it is,
         and `MaskwrightError` if not even one row fits."""
         if not is_out_of_memory(error):
             raise error
@@ -291,15 +291,15 @@ class TorchEngine:
         return [batch] if size >= M else [batch.part(i, min(i + size, M)) for i in range(0, M, size)]
 
     def _judge(self, loss_sum: Tensor, norm: Tensor) -> Tensor | None:
-        """Notes whether loss and gradient are finite. A device that runs ahead gets 1 or 0, which scales this update
-        and each later one, so that nothing waits. Elsewhere `HealthError` is raised here."""
+        """Records whether loss and gradient are finite. An asynchronous device gets 1 or 0, by which this update and
+        each later one is scaled, so that the host need not wait. Otherwise `HealthError` is raised here."""
         good = torch.isfinite(norm)
         finite = torch.isfinite(loss_sum) & good
         if self.loss_scale:
             self.loss_scale.update(good, self._step)
             finite = torch.isfinite(loss_sum) & ~self.loss_scale.too_small
         self._first_bad = torch.where(finite, self._first_bad, self._first_bad.clamp(max=self._step))
-        if not self.runs_ahead:
+        if not self.asynchronous:
             self.check()
             return good if self.loss_scale else None
         return ((self._first_bad > self._step) & (good if self.loss_scale else True)).float()
@@ -323,11 +323,11 @@ class TorchEngine:
         parts = self._parts(batch)
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
-            self.weights.expect(first=number == 0, last=last, final=final and last)
-            # Other ranks are sent each gradient of the last backward pass while it runs, by hooks, which no graph has.
+            self.weights.before_backward(first=number == 0, last=last, final=final and last)
+            # Hooks send each gradient of the last backward pass to other ranks while it runs; a graph has no hooks.
             by_graph = self.processes.world_size == 1 or not (final and last)
             total = total + self._backward(part, by_graph=by_graph)
-            self.weights.take()
+            self.weights.after_backward()
         return total
 
     def _backward(self, batch: Batch, *, by_graph: bool) -> Tensor:
@@ -340,7 +340,7 @@ class TorchEngine:
         return loss.detach()
 
     def _by_graph(self, inputs: tuple[Tensor, Tensor, Tensor | CuSeqlens, Tensor], targets: Targets) -> Tensor:
-        """The same from a CUDA graph."""
+        """Does the same with a CUDA graph."""
         ids, positions, segments, index = inputs
         packs = segments.longest if isinstance(segments, CuSeqlens) else None
         offsets = segments.offsets if isinstance(segments, CuSeqlens) else segments
@@ -356,7 +356,7 @@ class TorchEngine:
         return cast(Graphs, self.graphs).loss(key, (ids, positions, offsets, index, *targets[:2]), compute)
 
     def _forward(self, batch: Batch, targets: Targets | None = None) -> Tensor:
-        """Logits at the predicted positions; of `targets`, their loss sum."""
+        """Logits at the predicted positions; with `targets`, their loss sum instead."""
         return cast(Tensor, self.model(*self._inputs(batch), targets))
 
     def _put(self, array: np.ndarray) -> Tensor:
@@ -366,7 +366,7 @@ class TorchEngine:
         return tensor.to(self.device, non_blocking=self.device == "cuda")
 
     def _inputs(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | CuSeqlens, Tensor]:
-        """What the network takes, on the device."""
+        """The network's inputs, on the device."""
         dropout = self.config.attention_probs_dropout_prob if self.model.training else 0.0
         width = self.config.hidden_size // self.config.num_attention_heads
         segments: Tensor | CuSeqlens
@@ -375,7 +375,7 @@ class TorchEngine:
         else:
             segments = self._put(batch.segment_ids)
         ids = self._put(batch.input_ids)
-        if isinstance(self.weights, LookedUp):
+        if isinstance(self.weights, SparseRows):
             ids = self.weights.look_up(ids, training=self.model.training)
         return ids, self._put(batch.position_ids), segments, self._put(batch.predict_index)
 
@@ -386,12 +386,14 @@ class TorchEngine:
     def evaluate(self, batches: Sequence[Batch]) -> EvalStats:
         if not isinstance(self.processes, Peers):
             return sum((self._evaluate(batch) for batch in batches), EvalStats())
-        # Each rank computes equally many, because ranks may wait for each other in a forward pass.
+        # Each rank computes the same number, because ranks may wait for each other in a forward pass.
         blank = replace(batches[0], weights=np.zeros_like(batches[0].weights))
         everything = [*batches, *[blank] * (-len(batches) % self.dp_degree)]
-        own = [self._evaluate(batch) for batch in everything[self.processes.rank :: self.dp_degree]]
-        found = self.processes.gather_numbers(torch.tensor([astuple(stats) for stats in own], dtype=torch.float64))
-        return sum((EvalStats(*stats) for stats in found.transpose(0, 1).flatten(0, 1).tolist()), EvalStats())
+        local_stats = [self._evaluate(batch) for batch in everything[self.processes.rank :: self.dp_degree]]
+        all_stats = self.processes.gather_numbers(
+            torch.tensor([astuple(stats) for stats in local_stats], dtype=torch.float64)
+        )
+        return sum((EvalStats(*stats) for stats in all_stats.transpose(0, 1).flatten(0, 1).tolist()), EvalStats())
 
     @torch.no_grad()
     def _evaluate(self, batch: Batch) -> EvalStats:
@@ -407,27 +409,27 @@ class TorchEngine:
     @torch.no_grad()
     def log_probs(self, batches: Sequence[Batch]) -> LabelScores:
         self.model.eval()
-        found: list[LabelScores] = []
+        scores: list[LabelScores] = []
         for batch in batches:
-            found += self._fitting(batch, lambda: [self._label_scores(part) for part in self._parts(batch)])  # noqa: B023 - called at once
-        return np.concatenate([one[0] for one in found]), np.concatenate([one[1] for one in found])
+            scores += self._fitting(batch, lambda: [self._label_scores(part) for part in self._parts(batch)])  # noqa: B023 - called at once
+        return np.concatenate([pair[0] for pair in scores]), np.concatenate([pair[1] for pair in scores])
 
     def _label_scores(self, batch: Batch) -> LabelScores:
-        taken = batch.weights > 0  # no logits of the filler
-        index, labels, weights = batch.predict_index[taken], batch.labels[taken], batch.weights[taken]
-        few = replace(batch, predict_index=index, labels=labels, weights=weights)
-        logits, targets = self._forward(few), self._targets(few).labels
+        has_weight = batch.weights > 0  # no logits of the filler
+        index, labels, weights = batch.predict_index[has_weight], batch.labels[has_weight], batch.weights[has_weight]
+        labelled = replace(batch, predict_index=index, labels=labels, weights=weights)
+        logits, targets = self._forward(labelled), self._targets(labelled).labels
         scores = -F.cross_entropy(logits.float(), targets, reduction="none")
         return scores.cpu().numpy(), (logits.argmax(-1) == targets).cpu().numpy()
 
     def predict(self, batches: Sequence[Batch]) -> np.ndarray:
         rank, world_size = self.processes.rank, self.processes.world_size
         everything = [*batches, *[batches[0]] * (-len(batches) % world_size)]
-        own = torch.stack([self._logits(batch) for batch in everything[rank::world_size]])
+        local_logits = torch.stack([self._logits(batch) for batch in everything[rank::world_size]])
         if isinstance(self.processes, Peers):
-            found = self.processes.gather_numbers(own.flatten()).view(world_size, *own.shape)
-            own = found.transpose(0, 1).flatten(0, 1)[: len(batches)]
-        return own.flatten(0, 1).numpy()
+            all_logits = self.processes.gather_numbers(local_logits.flatten()).view(world_size, *local_logits.shape)
+            local_logits = all_logits.transpose(0, 1).flatten(0, 1)[: len(batches)]
+        return local_logits.flatten(0, 1).numpy()
 
     @torch.no_grad()
     def _logits(self, batch: Batch) -> Tensor:
@@ -444,10 +446,10 @@ class TorchEngine:
     def write(self, state: TrainState) -> None:
         header = json.dumps([state.step, bool(state.moments), state.earlier_updates, state.loss_scale])
         self._step, with_moments, earlier, scale = json.loads(self.processes.broadcast(header.encode()))
-        given = TrainState(self._step, state.parameters, state.moments, earlier, scale)
+        received = TrainState(self._step, state.parameters, state.moments, earlier, scale)
         if self.loss_scale:
             self.loss_scale.write(scale)
-        self.weights.write(given, moments=with_moments)
+        self.weights.write(received, moments=with_moments)
 
     @property
     def report(self) -> dict[str, object]:

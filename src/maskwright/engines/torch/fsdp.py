@@ -36,7 +36,7 @@ class Sharded:
     in_step = True
     bound = "gathering the weights of each layer from one another (engine.sharding fsdp)"
     """Also in a dry run and in an evaluation. A rank that computed fewer rows at once would gather more often than the
-    others, which would wait for it, or take what it sends for another layer's."""
+    others, which would wait for it, or mistake its weights for another layer's."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Sharded:
         processes: Processes,
     ) -> None:
         self.config, self.options, self._processes = config, options, processes
-        # Weights of the loss stay fp32; all other numbers that come in are ids.
+        # Weights of the loss stay fp32; all other inputs are ids.
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
         mesh = init_device_mesh(device, (processes.world_size,))
         for layer in network.layers:
@@ -56,7 +56,7 @@ class Sharded:
         fully_shard(network, mesh=mesh, mp_policy=policy)
         network.to_empty(device=device)
         for module in network.modules():
-            if isinstance(module, FSDPModule):  # sum over ranks, no mean
+            if isinstance(module, FSDPModule):  # a sum over ranks, not a mean
                 module.set_gradient_divide_factor(1.0)
                 module.set_force_sum_reduction_for_comms(True)
         self._named = {name: cast(DTensor, parameter) for name, parameter in network.named_parameters()}
@@ -68,7 +68,7 @@ class Sharded:
         return {name: parameter.to_local().detach() for name, parameter in self._named.items()}
 
     def _start_optimizer(self, step: int = 0) -> torch.optim.AdamW:
-        """With the moments of `step` finished updates, all zero."""
+        """Returns the optimizer, made on first use with the moments of `step` finished updates, all zero."""
         if self._optimizer is None:
             options = self.options
             self._parts = self._local()
@@ -97,10 +97,10 @@ class Sharded:
         for parameter in self._named.values():
             parameter.grad = None
 
-    def expect(self, *, first: bool, last: bool, final: bool) -> None:
-        """`fully_shard` reduce-scatters after each backward pass: there is no room for an unsharded gradient."""
+    def before_backward(self, *, first: bool, last: bool, final: bool) -> None:
+        """Does nothing: `fully_shard` reduce-scatters after each backward pass, having no room for a whole gradient."""
 
-    def take(self) -> None: ...
+    def after_backward(self) -> None: ...
 
     def _gradients(self) -> dict[str, Tensor]:
         return {name: cast(DTensor, parameter.grad).to_local() for name, parameter in self._named.items()}
@@ -133,7 +133,7 @@ class Sharded:
         return TrainState(step, self._gather(self._local()), moments, self._earlier_updates)
 
     def _gather(self, parts: dict[str, Tensor]) -> Parameters:
-        """On rank 0, one parameter after the other, so that no device holds more than one of them unsharded."""
+        """Gathers parameters on rank 0, one after the other, so that a device holds at most one of them unsharded."""
         gathered: dict[str, Tensor] = {}
         for name, like in self._named.items():
             full = DTensor.from_local(
@@ -153,12 +153,12 @@ class Sharded:
             parts = {name: optimizer.state[part][kind] for name, part in self._parts.items()}
             self._shard(parts, state.moments.get(kind, {}), 0.0)
 
-    def _shard(self, parts: dict[str, Tensor], given: Parameters, padding: float) -> None:
+    def _shard(self, parts: dict[str, Tensor], arrays: Parameters, padding: float) -> None:
         """Gives each rank its shard of rank 0's arrays."""
-        full = {name: torch.empty(like.shape) for name, like in self._named.items()} if given else {}
-        if given:
-            assign(full, given, self.config, padding)
+        full = {name: torch.empty(like.shape) for name, like in self._named.items()} if arrays else {}
+        if arrays:
+            assign(full, arrays, self.config, padding)
         for name, like in self._named.items():
-            array = full[name] if given else torch.empty(like.shape)
+            array = full[name] if arrays else torch.empty(like.shape)
             shard = distribute_tensor(array.to(parts[name].device), like.device_mesh, like.placements)
             parts[name].copy_(shard.to_local())

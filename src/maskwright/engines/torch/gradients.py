@@ -18,14 +18,14 @@ from torch import Tensor
 from maskwright.engines.processes import Processes
 from maskwright.engines.torch.optimizers import Shapes, numel, views
 from maskwright.engines.torch.processes import gather_into
-from maskwright.engines.tree import Node, complete_nodes, most_kept, summed, sums_after
+from maskwright.engines.tree import Node, complete_nodes, peak_partial_sums, summed, sums_after
 
 BUCKET_BYTES = 32 << 20
 """Parameters that are sent together: DistributedDataParallel's 25 MiB, in fp32 and rounded up."""
 
 
 class Bucket:
-    """Parameters that are sent together, in the order in which backward passes come to them."""
+    """Parameters that are sent together, in the order in which backward passes reach them."""
 
     def __init__(self, names: list[str], shapes: Shapes, world_size: int) -> None:
         self.shapes = {name: shapes[name] for name in names}
@@ -39,7 +39,7 @@ class Gradients:
     """Empties the `.grad` of `parameters` after each backward pass. `flat` holds the sum once `finish` returns; it is
     not divided by anything.
 
-    Each part of a micro-batch that is computed at once takes `expect`, the backward pass, then `take`."""
+    Each part of a micro-batch that is computed at once needs `before_backward`, the backward pass, `after_backward`."""
 
     def __init__(
         self,
@@ -50,8 +50,7 @@ class Gradients:
         exact: bool,
         processes: Processes,
     ) -> None:
-        """`parameters` are in their order in `flat`; `used` has their names in the order in which the network uses
-        them."""
+        """`parameters`: in their order in `flat`. `used`: their names in the order in which the network uses them."""
         self.flat, self.exact, self.processes = flat, exact, processes
         self._parameters = parameters
         self._shapes = {name: parameter.shape for name, parameter in parameters.items()}
@@ -76,22 +75,22 @@ class Gradients:
             self._nodes = [(self._first, each)]
             if self.exact:
                 self._nodes = self._nodes_of(self.processes.rank)
-                self._at(most_kept(each, virtual_workers, self._first) - 1, [])
+                self._at(peak_partial_sums(each, virtual_workers, self._first) - 1, [])
         self._leaf, self._depth, self._started = 0, 0, False
         self._part = (True, True)
         self._next, self._final, self.sending = 0, False, False
         for parameter in self._parameters.values():
             parameter.grad = None
 
-    def expect(self, *, first: bool, last: bool, final: bool) -> None:
-        """Says which part of its micro-batch the next backward pass computes, and whether it is the `final` one of this
-        rank: then each bucket is sent as soon as it is complete."""
+    def before_backward(self, *, first: bool, last: bool, final: bool) -> None:
+        """Announces the part of its micro-batch that the next backward pass computes, and whether it is this rank's
+        `final` one: then each bucket is sent as soon as it is complete."""
         self._part, self._final = (first, last), final
         for bucket in self._buckets:
             bucket.missing = len(bucket.shapes)
 
-    def take(self) -> None:
-        """After a backward pass."""
+    def after_backward(self) -> None:
+        """Adds up the gradient of a backward pass, or sends the rest of it after the final one."""
         if self._final and self._buckets:
             self._send_ready(everything=True)
         else:
@@ -101,7 +100,7 @@ class Gradients:
         self._leaf += last
 
     def _after(self, first: bool, last: bool) -> tuple[int, int]:
-        """(buffers in use once this part is in one, buffers in use once all complete sums are made)."""
+        """(buffers in use after adding this part, buffers in use after folding the sums that it completes)."""
         if not self.exact:
             return 1, 1
         depth = self._depth + 1 if first else self._depth
@@ -109,18 +108,18 @@ class Gradients:
         return depth, depth - sum(sums_after(leaf, node) for node in self._nodes) if last else depth
 
     def _fold(self, names: list[str]) -> None:
-        """Moves the gradients of these parameters into their buffers, and makes the sums that are complete."""
+        """Moves the gradients of these parameters into their buffers, and folds the sums that are complete."""
         first, last = self._part
-        own = [cast(Tensor, self._parameters[name].grad) for name in names]
+        gradients = [cast(Tensor, self._parameters[name].grad) for name in names]
         depth, left = self._after(first, last)
         fresh = first if self.exact else not self._started
         if fresh and first and last and left < depth:  # saves writing and reading a buffer
-            torch._foreach_add_(self._at(depth - 2, names), own)
+            torch._foreach_add_(self._at(depth - 2, names), gradients)
             depth -= 1
         elif fresh:
-            torch._foreach_copy_(self._at(depth - 1, names), own)
+            torch._foreach_copy_(self._at(depth - 1, names), gradients)
         else:
-            torch._foreach_add_(self._at(depth - 1, names), own)
+            torch._foreach_add_(self._at(depth - 1, names), gradients)
         while depth > left:
             torch._foreach_add_(self._at(depth - 2, names), self._at(depth - 1, names))
             depth -= 1

@@ -1,6 +1,6 @@
 """A micro-batch's forward and backward pass as a CUDA graph, which the host starts with one call.
 
-Without it, the host asks for each of some 1,000 kernels. A device that is faster than that stands still in between.
+Without it, the host launches some 1,000 kernels one by one, and a device that is faster than that idles in between.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Graph:
 
 
 class Graphs:
-    """Of micro-batches that differ in their numbers alone. All graphs share one pool of memory, since one runs at a
+    """Graphs of micro-batches that differ only in their numbers. All share one pool of memory, since one runs at a
     time; each keeps a gradient of its own. The numbers are those of the same kernels without a graph, bit for bit."""
 
     def __init__(self, parameters: dict[str, torch.nn.Parameter]) -> None:
@@ -34,7 +34,7 @@ class Graphs:
         self._seen: set[Hashable] = set()
 
     def loss(self, key: Hashable, inputs: Sequence[Tensor], compute: Callable[[Sequence[Tensor]], Tensor]) -> Tensor:
-        """What `compute` makes of `inputs`, with its gradient in `.grad` of the parameters.
+        """The loss that `compute` returns for `inputs`, with its gradient in `.grad` of the parameters.
 
         `key`: all that a graph depends on besides the shapes of `inputs`. The first micro-batch of its kind is computed
         as usual, because compilers and libraries prepare themselves; the second is recorded."""
@@ -64,7 +64,7 @@ class Graphs:
                 loss.backward()
                 loss = loss.detach()
         except RuntimeError as error:
-            # The end of a recording that failed raises an error of its own.
+            # Ending a failed recording raises an error of its own.
             raise error.__context__ if isinstance(error.__context__, RuntimeError) else error from None
         gradients = {name: parameter.grad for name, parameter in self._parameters.items()}
         for parameter in self._parameters.values():

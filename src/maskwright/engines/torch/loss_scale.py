@@ -20,11 +20,12 @@ DOUBLED_AFTER_UPDATES = 2000
 
 
 class LossScale:
-    """All of it stays on the device, which may run ahead of the host. Every rank has the same numbers, because each
-    judges the gradient of all ranks.
+    """The loss scale and its counts. They stay on the device, which may run ahead of the host. Every rank has the same
+    numbers, because each judges the gradient of all ranks.
 
-    `losses`: predicted positions or examples in a micro-batch, about. The engine sums their losses, and the scale is of
-    their mean: otherwise the first scale would overflow at once. The share is a power of two, so it rounds nothing."""
+    `losses`: approximate number of predicted positions or examples in a micro-batch. The engine sums their losses, and
+    the scale is for their mean: otherwise the first scale would overflow at once. The share is a power of two, so it
+    rounds nothing."""
 
     def __init__(self, losses: float, device: str) -> None:
         self._share = 2.0 ** -math.floor(math.log2(max(losses, 1.0)))
@@ -41,11 +42,11 @@ class LossScale:
 
     @property
     def too_small(self) -> Tensor:
-        """Whether no scale is left to lower: the gradient overflows by itself."""
+        """Whether the scale cannot be lowered further: the gradient itself overflows."""
         return self._scale < 1.0
 
     def update(self, finite: Tensor, step: int) -> None:
-        """After the gradient of update `step`; `finite` says whether it did not overflow."""
+        """Adjusts the scale after the gradient of update `step`. `finite`: whether it did not overflow."""
         good = self._good_in_a_row + 1
         grows = finite & (good == DOUBLED_AFTER_UPDATES)
         doubled = torch.where(torch.isfinite(self._scale * 2.0), self._scale * 2.0, self._scale)
@@ -55,12 +56,12 @@ class LossScale:
         self._last_skipped = torch.where(finite, self._last_skipped, step)
 
     def warn_of_skipped(self) -> None:
-        """Waits for the device."""
+        """Warns of newly skipped updates. Waits for the device."""
         new, self._said = int(self._skipped) - self._said, int(self._skipped)
         if new:
-            several = f" ({new} updates were skipped since the last look)" if new > 1 else ""
+            count_note = f" ({new} updates were skipped since the last look)" if new > 1 else ""
             warn(
-                f"step {int(self._last_skipped)}: the gradient overflowed fp16, so this update is skipped{several}; "
+                f"step {int(self._last_skipped)}: the gradient overflowed fp16, so this update is skipped{count_note}; "
                 f"the loss scale is {float(self._scale):,g} now"
             )
 
@@ -72,7 +73,7 @@ class LossScale:
         }
 
     def write(self, state: ScaleState | None) -> None:
-        """None: begins anew."""
+        """Sets the state; None resets it."""
         state = state or {"loss_scale": FIRST_SCALE, "good_updates_in_a_row": 0, "skipped_updates": 0}
         self._scale = torch.full_like(self._scale, state["loss_scale"])
         self._good_in_a_row = torch.full_like(self._good_in_a_row, int(state["good_updates_in_a_row"]))

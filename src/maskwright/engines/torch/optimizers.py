@@ -1,6 +1,6 @@
 """Optimizers in torch over one flat fp32 buffer of all parameters: a few large operations, whatever the depth.
 
-AdamW (Loshchilov and Hutter 2019) updates everything, or, beside Muon, all that is not a hidden matrix.
+AdamW (Loshchilov and Hutter 2019) updates everything, or, beside Muon, everything except hidden matrices.
 Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon) moves each matrix between hidden states by the
 orthogonal matrix nearest to its momentum.
 """
@@ -65,8 +65,8 @@ def rate_scales(names: list[str], layer_decay: float) -> dict[str, float]:
 class AdamW:
     """Updates the whole buffer, or, beside Muon, its tail behind the hidden matrices. Vectors are not decayed.
 
-    The updates are those of `torch.optim.AdamW(fused=True)`, by its function: the class imports torch's compiler, which
-    makes each start 1.5 s longer.
+    The updates are those of `torch.optim.AdamW(fused=True)`, by its function: the class imports torch's compiler,
+    which makes each start 1.5 s longer.
     """
 
     def __init__(self, layout: Layout, weights: Tensor, gradients: Tensor, options: run.Optimizer) -> None:
@@ -78,14 +78,14 @@ class AdamW:
         self._ends = (numel(matrices), size)
         self._layer_decay = options.layer_decay
         self._scales = rate_scales(list(self.shapes), self._layer_decay)
-        """By name; 1 everywhere needs no call of its own for each layer."""
+        """By parameter name. If all are 1, one fused call updates all that is decayed, and one the rest."""
         self._decayed = set(matrices)
         self._flat = {kind: torch.zeros_like(self._weights) for kind in ("exp_avg", "exp_avg_sq")}
         self._steps = [torch.zeros((), device=weights.device) for _ in self._ends]
 
     @torch.no_grad()
     def step(self, learning_rate: float, good: Tensor | None = None) -> None:
-        """`good` is 1, or 0 to leave everything as it is; only the device knows which."""
+        """Updates the weights. `good` is 1, or 0 to change nothing; only the device knows which."""
         options, begin = self._options, 0
         found_inf = None if good is None else 1.0 - good
         if self._layer_decay < 1.0:
@@ -111,7 +111,7 @@ class AdamW:
             begin = end
 
     def _step_by_layer(self, learning_rate: float, found_inf: Tensor | None) -> None:
-        """A call for all that shares a rate and its decay; one of the two counts of steps serves all of them."""
+        """One fused call per (rate, decay) group; all groups share one step count."""
         options, flat = self._options, (self._weights, self._gradients, *self._flat.values())
         weights, gradients, first, second = (views(buffer, self.shapes) for buffer in flat)
         groups: dict[tuple[float, bool], list[str]] = {}
@@ -144,7 +144,7 @@ class AdamW:
         return {kind: views(moment, self.shapes) for kind, moment in self._flat.items()}
 
     def write(self, step: int) -> Moments:
-        """Makes the moments of `step` finished updates, all zero, and returns them to be filled."""
+        """Resets to the moments of `step` finished updates, all zero, and returns them to be filled."""
         for tensor in self._flat.values():
             tensor.zero_()
         for tensor in self._steps:

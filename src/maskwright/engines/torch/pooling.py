@@ -17,8 +17,8 @@ Pool = Callable[[Batch], NDArray[np.float32]]
 
 
 def mean_pooler(config: ModelConfig, parameters: Parameters, device: str) -> Pool:
-    """From a batch, whose `predict_index` names one token of each text, to the fp32 mean over all tokens of its
-    segment, special ones included: [K, D]. That is the mean pooling of `sentence-transformers`."""
+    """Makes the function from a batch, whose `predict_index` names one token of each text, to the fp32 mean over all
+    tokens of its segment, special ones included: [K, D]. That is the mean pooling of `sentence-transformers`."""
     network = make_network(config, device).eval()
     encoder: dict[str, torch.Tensor] = {
         name: tensor for name, tensor in network.named_parameters() if not name.startswith("head.")
@@ -37,7 +37,7 @@ def mean_pooler(config: ModelConfig, parameters: Parameters, device: str) -> Poo
         sums = torch.zeros(len(segments) * most, hidden_MTD.shape[-1], device=device)
         sums.index_add_(0, key, hidden_MTD.flatten(0, 1))
         counts = torch.bincount(key, minlength=len(sums))[:, None]
-        own = key[index]
-        return (sums[own] / counts[own]).cpu().numpy()
+        segment_of_text = key[index]
+        return (sums[segment_of_text] / counts[segment_of_text]).cpu().numpy()
 
     return pooled

@@ -1,4 +1,4 @@
-"""What a torch run computes on, and the network made ready for it: device, precision, threads, FSDP, compiler."""
+"""Device, precision and threads of a torch run, and its network prepared for them: FSDP, compiler."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from maskwright.core.console import warn
 from maskwright.core.errors import ConfigError
 from maskwright.engines.ceiling import Products
 from maskwright.engines.processes import Processes, launch_variables
-from maskwright.engines.torch.looked_up import LookedUp
+from maskwright.engines.torch.sparse_rows import SparseRows
 from maskwright.engines.torch.weights import Replicated, Weights
 from maskwright.machine import hardware
 from maskwright.model.config import ModelConfig
-from maskwright.model.torch.attention import PLAIN_UP_TO_TOKENS, takes_cu_seqlens, takes_plain
+from maskwright.model.torch.attention import PLAIN_UP_TO_TOKENS, takes_cu_seqlens, uses_math_attention
 from maskwright.model.torch.modernbert import ModernBert
 from maskwright.model.torch.networks import make_network
 from maskwright.model.torch.roberta import Roberta
@@ -33,8 +33,8 @@ they save nothing (docs/experiments-archive.md)."""
 
 
 def choose_device(wanted: str, where: str = "engine.device") -> str:
-    """`auto` takes a CUDA device when there is one, or else an Apple GPU. Raises `ConfigError` rather than falling
-    back. `where`: where the user names a device."""
+    """Resolves `auto`: a CUDA device if there is one, else an Apple GPU, else the CPU. Raises `ConfigError` rather than
+    falling back. `where`: the option in which the user names a device."""
     if wanted == "auto":
         return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     if wanted == "mps" and not torch.backends.mps.is_available():
@@ -55,15 +55,15 @@ def choose_device(wanted: str, where: str = "engine.device") -> str:
 
 
 def choose_dtype(wanted: str, device: str) -> torch.dtype:
-    """`auto` takes bf16 if the hardware multiplies it faster, else fp16 on a GPU that does, else fp32. The hardware's
-    feature flags decide, so the choice never varies."""
+    """Resolves `auto`: bf16 if the hardware multiplies it faster, else fp16 on a GPU that does, else fp32. Feature
+    flags of the hardware decide, so the choice never varies."""
     if wanted == "auto":
         wanted = "bf16" if has_bf16(device) else "fp16" if has_fast_fp16(device) else "fp32"
     return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[wanted]
 
 
 def has_bf16(device: str) -> bool:
-    """On CUDA, from compute capability 8.0 on. For Apple's GPUs, torch has it from macOS 14 on."""
+    """Whether bf16 is fast: on CUDA from compute capability 8.0 on, on Apple's GPUs from macOS 14 on."""
     if device == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device == "mps":
@@ -72,13 +72,13 @@ def has_bf16(device: str) -> bool:
 
 
 def has_fast_fp16(device: str) -> bool:
-    """From compute capability 7.0 on (V100), GPUs have units for it; most older ones multiply it slower than fp32. A
-    CPU never counts: it would be slower than fp32 on nearly all of them."""
+    """Whether fp16 is fast. GPUs from compute capability 7.0 on (V100) have units for it; most older ones multiply it
+    slower than fp32, and so do nearly all CPUs, which never count."""
     return device == "mps" or (device == "cuda" and torch.cuda.get_device_capability() >= (7, 0))
 
 
 def what_dtype_costs(dtype: torch.dtype, device: str, *, asked: str = "auto") -> str:
-    """What to say of the precision beside its name. One that was `asked` for needs no reason."""
+    """A note on the precision, shown beside its name. A precision that was `asked` for needs no reason."""
     reasoned = asked == "auto" and not has_bf16(device)
     if dtype is torch.float16:
         return " with loss scaling" + " (no bf16 here)" * reasoned
@@ -88,27 +88,27 @@ def what_dtype_costs(dtype: torch.dtype, device: str, *, asked: str = "auto") ->
 
 
 def attention_kernel(device: str, dtype: torch.dtype, head_width: int, dropout: float) -> str:
-    """The name of what computes attention over packed rows in training (see `model/torch/attention.py`)."""
+    """Name of the kernel for attention over packed rows in training (see `model/torch/attention.py`)."""
     place = torch.device(device)
     if takes_cu_seqlens(place, dtype, head_width, 0.0):
         if dropout:
             return "torch's fused kernel (SDPA) with a mask of segments, since varlen_attn has no dropout"
         there = importlib.util.find_spec("torch.nn.attention.varlen") is not None
         return "varlen_attn (FlashAttention over packed segments)" if there else "none: this torch has no varlen_attn"
-    if takes_plain(place, dtype, PLAIN_UP_TO_TOKENS):
+    if uses_math_attention(place, dtype, PLAIN_UP_TO_TOKENS):
         return f"plain products up to {PLAIN_UP_TO_TOKENS:,} tokens, torch's fused kernel (SDPA) beyond"
     return "torch's fused kernel (SDPA) with a mask of segments"
 
 
 def has_compiler(device: str) -> bool:
-    """Whether `torch.compile` finds what it takes: a C++ compiler on a CPU, and on a GPU Triton's C compiler
+    """Whether `torch.compile` finds its compiler: for C++ on a CPU, and on a GPU Triton's for C
     (https://github.com/triton-lang/triton, `runtime/build.py`)."""
     variable, programs = ("CXX", ("g++",)) if device == "cpu" else ("CC", ("clang", "gcc", "cc"))
     return bool(os.environ.get(variable)) or any(map(shutil.which, programs))
 
 
 def choose_compile(wanted: str, device: str, run_flops: float) -> bool:
-    """The FLOPs of the whole run decide, not of what is left of it, so that a continued run computes as before.
+    """Whether to compile layers. The FLOPs of the whole run decide, not the rest's: a continued run computes as before.
 
     Raises `ConfigError` if a compiler is needed and absent.
     """
@@ -146,7 +146,7 @@ def _require_shardable(optimizer: run.Optimizer, engine: run.EngineSection, comp
 def use_threads(engine: run.EngineSection, device: str) -> int:
     """Sets how many threads this process computes with, and returns it. Ranks of one machine share out its cores."""
     launch = launch_variables()
-    # Each rank takes its own share of the cores in any case; engine.threads holds what `exact_threads` decided.
+    # Each rank binds to its own share of the cores in any case; engine.threads holds the decision of `exact_threads`.
     share = cpu_threads() if device == "cpu" and (not engine.threads or (launch and launch.local_world_size > 1)) else 0
     threads = engine.threads or share or hardware.usable_cores()
     torch.set_num_threads(threads)
@@ -163,20 +163,20 @@ def cpu_threads() -> int:
     return hardware.spread_over_cores(number=local_rank, count=local_world_size)
 
 
-def use_exact_sums(exact: bool) -> None:
-    """On CUDA, some kernels add in whatever order their threads come, as flash attention's backward pass does. If they
-    may not, torch takes others, and raises `RuntimeError` where there are none (its page "Reproducibility"). With
-    `warn_only`, flash and memory-efficient attention would keep theirs."""
+def set_determinism(exact: bool) -> None:
+    """Allows or forbids kernels that add in the order in which their threads finish, as flash attention's backward pass
+    does on CUDA. If forbidden, torch uses others, and raises `RuntimeError` where there are none (its page
+    "Reproducibility"). With `warn_only`, flash and memory-efficient attention would keep theirs."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(exact)
     # cuDNN's backward pass of attention adds in any order, and torch only warns of it (pytorch#182551). From 2.14 on,
-    # varlen_attn takes it on Hopper wherever it may.
+    # varlen_attn uses it on Hopper wherever it may.
     torch.backends.cuda.enable_cudnn_sdp(not exact)
-    # Otherwise each new tensor is filled first, for nothing.
+    # Otherwise each new tensor is filled first, which nothing needs.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def needs_any_order(compute: Callable[[], object]) -> bool:
+def works_without_determinism(compute: Callable[[], object]) -> bool:
     """Whether `compute`, which raised `RuntimeError`, succeeds when sums need not be exact. torch's error for a kernel
     that has no exact form is a plain `RuntimeError`."""
     if not torch.are_deterministic_algorithms_enabled():
@@ -243,19 +243,19 @@ def prepare(
         network = make_network(model, "meta")
         weights = Sharded(network, model, optimizer, dtype, device, processes)
     elif looked_up is not None:
-        weights = LookedUp(looked_up, model, optimizer, dtype, device, exact=exact, processes=processes)
+        weights = SparseRows(looked_up, model, optimizer, dtype, device, exact=exact, processes=processes)
         network = weights.network
     else:
         network = make_network(model, device)
         weights = Replicated(network, model, optimizer, dtype, exact=exact, processes=processes)
     # 2. The compiler: the norm of the embeddings, layer by layer, the head with its loss.
     if compiled:
-        # A layer has a variant for each of mask or none, training or not, first or later. Beyond the limit torch would
-        # go on uncompiled without a word, and a continued run might draw the line elsewhere.
+        # A layer has a variant for each of mask or none, training or not, first or later. Past the limit torch silently
+        # falls back to eager, and a resumed run might do so at another step.
         torch._dynamo.config.recompile_limit = 64
         torch._dynamo.config.fail_on_recompile_limit_hit = True
-        # Each shape has a program of its own: where torch makes one for all shapes, its bits depend on which came
-        # first, and a run that is continued in its second phase would have others. Examples have too many shapes.
+        # Each shape has a program of its own: if torch makes one for all shapes, its bits depend on which shape came
+        # first, and a run that is continued in its second phase would differ. Examples have too many shapes.
         for part in (network.norm, *network.layers, network.head):
             part.compile(dynamic=False if model.task == "masked_lm" else None)
     return network, weights

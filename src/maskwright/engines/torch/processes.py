@@ -1,4 +1,4 @@
-"""Finding the other ranks of a torch run by `env://` variables, before anything is computed.
+"""Discovery of the other ranks of a torch run by `env://` variables, before anything is computed.
 
 Messages about the run (`Peers`) go over gloo. Gradients and weights on CUDA devices go over NCCL.
 """
@@ -33,18 +33,18 @@ from maskwright.processes.parent import LISTENER
 
 NAME_SECONDS = 120.0
 SILENT_SECONDS = 1800
-"""How long a collective operation waits for a rank that neither answers nor is gone before it counts as lost:
+"""How long a collective operation waits for a live rank that does not answer before it counts as lost:
 checkpoints are read and caches filled in between."""
 LOST = ("connection", "socket", "broken pipe", "timed out waiting", "failed to recv", "remote process", "was aborted")
 """Words in the errors of collective operations when another process has died."""
 
 gather_into = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-"""[n] of each rank -> [world_size * n]. torch 2.13 has the first name and warns of the second, 2.11 has only the
-second."""
+"""Gathers [n] of each rank into [world_size * n]. torch 2.13 has the first name and warns of the second; 2.11 has only
+the second."""
 
 
 class Peers:
-    """Several ranks, over gloo."""
+    """`Processes` of several ranks, over gloo."""
 
     def __init__(self) -> None:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
@@ -52,24 +52,26 @@ class Peers:
     def broadcast(self, data: bytes) -> bytes:
         length = torch.tensor([len(data)])
         dist.broadcast(length, 0)
-        given = torch.frombuffer(bytearray(data or b"-"), dtype=torch.uint8) if self.rank == 0 else None
-        found = given if given is not None else torch.empty(max(1, int(length)), dtype=torch.uint8)
-        dist.broadcast(found, 0)
-        return found[: int(length)].numpy().tobytes()
+        content = torch.frombuffer(bytearray(data or b"-"), dtype=torch.uint8) if self.rank == 0 else None
+        buffer = content if content is not None else torch.empty(max(1, int(length)), dtype=torch.uint8)
+        dist.broadcast(buffer, 0)
+        return buffer[: int(length)].numpy().tobytes()
 
     def gather(self, data: bytes) -> list[bytes]:
-        own = torch.zeros(LONGEST_MESSAGE + 8, dtype=torch.uint8)
-        own[: 8 + len(data)] = torch.frombuffer(bytearray(len(data).to_bytes(8, "little") + data), dtype=torch.uint8)
-        found = [torch.empty_like(own) for _ in range(self.world_size)]
-        dist.all_gather(found, own)
-        texts = (one.numpy().tobytes() for one in found)
+        message = torch.zeros(LONGEST_MESSAGE + 8, dtype=torch.uint8)
+        message[: 8 + len(data)] = torch.frombuffer(
+            bytearray(len(data).to_bytes(8, "little") + data), dtype=torch.uint8
+        )
+        messages = [torch.empty_like(message) for _ in range(self.world_size)]
+        dist.all_gather(messages, message)
+        texts = (message_tensor.numpy().tobytes() for message_tensor in messages)
         return [text[8 : 8 + int.from_bytes(text[:8], "little")] for text in texts]
 
-    def gather_numbers(self, own: Tensor) -> Tensor:
-        """[n] of each rank -> [world_size, n], on the CPU."""
-        found = [torch.empty_like(own) for _ in range(self.world_size)]
-        dist.all_gather(found, own)
-        return torch.stack(found)
+    def gather_numbers(self, numbers: Tensor) -> Tensor:
+        """Gathers [n] of each rank into [world_size, n], on the CPU."""
+        of_ranks = [torch.empty_like(numbers) for _ in range(self.world_size)]
+        dist.all_gather(of_ranks, numbers)
+        return torch.stack(of_ranks)
 
     def lost(self, error: Exception) -> bool:
         text = str(error).lower()
@@ -90,13 +92,13 @@ class Sums:
     weight: float
     """Weight of the predictions."""
     vote: int
-    """The highest one."""
+    """The highest vote."""
     urgent: bool
     """Whether any rank must give the step up."""
 
 
 class Exchange:
-    """The one exchange between ranks in an update, however often its gradient is computed again."""
+    """The single exchange between ranks in an update, even if its gradient is computed again."""
 
     def __init__(self, ask: Callable[[bool], Sums]) -> None:
         self._ask = ask
@@ -109,7 +111,7 @@ class Exchange:
 
 
 def connect(engine: run.EngineSection, device: str) -> Processes:
-    """Raises `ConfigError` if a device is absent, `StoppedEarly` if the other ranks cannot be found."""
+    """Finds the other ranks. Raises `ConfigError` if a device is absent, `StoppedEarly` if they cannot be found."""
     launch = launch_variables()
     if launch and engine.devices not in (None, launch.world_size):
         fix = f"start {engine.devices} processes, or leave engine.devices out"
@@ -117,12 +119,12 @@ def connect(engine: run.EngineSection, device: str) -> Processes:
             f"{engine.devices} were asked for, and {launch.world_size} compute", where="engine.devices", fix=fix
         )
     if launch and device == "cuda":
-        there = torch.cuda.device_count()
-        if launch.local_world_size > there:
+        device_count = torch.cuda.device_count()
+        if launch.local_world_size > device_count:
             raise ConfigError(
-                f"{launch.local_world_size} processes on this machine, and torch sees {there} CUDA devices",
+                f"{launch.local_world_size} processes on this machine, and torch sees {device_count} CUDA devices",
                 where="engine.device",
-                fix=f"start with --processes {there}, or say engine.device: cpu",
+                fix=f"start with --processes {device_count}, or say engine.device: cpu",
             )
         torch.cuda.set_device(launch.local_rank)
     if launch is None or launch.world_size == 1:
@@ -154,7 +156,7 @@ def _find(launch: Launch, backend: str) -> None:
 
 
 def _resolve(launch: Launch) -> tuple[Any, ...]:
-    """Retries, as torch does for the other ranks: the name of a Kubernetes pod appears seconds after its start."""
+    """The address of rank 0. Retries, as torch does on other ranks: a Kubernetes pod's name appears seconds late."""
     until = time.monotonic() + NAME_SECONDS
     while True:
         try:
@@ -166,18 +168,18 @@ def _resolve(launch: Launch) -> tuple[Any, ...]:
 
 
 def _store(launch: Launch) -> dist.TCPStore:
-    """torch's own store would listen on every address; rank 0 listens here on the one that the others call."""
+    """Makes a store; rank 0 listens only on the address that the others call, where torch's own listens on all."""
     listener: int | None = None
     first = launch.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # else torchrun listens
     if first and LISTENER in os.environ:
         listener = int(os.environ.pop(LISTENER))
     elif first:
         family, kind, *_, address = _resolve(launch)
-        with socket.socket(family, kind) as found:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            found.bind(address)
-            found.listen(1024)
-            listener = found.detach()
+        with socket.socket(family, kind) as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind(address)
+            server.listen(1024)
+            listener = server.detach()
     return dist.TCPStore(
         launch.address,
         launch.port,

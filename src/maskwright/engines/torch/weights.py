@@ -25,27 +25,27 @@ from maskwright.model.torch.roberta import Roberta
 
 
 class Weights(Protocol):
-    """An update calls `begin`; `expect` and `take` around each backward pass; then `finish` and `update`."""
+    """Weights and optimizer. An update calls `begin`, then `before_backward` and `after_backward` around each backward
+    pass, then `finish` and `update`."""
 
     in_step: bool
-    """Whether ranks wait for each other in every micro-batch, so that none can leave one out alone."""
+    """Whether ranks wait for each other in every micro-batch, so that none can skip one alone."""
 
     def begin(self, virtual_workers: int) -> None:
-        """Forgets any gradient, and allocates all that the update keeps: moments and buffers."""
+        """Forgets any gradient, and allocates the moments and buffers of the update."""
         ...
 
-    def expect(self, *, first: bool, last: bool, final: bool) -> None:
+    def before_backward(self, *, first: bool, last: bool, final: bool) -> None:
         """Announces a backward pass: the first or last of its micro-batch, and the final one of this rank."""
         ...
 
-    def take(self) -> None:
+    def after_backward(self) -> None:
         """Adds up the gradient of the backward pass."""
         ...
 
     @property
     def bound(self) -> str | None:
-        """What the ranks are doing together, so that none can compute its micro-batch again alone; None where it
-        can."""
+        """The joint work of the ranks that keeps one from repeating its micro-batch alone; None if it can."""
         ...
 
     def finish(self) -> Tensor:
@@ -95,14 +95,14 @@ class Replicated:
 
     @property
     def _gradients(self) -> Gradients:
-        """Made by the first update: evaluation needs none."""
+        """The gradients, made by the first update: evaluation needs none."""
         if self._made is None:
             flat = torch.zeros_like(self._weights)
             self._made = Gradients(self._parameters, flat, self._used, exact=self._exact, processes=self._processes)
         return self._made
 
     def _start_optimizers(self) -> list[AdamW | Muon]:
-        """With moments that are zero."""
+        """Returns the optimizers, made on first use with zero moments."""
         if not self._optimizers:
             options, flat = self.options, self._gradients.flat
             self._optimizers = [AdamW(self.layout, self._weights, flat, options)]
@@ -114,11 +114,11 @@ class Replicated:
         self._start_optimizers()
         self._gradients.begin(virtual_workers)
 
-    def expect(self, *, first: bool, last: bool, final: bool) -> None:
-        self._gradients.expect(first=first, last=last, final=final)
+    def before_backward(self, *, first: bool, last: bool, final: bool) -> None:
+        self._gradients.before_backward(first=first, last=last, final=final)
 
-    def take(self) -> None:
-        self._gradients.take()
+    def after_backward(self) -> None:
+        self._gradients.after_backward()
 
     @property
     def bound(self) -> str | None:
@@ -157,9 +157,9 @@ class Replicated:
             for kind, named in optimizer.write(state.remembered_updates).items():
                 self._write(named, state.moments.get(kind, {}), 0.0)
 
-    def _write(self, named: dict[str, Tensor], given: Parameters, padding: float) -> None:
+    def _write(self, named: dict[str, Tensor], arrays: Parameters, padding: float) -> None:
         if self._processes.rank == 0:
-            assign(named, given, self.config, padding)
+            assign(named, arrays, self.config, padding)
         if self._processes.world_size > 1:
             for tensor in named.values():
                 dist.broadcast(tensor, 0)

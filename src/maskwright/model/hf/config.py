@@ -18,7 +18,7 @@ CLASS_ENDS: dict[str, str] = {
     "question_answering": "ForQuestionAnswering",
     **dict.fromkeys(SEQUENCE_TASKS, "ForSequenceClassification"),
 }
-"""How the names of a task's classes in `transformers` end."""
+"""Endings of the class names of a task in `transformers`."""
 PIPELINES = {
     "masked_lm": "fill-mask",
     "token_classification": "token-classification",
@@ -46,16 +46,16 @@ def dropout_keys(architecture: Architecture, name: str) -> list[str]:
 
 
 def fine_tuning_values(folder: str, model: ModelConfig) -> dict[str, Any]:
-    """What `transformers` takes from config.json in fine-tuning alone, under its keys there: dropouts, and how a
-    classifier reads the text. `model`: what `read_hf_config` found in the folder."""
+    """Values of config.json that `transformers` uses in fine-tuning alone, under its keys there: dropouts, and how a
+    classifier reads the text. `model`: the result of `read_hf_config` for the folder."""
     written, values = _encoder_config(model), storage.read_json(os.path.join(folder, "config.json"))
     names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-    found = {key: written[key] for name in names for key in dropout_keys(model.architecture, name)}
-    return found | {key: values[key] for key in OF_CLASSIFIERS if key in values}
+    dropouts = {key: written[key] for name in names for key in dropout_keys(model.architecture, name)}
+    return dropouts | {key: values[key] for key in OF_CLASSIFIERS if key in values}
 
 
 def class_name(config: ModelConfig) -> str:
-    """The class of `transformers` that computes the same."""
+    """Name of the class of `transformers` that computes the same."""
     return FAMILIES[config.architecture].class_begins + CLASS_ENDS[config.task]
 
 
@@ -101,8 +101,8 @@ def _modernbert_values(config: ModelConfig) -> dict[str, Any]:
 
 
 def read_hf_config(folder: str, *, head: bool = True) -> ModelConfig:
-    """Raises `ModelError` unless this code computes the folder's model exactly. Without `head`, that is the encoder,
-    and the task is masked_lm whatever head the folder has."""
+    """Reads a folder's shape. Raises `ModelError` unless this code computes the folder's model exactly. Without `head`,
+    that is the encoder, and the task is masked_lm whatever head the folder has."""
     path = os.path.join(folder, "config.json")
     if not os.path.isfile(path):
         if os.path.exists(os.path.join(folder, "config.resolved.json")):
@@ -130,9 +130,9 @@ def read_hf_config(folder: str, *, head: bool = True) -> ModelConfig:
     if values.get("tie_word_embeddings") is False:
         fix = "only models whose head shares the embeddings can be read"
         raise ModelError("tie_word_embeddings is False", where=path, fix=fix)
-    given = {name: values[key] for name, key in family.keys.items() if values.get(key) is not None}
-    shape = family.defaults | family.fixed | given | (_modernbert_shape(values, path) if kind == "modernbert" else {})
-    # The tokenizer says which ids these are (`with_ids`); config.json has none for some models, or several.
+    written = {name: values[key] for name, key in family.keys.items() if values.get(key) is not None}
+    shape = family.defaults | family.fixed | written | (_modernbert_shape(values, path) if kind == "modernbert" else {})
+    # The tokenizer defines these ids (`with_ids`); config.json has none for some models, or several.
     size = shape.get("vocab_size") if type(shape.get("vocab_size")) is int else 0
     for name in ("bos_token_id", "eos_token_id", *(() if kind in ROBERTAS else ("pad_token_id",))):
         if not _plausible(name, shape.get(name)) or shape[name] >= size:
@@ -142,22 +142,22 @@ def read_hf_config(folder: str, *, head: bool = True) -> ModelConfig:
         beyond = name.endswith("_token_id") and _plausible(name, value) and value >= shape["vocab_size"]
         if beyond or not _plausible(name, value):
             raise ModelError(f"{key} is {value!r:.40}, which it cannot be", where=path, fix="restore config.json")
-    own = _head(values, path) if head else {}
+    head_fields = _head(values, path) if head else {}
     try:
-        return ModelConfig(**shape, architecture=kind, **own)
+        return ModelConfig(**shape, architecture=kind, **head_fields)
     except ConfigError as error:
         raise ModelError(error.what, where=path, fix="restore config.json") from None
 
 
 def _read_keys(kind: Architecture) -> dict[str, str]:
-    """Fields of `ModelConfig` in its order -> keys of config.json; those of the vocabulary first, which others have to
-    stay below."""
+    """Fields of `ModelConfig` in its order -> keys of config.json; the vocabulary's first, since others must stay below
+    its size."""
     keys = (dict.fromkeys(ROPE_FIELDS, "rope_parameters") if kind == "modernbert" else {}) | FAMILIES[kind].keys
     return {name: keys[name] for name in ModelConfig.__dataclass_fields__ if name in keys}
 
 
 def _head(values: dict[str, Any], path: str) -> dict[str, Any]:
-    """`HEAD_FIELDS` as `transformers` reads them; none for a masked-LM head, nor for a class without one."""
+    """`HEAD_FIELDS` as `transformers` reads them; empty for a masked-LM head and for a class without a head."""
     listed = values.get("architectures")
     name = str(listed[0]) if isinstance(listed, list) and listed else ""
     task = next((task for task, end in CLASS_ENDS.items() if name.endswith(end)), "masked_lm")
@@ -165,10 +165,12 @@ def _head(values: dict[str, Any], path: str) -> dict[str, Any]:
         return {}
     outputs = len(_outputs(values, path))
     if task in SEQUENCE_TASKS:
-        said = values.get("problem_type") or ("regression" if outputs == 1 else "single_label_classification")
-        if said not in SEQUENCE_TASKS:
-            raise ModelError(f"problem_type is {said!r:.40}", where=path, fix=f"set one of {', '.join(SEQUENCE_TASKS)}")
-        task = said
+        problem_type = values.get("problem_type") or ("regression" if outputs == 1 else "single_label_classification")
+        if problem_type not in SEQUENCE_TASKS:
+            raise ModelError(
+                f"problem_type is {problem_type!r:.40}", where=path, fix=f"set one of {', '.join(SEQUENCE_TASKS)}"
+            )
+        task = problem_type
     pooling = values.get("classifier_pooling", "cls")
     if task in SEQUENCE_TASKS and values["model_type"] == "modernbert" and pooling != "cls":
         fix = "only classifiers of the first token can be read; pretrain takes the encoder with model.new_head=true"
@@ -186,13 +188,13 @@ def _head(values: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _dropout_keys(architecture: str) -> tuple[str, str]:
-    """Dropout before the matrices of a classifier, and of a head for questions."""
+    """Keys of the dropout before the matrices of a classifier, and of a head for questions."""
     distilbert = architecture == "distilbert"
     return ("seq_classif_dropout", "qa_dropout") if distilbert else ("classifier_dropout", "classifier_dropout")
 
 
 def _outputs(values: dict[str, Any], path: str) -> tuple[str, ...]:
-    """Names of a head's outputs in order: `id2label`, or what `transformers` calls them where that is left out."""
+    """Names of a head's outputs in order: `id2label`, or the names that `transformers` uses without it."""
     names = values.get("id2label")
     if names is None:
         count = values.get("num_labels", 2)
@@ -207,26 +209,26 @@ def _outputs(values: dict[str, Any], path: str) -> tuple[str, ...]:
 
 
 def read_labels(folder: str, config: ModelConfig) -> tuple[str, ...]:
-    """Names of a classifier's outputs; none for other tasks. Raises `ModelError`."""
+    """Names of a classifier's outputs; empty for other tasks. Raises `ModelError`."""
     path = os.path.join(folder, "config.json")
     return _outputs(storage.read_json(path), path) if config.task in LABELLED else ()
 
 
 def read_use(folder: str, config: ModelConfig) -> dict[str, int]:
-    """How texts were encoded in fine-tuning, as `export` notes it under `task_specific_params`, by the names that the
-    question-answering pipeline's parameters have: `max_seq_len`, `doc_stride`, `max_answer_len` and, 0 or 1,
-    `handle_impossible_answer`. Empty for folders of others."""
-    found: Any = storage.read_json(os.path.join(folder, "config.json"))
+    """Settings with which texts were encoded in fine-tuning, as `export` writes them under `task_specific_params`, by
+    the names of the question-answering pipeline's parameters: `max_seq_len`, `doc_stride`, `max_answer_len` and, 0 or
+    1, `handle_impossible_answer`. Empty for folders of other tools."""
+    params: Any = storage.read_json(os.path.join(folder, "config.json"))
     for key in ("task_specific_params", PIPELINES[config.task]):
-        found = found.get(key) if isinstance(found, dict) else None
-    given = found if isinstance(found, dict) else {}
+        params = params.get(key) if isinstance(params, dict) else None
+    use = params if isinstance(params, dict) else {}
     least = {"max_seq_len": 8, "doc_stride": 0, "max_answer_len": 1, "handle_impossible_answer": 0}
-    return {key: int(given[key]) for key, low in least.items() if isinstance(given.get(key), int) and given[key] >= low}
+    return {key: int(use[key]) for key, low in least.items() if isinstance(use.get(key), int) and use[key] >= low}
 
 
 def _modernbert_shape(values: dict[str, Any], path: str) -> dict[str, Any]:
-    """What ModernBERT has beyond `Family.keys`: which layers are local, and rotary positions, in the keys of
-    transformers 5 or in the older ones of the published folders. Raises `ModelError`."""
+    """ModernBERT's fields beyond `Family.keys`: local layers and rotary positions, from the keys of transformers 5 or
+    from the older ones of the published folders. Raises `ModelError`."""
     dropouts = {key: values.get(key, 0.0) for key in ("embedding_dropout", "mlp_dropout")}
     if dropouts["embedding_dropout"] != dropouts["mlp_dropout"]:
         raise ModelError(f"has two dropouts: {dropouts}", where=path, fix="set both to one value")
@@ -244,8 +246,8 @@ def _modernbert_shape(values: dict[str, Any], path: str) -> dict[str, Any]:
         if not isinstance(rope, dict) or rope.get("rope_type", "default") != "default" or scaled:
             fix = "only plain rotary positions can be read"
             raise ModelError(f"rope_parameters.{kind} is not of the default kind", where=path, fix=fix)
-        found = [one for one in (rope.get("rope_theta"), values.get(old)) if one is not None]
-        thetas.append(found[0] if found else default)
+        bases = [base for base in (rope.get("rope_theta"), values.get(old)) if base is not None]
+        thetas.append(bases[0] if bases else default)
     every = _global_every(values, path)
     return {
         "rope_theta": thetas[0],
@@ -257,7 +259,7 @@ def _modernbert_shape(values: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _global_every(values: dict[str, Any], path: str) -> int:
-    """n, if layers 0, n, 2n, … attend to all and the others to tokens nearby. Raises `ModelError`."""
+    """The n with which layers 0, n, 2n, … attend to all, and the others to tokens nearby. Raises `ModelError`."""
     kinds, layers = values.get("layer_types"), values.get("num_hidden_layers")
     if kinds is None:
         every = values.get("global_attn_every_n_layers", 3)
@@ -268,8 +270,8 @@ def _global_every(values: dict[str, Any], path: str) -> int:
     if isinstance(kinds, list) and len(kinds) == layers and kinds:
         full = [number for number, kind in enumerate(kinds) if kind == "full_attention"]
         every = full[1] if len(full) > 1 else len(kinds)
-        made = ["sliding_attention" if number % every else "full_attention" for number in range(len(kinds))]
-        if kinds == made:
+        expected = ["sliding_attention" if number % every else "full_attention" for number in range(len(kinds))]
+        if kinds == expected:
             return every
     fix = "only models in which every n-th layer is 'full_attention', from the first on, can be read"
     raise ModelError("layer_types has another pattern, or another length than num_hidden_layers", where=path, fix=fix)

@@ -1,5 +1,5 @@
-"""How each family of encoders writes its shape and its classes in `transformers`: keys of `config.json`, the values
-that they have when left out, and names of classes."""
+"""Each family's conventions in `transformers`: keys of `config.json` for its shape, their defaults, and names of
+classes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SAME_KEYS = (
     *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"),
     *("max_position_embeddings", "initializer_range", "pad_token_id"),
 )
-"""Fields of `ModelConfig` that every family but distilbert has under their own names."""
+"""Fields of `ModelConfig` that every family except distilbert has under their own names."""
 BERT_KEYS = ("layer_norm_eps", "hidden_dropout_prob", "attention_probs_dropout_prob", "type_vocab_size")
 
 
@@ -21,15 +21,15 @@ class Family:
     title: str
     """The name that people write."""
     class_begins: str
-    """How the names of its classes begin."""
+    """Beginning of the names of its classes."""
     defaults: dict[str, Any]
     """Values, under the names of `ModelConfig`, of keys that config.json leaves out."""
     needs: dict[str, Any]
-    """Our model computes the same only if these keys have these values or are left out."""
+    """Keys that must have these values, or be left out, for our model to compute the same."""
     keys: dict[str, str]
     """Names of `ModelConfig` -> keys of config.json."""
     fixed: dict[str, Any] = field(default_factory=dict)
-    """Fields of `ModelConfig` that the family has no key for."""
+    """Fields of `ModelConfig` for which the family has no key."""
 
 
 def _same(*names: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Reading untrusted Hugging Face folders: weights only as safetensors, every tensor known and of the right shape."""
+"""Reads untrusted Hugging Face folders: weights only as safetensors, every tensor known and of the right shape."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIED = {
     "decoder.weight": "model.embeddings.tok_embeddings.weight",
 }
 OLD_ENDS = {".gamma": ".weight", ".beta": ".bias"}
-"""What the first BERTs call the numbers of a LayerNorm; transformers renames them too."""
+"""The first BERTs' names for the numbers of a LayerNorm; transformers renames them too."""
 MASKED_LM_HEADS = ("lm_head.", "cls.predictions.", "vocab_transform.", "head.")
 NEW_HEAD = "; or pretrain with --set model.new_head=true"
 
@@ -35,13 +35,13 @@ PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
 def read_encoder(folder: str, config: ModelConfig) -> Parameters:
-    """Like `read_hf_parameters`, without the head, of a folder with any head or none. `config.task` is the head that is
-    wanted, not the folder's."""
-    before = next(pieces(config)).hf_name.partition(".")[0] + "."
-    # A bare encoder is saved without what stands before its names.
-    found = {name if name.startswith(before) else before + name: tensor for name, tensor in _tensors(folder).items()}
-    _require(_encoder(config), found, config, folder)
-    return _finite({piece.hf_name: found[piece.hf_name].read() for piece in _encoder(config)}, folder)
+    """Reads parameters like `read_hf_parameters`, without the head, from a folder with any head or none. `config.task`
+    is the requested head, not the folder's."""
+    prefix = next(pieces(config)).hf_name.partition(".")[0] + "."
+    # A bare encoder is saved without the prefix of its names.
+    tensors = {name if name.startswith(prefix) else prefix + name: tensor for name, tensor in _tensors(folder).items()}
+    _require(_encoder(config), tensors, config, folder)
+    return _finite({piece.hf_name: tensors[piece.hf_name].read() for piece in _encoder(config)}, folder)
 
 
 def _encoder(config: ModelConfig) -> Iterator[WeightSlice]:
@@ -52,33 +52,33 @@ def read_hf_parameters(folder: str, config: ModelConfig) -> Parameters:
     """fp32 arrays under Hugging Face names from `model.safetensors` (or its numbered parts).
 
     Raises `ModelError` for a missing, extra or misshapen tensor, for numbers that are not finite, and for pickled
-    weights, which are never opened. Only what masked-LM training does not have is left aside: a pooler, and BERT's head
-    for next sentences.
+    weights, which are never opened. A pooler and BERT's next-sentence head are ignored, since masked-LM training has
+    neither.
     """
     has_pooler = config.architecture == "bert" and config.task in SEQUENCE_TASKS
-    aside = ("position_ids", "cls.seq_relationship.", *([] if has_pooler else [".pooler."]))
-    found = {name: tensor for name, tensor in _tensors(folder).items() if not any(part in name for part in aside)}
-    twins = {name: found.pop(tied) for tied, name in TIED.items() if tied in found}
+    ignored = ("position_ids", "cls.seq_relationship.", *([] if has_pooler else [".pooler."]))
+    tensors = {name: tensor for name, tensor in _tensors(folder).items() if not any(part in name for part in ignored)}
+    twins = {name: tensors.pop(tied) for tied, name in TIED.items() if tied in tensors}
     for name, twin in twins.items():
-        found.setdefault(name, twin)
-    _require_fit(found, config, folder)
-    result = _finite({piece.hf_name: found[piece.hf_name].read() for piece in pieces(config)}, folder)
+        tensors.setdefault(name, twin)
+    _require_fit(tensors, config, folder)
+    result = _finite({piece.hf_name: tensors[piece.hf_name].read() for piece in pieces(config)}, folder)
     for name, twin in twins.items():
-        if found[name] is not twin and not _equal(twin, result[name]):
+        if tensors[name] is not twin and not _equal(twin, result[name]):
             fix = "only models whose head shares the embeddings can be read"
             raise ModelError(f"{twin.name} is not tied to {name}", where=folder, fix=fix)
     return result
 
 
 def _tensors(folder: str) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for path in _weight_files(folder):
         for name, tensor in tensors_of(path).items():
             name = next((name.removesuffix(old) + new for old, new in OLD_ENDS.items() if name.endswith(old)), name)
-            if name in found:
+            if name in tensors:
                 raise ModelError(f"{name} is in two of its files", where=folder, fix="copy the folder again")
-            found[name] = tensor
-    return found
+            tensors[name] = tensor
+    return tensors
 
 
 def _finite(parameters: Parameters, folder: str) -> Parameters:
@@ -98,27 +98,27 @@ def _equal(twin: Tensor, value: NDArray[np.float32]) -> bool:
     return twin.shape == value.shape and np.array_equal(twin.read(), value)
 
 
-def _require_fit(found: dict[str, Tensor], config: ModelConfig, where: str) -> None:
+def _require_fit(tensors: dict[str, Tensor], config: ModelConfig, where: str) -> None:
     """Raises `ModelError` unless the tensors are those of `config`, each of its shape. None of them is read yet."""
-    _require(pieces(config), found, config, where)
-    if extra := sorted(set(found) - {piece.hf_name for piece in pieces(config)}):
+    _require(pieces(config), tensors, config, where)
+    if extra := sorted(set(tensors) - {piece.hf_name for piece in pieces(config)}):
         what = f"has tensors that its architecture does not know: {', '.join(extra[:3])}"[:300]
         raise ModelError(what, where=where, fix=f"continue from a plain {class_name(config)} folder")
 
 
-def _require(wanted: Iterable[WeightSlice], found: dict[str, Tensor], config: ModelConfig, where: str) -> None:
-    for piece in wanted:
-        tensor = found.get(piece.hf_name)
+def _require(expected: Iterable[WeightSlice], tensors: dict[str, Tensor], config: ModelConfig, where: str) -> None:
+    for piece in expected:
+        tensor = tensors.get(piece.hf_name)
         if tensor is None:
-            raise _lacking(piece, found, config, where)
+            raise _lacking(piece, tensors, config, where)
         if tensor.shape != piece.shape:
             fix = "restore config.json, or the weights that belong to it"
             raise ModelError(f"{piece.hf_name} is {tensor.shape}, config.json says {piece.shape}", where=where, fix=fix)
 
 
-def _lacking(piece: WeightSlice, found: dict[str, Tensor], config: ModelConfig, where: str) -> ModelError:
+def _lacking(piece: WeightSlice, tensors: dict[str, Tensor], config: ModelConfig, where: str) -> ModelError:
     bare, kind = piece.hf_name.partition(".")[2], class_name(config)
-    if bare in found:
+    if bare in tensors:
         head = "masked-LM head" if config.task == "masked_lm" else "head"
         what = f"is a bare encoder, saved without its {head}: it has {bare}, not {piece.hf_name}"
         return ModelError(what, where=where, fix=f"take the {kind} folder that it was made from{NEW_HEAD}")
@@ -167,7 +167,7 @@ def _listed(folder: str, index: str) -> list[str]:
 def read_model_folder(folder: str, *, bare: bool = False) -> tuple[ModelConfig, Parameters]:
     """Config and parameters of a Hugging Face folder. Raises `ModelError`.
 
-    `bare`: an encoder without a head will do, and BERT's pooler is read too where there is one: it is the first matrix
+    `bare`: an encoder without a head is accepted, and BERT's pooler is read too if there is one: it is the first matrix
     of BERT's classifiers."""
     if not os.path.isdir(folder):
         raise InputError("is not a folder", where=folder, fix=how_to_get(folder))

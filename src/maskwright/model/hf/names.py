@@ -51,7 +51,7 @@ def _all_rows(hf_name: str, name: str, *shape: int) -> WeightSlice:
 
 @dataclass(frozen=True)
 class Names:
-    """What a family of BERT's layers calls its parameters."""
+    """The parameter names of a family that has BERT's layers."""
 
     encoder: str
     layer: str

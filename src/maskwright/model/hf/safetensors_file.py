@@ -1,4 +1,4 @@
-"""Reading untrusted safetensors files: nothing is read or allocated before the header has been checked."""
+"""Reads untrusted safetensors files: nothing is read or allocated before the header has been checked."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from maskwright.core import storage
 from maskwright.core.errors import ModelError
 
 LONGEST_HEADER_BYTES = 10_000_000
-"""A model of 1,000 layers takes 2 MB; the format itself allows 100 MB, which take seconds and a gigabyte to parse."""
+"""A model of 1,000 layers needs 2 MB; the format itself allows 100 MB, which need seconds and a gigabyte to parse."""
 FLOATS = {"F16": "<f2", "BF16": "<u2", "F32": "<f4", "F64": "<f8"}
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """Where a tensor lies in its file."""
+    """A tensor's place in its file."""
 
     path: str
     name: str
@@ -66,7 +66,7 @@ def tensors_of(path: str) -> dict[str, Tensor]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuses names that stand twice: JSON allows them, and readers differ in which one they take."""
+    """Refuses duplicate names: JSON allows them, and readers differ in which one they use."""
     result = dict(pairs)
     if len(result) != len(pairs):
         names = [name for name, _ in pairs]

@@ -9,9 +9,9 @@ splash    TPU in bf16, rows of a multiple of 128 tokens, no dropout and    JAX's
 dense     otherwise                                                        scores of all pairs, then products; with a
                                                                            window, of the pairs of nearby blocks
 
-What is kept for the gradients is for the `jax.checkpoint` around the layer to say: of dense the result, from which the
-scores are computed again, of splash what its own backward kernel reads.
-Under `jax.shard_map` splash wants `check_vma=False`: its kernels do not say over which axes their results vary.
+The `jax.checkpoint` around the layer decides what is kept for the gradients: the result of dense, from which the scores
+are computed again, and the inputs of splash's own backward kernel.
+Under `jax.shard_map` splash needs `check_vma=False`: its kernels do not declare over which axes their results vary.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ WIDEST_HEAD = 256
 def choose_way(
     platform: str, tokens: int, head_width: int, dropout: float, dtype: DTypeLike, *, causal: bool = False
 ) -> str:
-    """From static facts alone, so that a CPU host that compiles for a TPU chooses as the TPU's own would. `causal`:
-    whether the run reads any rows causally; splash has one mask for all rows.
+    """Chooses from static facts alone, so that a CPU host that compiles for a TPU chooses as the TPU's own would.
+    `causal`: whether the run reads any rows causally; splash has one mask for all rows.
 
-    In fp32 never splash: its products name no precision, so a TPU may round what they multiply to bf16.
+    In fp32 never splash: its products name no precision, so a TPU may round their factors to bf16.
     """
     fits = jnp.dtype(dtype) == jnp.bfloat16 and tokens % LANES == 0 and head_width <= WIDEST_HEAD
     return "splash" if platform == "tpu" and fits and not dropout and not causal else "dense"
@@ -58,8 +58,8 @@ def attention(
     dropout: float = 0.0,
     key: Array | None = None,
 ) -> Array:
-    """softmax(q k^T / sqrt(h)) v within segments (Vaswani et al. 2017); `key` says what dropout leaves out. `window`:
-    a token sees so many to either side, or all."""
+    """softmax(q k^T / sqrt(h)) v within segments (Vaswani et al. 2017). `key` decides what dropout zeroes. `window`:
+    number of tokens to either side that a token sees; None for all."""
     if way == "dense":
         return dense(q, k, v, segment_ids, dropout, key, window)
     assert way == "splash" and not dropout, (way, dropout)
@@ -75,7 +75,7 @@ def dense(
     key: Array | None = None,
     window: int | None = None,
 ) -> Array:
-    """The same, spelt out, with softmax in fp32: the way everywhere but on a TPU, and the kernel's slow twin."""
+    """Attention written out, with softmax in fp32: the way everywhere except on a TPU, and the kernel's slow twin."""
     T = q.shape[1]
     place = jnp.arange(T)
     block = None if window is None else block_of(T, window)
@@ -88,10 +88,10 @@ def dense(
 
 
 def _together(queries: Array, keys: Array, place: Array, first: int = 0) -> Array:
-    """As in `torch/attention.py`."""
+    """The pairs that see each other, as in `torch/attention.py`."""
     same = queries[:, None, :, None] == keys[:, None, None, :]
-    own = place[first : first + queries.shape[1], None]
-    return same & ((queries >= 0)[:, None, :, None] | (own >= place))
+    own_place = place[first : first + queries.shape[1], None]
+    return same & ((queries >= 0)[:, None, :, None] | (own_place >= place))
 
 
 def _banded(
@@ -111,9 +111,9 @@ def _banded(
         joined = jnp.concatenate((padded[:, :-2], x, padded[:, 2:]), 2)
         return joined.reshape(-1, 3 * block, *x.shape[3:])
 
-    # No segment has these numbers. What fills the last block up sees itself, so that no softmax is empty.
-    own, place = by_block(segment_ids, NOBODY + 1), jnp.arange(3 * block)
-    together = _together(own.reshape(-1, block), around(own, NOBODY), place, block)
+    # No segment has these numbers. The filler of the last block sees itself, so that no softmax is empty.
+    own_ids, place = by_block(segment_ids, NOBODY + 1), jnp.arange(3 * block)
+    together = _together(own_ids.reshape(-1, block), around(own_ids, NOBODY), place, block)
     together &= jnp.abs(place[block : 2 * block, None] - place) <= window
     blocks = by_block(q)
     mixed = _products(
@@ -127,7 +127,7 @@ def _products(q: Array, k: Array, v: Array, together: Array, dropout: float, key
     scores = jnp.einsum("mthd,mshd->mhts", q, k, precision=precision, preferred_element_type=jnp.float32)
     p = jax.nn.softmax(jnp.where(together, scores * q.shape[-1] ** -0.5, -jnp.inf), axis=-1)
     if dropout:
-        assert key is not None, "dropout wants a key"
+        assert key is not None, "dropout needs a key"
         p = jnp.where(jax.random.bernoulli(key, 1.0 - dropout, p.shape), p / (1.0 - dropout), 0.0)
     mixed = jnp.einsum("mhts,mshd->mthd", p.astype(q.dtype), v, precision=precision, preferred_element_type=jnp.float32)
     return kept(mixed.astype(q.dtype))
@@ -136,10 +136,10 @@ def _products(q: Array, k: Array, v: Array, together: Array, dropout: float, key
 def splash(q: Array, k: Array, v: Array, segment_ids: Array, window: int | None = None) -> Array:
     """Online softmax over blocks of keys in one TPU kernel, and the gradients in one or two more.
 
-    Where one block is the whole row, one backward kernel makes all three gradients. Where it is not, that kernel would
-    write q's gradient in bf16 parts, one for each block of keys, to be added up later: a second kernel, which adds in
-    fp32, takes less memory and is more exact. Heads narrower than a register are given tokens-last, else half of what
-    the kernels read is padding.
+    If one block is the whole row, one backward kernel makes all three gradients. Otherwise, that kernel would write q's
+    gradient in bf16 parts, one for each block of keys, to be added up later: a second kernel, which adds in fp32, needs
+    less memory and is more exact. Heads narrower than a register are passed tokens-last; otherwise half of the kernels'
+    input is padding.
     """
     _, T, H, h = q.shape
     block = max(size for size in range(LANES, LARGEST_BLOCK + 1, LANES) if T % size == 0)

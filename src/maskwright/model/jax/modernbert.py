@@ -22,8 +22,8 @@ Rotation = tuple[Array, Array]
 def rotate(x: Array, rotation: Rotation) -> Array:
     """Turns each pair (x_i, x_{i + h/2}) of the last dimension of [M, T, H, h] by its position's angle."""
     cos, sin = rotation
-    one, two = jnp.split(x, 2, -1)
-    return jnp.concatenate((one * cos - two * sin, two * cos + one * sin), -1)
+    first, second = jnp.split(x, 2, -1)
+    return jnp.concatenate((first * cos - second * sin, second * cos + first * sin), -1)
 
 
 def rotation_of(config: ModelConfig, position_ids: Array, theta: float, dtype: jnp.dtype) -> Rotation:
@@ -47,12 +47,12 @@ def layer(
     nearby: Rotation,
     way: str,
 ) -> Array:
-    """`everywhere` and `nearby`: rotary positions of layers that attend to all, and of local ones."""
+    """One layer. `everywhere` and `nearby`: rotary positions of layers that attend to all, and of local ones."""
     M, T, D = x.shape
     eps, p = config.layer_norm_eps, config.attention_probs_dropout_prob
     # The embeddings are normalised already.
-    before = jnp.where(number == 0, x, norm(x, weights, "norm1", eps))
-    q, k, v = jnp.unstack(linear(before, weights, "qkv").reshape(M, T, 3, config.num_attention_heads, -1), axis=2)
+    normed = jnp.where(number == 0, x, norm(x, weights, "norm1", eps))
+    q, k, v = jnp.unstack(linear(normed, weights, "qkv").reshape(M, T, 3, config.num_attention_heads, -1), axis=2)
 
     def mix(rotation: Rotation, window: int | None) -> Array:
         rate = p if key is not None else 0.0
@@ -80,12 +80,12 @@ def encode(
     way: str,
     key: Array | None = None,
 ) -> Array:
-    """Like `roberta.encode`."""
+    """Hidden states; arguments and result as in `roberta.encode`."""
     outer = {name: gather(name, weights[name]) for name in ("norm.weight", "final_norm.weight")}
     word_VD = weights["word.weight"]
     x = norm(look_up(word_VD, input_ids), outer, "norm", config.layer_norm_eps).astype(word_VD.dtype)
     x = dropout(x, config.hidden_dropout_prob, site(key, config.num_hidden_layers))
     bases = config.rope_theta, config.local_rope_theta
     everywhere, nearby = (rotation_of(config, position_ids, theta, x.dtype) for theta in bases)
-    one = partial(layer, config=config, segment_ids=segment_ids, everywhere=everywhere, nearby=nearby, way=way)
-    return norm(run_layers(one, x, weights, gather, key), outer, "final_norm", config.layer_norm_eps)
+    layer_fn = partial(layer, config=config, segment_ids=segment_ids, everywhere=everywhere, nearby=nearby, way=way)
+    return norm(run_layers(layer_fn, x, weights, gather, key), outer, "final_norm", config.layer_norm_eps)

@@ -1,4 +1,4 @@
-"""What every architecture shares in JAX: parameters in and out, heads, losses.
+"""Code that all architectures share in JAX: parameters in and out, heads, losses.
 
 Parameters are a dictionary of fp32 arrays under the torch network's inner names, with all layers stacked in one array:
 `layers.0.qkv.weight`, `layers.1.qkv.weight`, … [3D, D] are `layers.qkv.weight` [L, 3D, D]. So only one layer is traced
@@ -26,7 +26,7 @@ Stacked = dict[str, NDArray[np.float32]]
 
 
 def _places(config: ModelConfig) -> Iterator[tuple[WeightSlice, str, int | None]]:
-    """Each piece with the name of the array that it is in, and the layer."""
+    """Yields each piece with the name of its array, and its layer."""
     for piece in pieces(config):
         if not piece.name.startswith(LAYERS):
             yield piece, piece.name, None
@@ -37,16 +37,16 @@ def _places(config: ModelConfig) -> Iterator[tuple[WeightSlice, str, int | None]
 
 def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """The shape of every array. In modernbert, `layers.norm1.weight` has an unused row for the first layer."""
-    found: dict[str, tuple[int, ...]] = {}
+    result: dict[str, tuple[int, ...]] = {}
     for piece, name, layer in _places(config):
         rows = piece.rows.stop if piece.name not in ("word.weight", "head.bias") else config.padded_vocab_size
         shape = (rows, *piece.shape[1:])
-        found[name] = max(found.get(name, ()), shape if layer is None else (config.num_hidden_layers, *shape))
-    return found
+        result[name] = max(result.get(name, ()), shape if layer is None else (config.num_hidden_layers, *shape))
+    return result
 
 
 def stack(parameters: Parameters, config: ModelConfig, padding: float = 0.0) -> Stacked:
-    """Arrays under Hugging Face names -> this engine's arrays, as far as `parameters` has them.
+    """Converts arrays under Hugging Face names to this engine's arrays, as far as `parameters` has them.
 
     `padding` fills the padded rows of the head's bias: `NEVER_PREDICTED` for weights, 0 for optimizer moments.
     """
@@ -82,7 +82,7 @@ def logits(
     way: str,
     key: Array | None = None,
 ) -> Array:
-    """[K, V], or [K, num_labels], at `predict_index` int32 [K] of the flattened rows; the other arguments as in
+    """Logits [K, V], or [K, num_labels], at `predict_index` int32 [K] of the flattened rows; other arguments as in
     `roberta.encode`."""
     module = modernbert if config.architecture == "modernbert" else roberta
     weights = weights | {"word.weight": gather("word.weight", weights["word.weight"])}
@@ -118,7 +118,7 @@ def losses(task: TaskKind, logits: Array, labels: Array, smoothing: float = 0.0)
 
 
 def _cross_entropy(logits: Array, labels: Array, smoothing: float) -> Array:
-    """[..., C] and [...] -> [...]."""
+    """Cross-entropy of logits [..., C] and labels [...] -> [...]."""
     total = jax.nn.logsumexp(logits, axis=-1)
     loss = total - jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
     return loss if not smoothing else (1.0 - smoothing) * loss + smoothing * (total - logits.mean(-1))

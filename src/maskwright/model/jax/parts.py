@@ -1,7 +1,7 @@
 """The small parts that layers in JAX are made of.
 
-A layer marks by name (`kept`) what it keeps for its backward pass: the outputs of its matrix multiplications and of
-attention. Norms, activations and gathered weights are computed again, which costs few multiplications and saves most of
+A layer marks by name (`kept`) the arrays that it keeps for its backward pass: the outputs of its matrix products and of
+attention. Norms, activations and gathered weights are computed again, which costs few operations and saves most of
 the memory.
 """
 
@@ -18,7 +18,7 @@ from jax.ad_checkpoint import checkpoint_name
 LAYERS = "layers."
 KEPT = "kept"
 RESIDUALS = "attention"
-"""What splash attention keeps for its own backward kernel."""
+"""Name of the arrays that splash attention keeps for its own backward kernel."""
 
 Weights = dict[str, Array]
 Gather = Callable[[str, Array], Array]
@@ -36,7 +36,7 @@ def look_up(table: Array, ids: Array) -> Array:
 
 
 def linear(x: Array, weights: Weights, name: str) -> Array:
-    """x [..., D] by a weight [F, D] as torch keeps it -> [..., F]."""
+    """Multiplies x [..., D] by a weight [F, D], stored as in torch -> [..., F]."""
     y = jnp.einsum("...d,fd->...f", x, weights[f"{name}.weight"])
     bias = weights.get(f"{name}.bias")
     if bias is None:
@@ -61,14 +61,14 @@ def gelu(x: Array) -> Array:
 
 
 def dropout(x: Array, rate: float, key: Array | None) -> Array:
-    """Scales what stays by 1 / (1 - rate). Without a `key` nothing is dropped."""
+    """Zeroes numbers at `rate` and scales the others by 1 / (1 - rate). Without a `key` nothing is dropped."""
     if key is None or rate == 0.0:
         return x
     return jnp.where(jax.random.bernoulli(key, 1.0 - rate, x.shape), x / (1.0 - rate), 0.0).astype(x.dtype)
 
 
 def site(key: Array | None, number: Any) -> Array | None:
-    """The key of one place that has dropout."""
+    """Dropout's key for one place of the network."""
     return None if key is None else jax.random.fold_in(key, number)
 
 
@@ -80,10 +80,10 @@ def run_layers(
     stacked = {name.removeprefix(LAYERS): array for name, array in weights.items() if name.startswith(LAYERS)}
     count = len(next(iter(stacked.values())))
 
-    def body(x: Array, here: tuple[Array, Weights]) -> tuple[Array, None]:
-        number, own = here
-        own = {name: gather(LAYERS + name, array) for name, array in own.items()}
-        return layer(own, x, number, site(key, number)), None
+    def body(x: Array, numbered_weights: tuple[Array, Weights]) -> tuple[Array, None]:
+        number, layer_weights = numbered_weights
+        layer_weights = {name: gather(LAYERS + name, array) for name, array in layer_weights.items()}
+        return layer(layer_weights, x, number, site(key, number)), None
 
     policy = jax.checkpoint_policies.save_only_these_names(KEPT, RESIDUALS)
     body = jax.checkpoint(body, policy=policy, prevent_cse=False)

@@ -39,8 +39,8 @@ def encode(
     way: str,
     key: Array | None = None,
 ) -> Array:
-    """int32 [M, T] each -> hidden states [M, T, D]. `position_ids` start at 0. `weights` hold the full
-    `word.weight`, and of the others what `gather` takes. Without a `key` nothing is dropped."""
+    """int32 [M, T] each -> hidden states [M, T, D]. `position_ids` start at 0. `weights` hold the full `word.weight`,
+    and this device's shards of the others, for `gather`. Without a `key` nothing is dropped."""
     tables = ("position.weight", *(["token_type.weight"] if config.type_vocab_size else []))
     outer = {name: gather(name, weights[name]) for name in (*tables, "norm.weight", "norm.bias")}
     position_PD = outer["position.weight"]

@@ -22,13 +22,13 @@ from maskwright.model.hf.names import Parameters, pieces
 OPSET, IR_VERSION = 20, 9
 """The first opset with Gelu; onnxruntime has it since 1.17."""
 INPUTS = ("input_ids", "attention_mask")
-"""int64 [B, T] each, as tokenizers of `transformers` give them; `input_names` has a third one for BERT."""
+"""int64 [B, T] each, as tokenizers of `transformers` return them; `input_names` adds a third for BERT."""
 LARGEST_FILE = 2**31 - 1
-"""Bytes: protobuf's limit."""
+"""protobuf's limit in bytes."""
 
 
 def write(config: ModelConfig, parameters: Parameters, path: str) -> None:
-    """Raises `InputError` for a model that one file cannot hold."""
+    """Writes the model to `path`. Raises `InputError` for one that a single file cannot hold."""
     if (size := sum(value.nbytes for value in parameters.values())) > LARGEST_FILE:
         what = f"the parameters take {human_bytes(size)}; an ONNX file holds {human_bytes(LARGEST_FILE)} at most"
         raise InputError(what, fix="export without --onnx")
@@ -42,7 +42,7 @@ def input_names(config: ModelConfig) -> tuple[str, ...]:
 
 
 def output_names(config: ModelConfig) -> tuple[str, ...]:
-    """fp32 [B, T, V or C], for tasks of whole texts [B, C], for questions [B, T] each."""
+    """Names of the outputs: fp32 [B, T, V or C], for tasks of whole texts [B, C], for questions [B, T] each."""
     return ("start_logits", "end_logits") if config.task == "question_answering" else ("logits",)
 
 
@@ -50,19 +50,19 @@ def make_model(config: ModelConfig, parameters: Parameters) -> onnx.ModelProto:
     """The fp32 model for any B and T."""
     graph = Graph(config, parameters)
     graph.outputs(graph.head(graph.encode()))
-    whole = ["batch_size", "sequence_length"]
-    shape: list[str | int] = [*whole[: 1 if config.task in SEQUENCE_TASKS else 2]]
+    batch_shape = ["batch_size", "sequence_length"]
+    shape: list[str | int] = [*batch_shape[: 1 if config.task in SEQUENCE_TASKS else 2]]
     if config.task != "question_answering":
         shape.append(config.outputs)
-    made = helper.make_graph(
+    graph_proto = helper.make_graph(
         graph.nodes,
         f"{config.architecture}_{config.task}",
-        [helper.make_tensor_value_info(name, TensorProto.INT64, whole) for name in input_names(config)],
+        [helper.make_tensor_value_info(name, TensorProto.INT64, batch_shape) for name in input_names(config)],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in output_names(config)],
         [numpy_helper.from_array(value, name) for name, value in graph.constants.items()],
     )
     opset = helper.make_opsetid("", OPSET)
-    return helper.make_model(made, opset_imports=[opset], ir_version=IR_VERSION, producer_name="maskwright")
+    return helper.make_model(graph_proto, opset_imports=[opset], ir_version=IR_VERSION, producer_name="maskwright")
 
 
 class Graph:
@@ -155,7 +155,7 @@ class Graph:
         return self.add("Gather", self.constant("position.weight", table), self.add("Add", counted, pad))
 
     def first_rows(self, table: np.ndarray) -> str:
-        """[T, D]. onnxruntime 1.32 takes a Gather by `places` for its own pattern of embeddings, which then fails."""
+        """[T, D]. onnxruntime 1.32 mistakes a Gather by `places` for its pattern of embeddings, which then fails."""
         length = self.add("Gather", self.add("Shape", INPUTS[0]), self.integers(1))
         return self.add("Slice", self.constant("position.weight", table), self.integers(0), length, self.integers(0))
 
@@ -180,16 +180,16 @@ class Graph:
 
     def rotate(self, x: str, rotation: tuple[str, str]) -> str:
         cos, sin = rotation
-        one, two = self.several("Split", 2, x, axis=-1, num_outputs=2)
-        turned = self.add("Sub", self.add("Mul", one, cos), self.add("Mul", two, sin))
+        first, second = self.several("Split", 2, x, axis=-1, num_outputs=2)
+        turned = self.add("Sub", self.add("Mul", first, cos), self.add("Mul", second, sin))
         return self.add(
-            "Concat", turned, self.add("Add", self.add("Mul", two, cos), self.add("Mul", one, sin)), axis=-1
+            "Concat", turned, self.add("Add", self.add("Mul", second, cos), self.add("Mul", first, sin)), axis=-1
         )
 
     def layer(self, x: str, number: int, bias: str, rotation: tuple[str, str] | None, *, only_first: bool) -> str:
         name, H, D = f"layers.{number}", self.config.num_attention_heads, self.config.hidden_size
-        given = self.norm(x, f"{name}.norm1") if self.config.norm_first and number else x
-        heads = self.add("Reshape", self.linear(given, f"{name}.qkv"), self.integers(0, 0, 3 * H, D // H))
+        normed = self.norm(x, f"{name}.norm1") if self.config.norm_first and number else x
+        heads = self.add("Reshape", self.linear(normed, f"{name}.qkv"), self.integers(0, 0, 3 * H, D // H))
         qk, v = self.several(
             "Split", 2, self.add("Transpose", heads, perm=[0, 2, 1, 3]), self.integers(2 * H, H), axis=1
         )
@@ -217,7 +217,7 @@ class Graph:
     # ---- the head ------------------------------------------------------------------------------------------------
 
     def head(self, x: str) -> str:
-        """Logits. What stands before the last matrix is as in `model/torch/heads.py`."""
+        """Logits. The part before the last matrix is as in `model/torch/heads.py`."""
         task = self.config.task
         if task in SEQUENCE_TASKS:
             x = self.add("Squeeze", x, self.integers(1))
@@ -227,7 +227,7 @@ class Graph:
             x = self.add("Relu" if self.config.architecture == "distilbert" else "Tanh", self.linear(x, "head.dense"))
         if task != "masked_lm":
             return self.linear(x, "head.classifier")
-        # The embeddings are in the file once: Gemm takes them as they lie there.
+        # The embeddings are in the file once: Gemm uses them as they are stored.
         flat = self.add("Reshape", x, self.integers(-1, self.config.hidden_size))
         bias = self.constant("head.bias", self.parameters["head.bias"])
         logits = self.add("Gemm", flat, "word.weight", bias, transB=1)

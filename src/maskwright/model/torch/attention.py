@@ -1,6 +1,6 @@
-"""Attention behind one signature: q, k, v [M, H, T, h] and who may see whom -> [M, H, T, h].
+"""Attention behind one signature: q, k, v [M, H, T, h] and a mask (which tokens see which) -> [M, H, T, h].
 
-who may see whom         when                                        computed by
+mask                     when                                        computed by
 None                     every row is one segment                    as below
 BySegment                CPU, rows of more than 512 tokens           as below, segment by segment
 mask [M, 1, T, T]        else                                        CPU, in bf16 on short rows or with dropout: three
@@ -30,15 +30,15 @@ PLAIN_UP_TO_TOKENS = 1024
 head) no longer pays."""
 
 
-def takes_plain(device: torch.device, dtype: torch.dtype, tokens: int) -> bool:
+def uses_math_attention(device: torch.device, dtype: torch.dtype, tokens: int) -> bool:
     return device.type == "cpu" and dtype is torch.bfloat16 and tokens <= PLAIN_UP_TO_TOKENS
 
 
 class CuSeqlens(NamedTuple):
-    """Segments of the flattened rows, as FlashAttention takes them."""
+    """Segments of the flattened rows, in FlashAttention's form."""
 
     offsets: Tensor
-    """int32 [N + 1]: where each of N segments begins, and where the last one ends."""
+    """int32 [N + 1]: the start of each of N segments, and the end of the last one."""
     longest: int
     """No segment is longer. A constant of the run, so that it never causes another compilation."""
     window: int = -1
@@ -53,10 +53,10 @@ class BySegment(NamedTuple):
 
 
 class Banded(NamedTuple):
-    """What local layers see: the tokens of a block of B look at their own block and at one to either side."""
+    """Mask of local layers: the tokens of a block of B see their own block and one to either side."""
 
     mask: Tensor
-    """[M * blocks, 1, B, 3 B], as `visible` makes masks."""
+    """[M * blocks, 1, B, 3 B], as `attention_mask` makes masks."""
 
 
 BY_SEGMENT_ABOVE_TOKENS = 512
@@ -64,16 +64,16 @@ BY_SEGMENT_ABOVE_TOKENS = 512
 take 73 ms as a whole, and 22 ms in six segments (bf16, 2 Zen 5 cores). Rows of up to 512 tokens, those of the published
 RoBERTas, keep their mask: there the two differ in the last bits, and less is gained."""
 SMALLEST_MEAN_SEGMENT = 16
-"""Tokens. In shorter segments the calls would cost more than the products."""
+"""Tokens. With shorter segments the calls would cost more than the products."""
 
 
-def visible(segments: Tensor | CuSeqlens, dtype: torch.dtype) -> Tensor | BySegment | CuSeqlens | None:
-    """Which keys each query may see, for activations of `dtype`, in the form that `attention` takes: `CuSeqlens` as
-    they are, [M, T] segment ids as `BySegment` or as a mask [M, 1, T, T]. None when every row is one segment.
+def attention_mask(segments: Tensor | CuSeqlens, dtype: torch.dtype) -> Tensor | BySegment | CuSeqlens | None:
+    """The keys that each query sees, for activations of `dtype`, in the form that `attention` expects: `CuSeqlens` as
+    they are, [M, T] segment ids as `BySegment` or as a mask [M, 1, T, T]. None if every row is one segment.
 
-    The plain way adds the mask (0, or -inf for keys of other segments). The fused kernel takes bools (True = seen),
+    Plain products add the mask (0, or -inf for keys of other segments). The fused kernel uses bools (True = seen),
     which is 5 % of a step faster there. Padding (segment 0) attends to padding, so no row of the softmax is empty and
-    nothing turns to NaN. Where ids are negative, a token sees no later one. The segments are looked at on the CPU only,
+    nothing turns to NaN. Where ids are negative, a token sees no later one. The segments are examined on the CPU only,
     so that nothing waits for a device.
     """
     if isinstance(segments, CuSeqlens):
@@ -82,8 +82,8 @@ def visible(segments: Tensor | CuSeqlens, dtype: torch.dtype) -> Tensor | BySegm
     if segments.device.type == "cpu" and not _any_causal(segments):
         if bool((segments == segments[:, :1]).all()):
             return None
-        if T > BY_SEGMENT_ABOVE_TOKENS and (found := _by_segment(segments)):
-            return found
+        if T > BY_SEGMENT_ABOVE_TOKENS and (by_segment := _by_segment(segments)):
+            return by_segment
     return _as_mask(_together(segments, segments, torch.arange(T, device=segments.device)), dtype, T)
 
 
@@ -93,8 +93,8 @@ def _together(queries: Tensor, keys: Tensor, place: Tensor, first: int = 0) -> T
     same = queries[:, None, :, None] == keys[:, None, None, :]
     if queries.device.type == "cpu" and not _any_causal(queries):
         return same
-    own = place[first : first + queries.shape[1], None]
-    return same.logical_and_((queries >= 0)[:, None, :, None] | (own >= place))
+    own_place = place[first : first + queries.shape[1], None]
+    return same.logical_and_((queries >= 0)[:, None, :, None] | (own_place >= place))
 
 
 def _any_causal(segments: Tensor) -> bool:
@@ -102,7 +102,7 @@ def _any_causal(segments: Tensor) -> bool:
 
 
 def _by_segment(segments: Tensor) -> BySegment | None:
-    """None where the segments are too short to be computed one by one."""
+    """The segments of each row; None if they are too short to be computed one by one."""
     T = segments.shape[1]
     sizes = []
     for row in segments.numpy():
@@ -112,13 +112,13 @@ def _by_segment(segments: Tensor) -> BySegment | None:
 
 
 def _as_mask(together: Tensor, dtype: torch.dtype, tokens: int) -> Tensor:
-    if takes_plain(together.device, dtype, tokens):
+    if uses_math_attention(together.device, dtype, tokens):
         return torch.zeros(together.shape, dtype=dtype).masked_fill_(~together, float("-inf"))
     return together.contiguous()
 
 
-def visible_nearby(segments: Tensor | CuSeqlens, dtype: torch.dtype, window: int) -> Tensor | Banded | CuSeqlens:
-    """Like `visible`, for layers whose tokens see `window` tokens to either side. Segments lie together in a row, so
+def local_attention_mask(segments: Tensor | CuSeqlens, dtype: torch.dtype, window: int) -> Tensor | Banded | CuSeqlens:
+    """Like `attention_mask`, for layers whose tokens see `window` tokens to either side. Segments are contiguous, so
     that distances in the row are those in the segment."""
     if isinstance(segments, CuSeqlens):
         return segments._replace(window=window)
@@ -129,60 +129,59 @@ def visible_nearby(segments: Tensor | CuSeqlens, dtype: torch.dtype, window: int
         near = (place[:, None] - place).abs() <= window
         return _as_mask(_together(segments, segments, place) & near, dtype, T)
     blocks = -(-T // block)
-    # No segment has these numbers. What fills the last block up sees itself, so that no softmax is empty.
-    own = F.pad(segments, (0, blocks * block - T), value=NOBODY + 1).view(M, blocks, block)
-    padded = F.pad(own, (0, 0, 1, 1), value=NOBODY)
-    around = torch.cat((padded[:, :-2], own, padded[:, 2:]), 2)
+    # No segment has these numbers. The filler of the last block sees itself, so that no softmax is empty.
+    own_ids = F.pad(segments, (0, blocks * block - T), value=NOBODY + 1).view(M, blocks, block)
+    padded = F.pad(own_ids, (0, 0, 1, 1), value=NOBODY)
+    around = torch.cat((padded[:, :-2], own_ids, padded[:, 2:]), 2)
     place = torch.arange(3 * block, device=segments.device)
     near = (place[block : 2 * block, None] - place).abs() <= window
-    together = _together(own.flatten(0, 1), around.flatten(0, 1), place, block) & near
+    together = _together(own_ids.flatten(0, 1), around.flatten(0, 1), place, block) & near
     return Banded(_as_mask(together, dtype, block))
 
 
 CU_SEQLENS_MULTIPLE, CU_SEQLENS_SHARE = 64, 8
-"""Offsets are as many as a multiple of 64, and of about an eighth of their number. A micro-batch of 3,000 segments has
-one of two or three shapes then, each of which has a CUDA graph of its own. Segments of no tokens cost next to
-nothing."""
+"""The number of offsets is a multiple of 64, and of about an eighth of itself. A micro-batch of 3,000 segments then has
+one of two or three shapes, each with a CUDA graph of its own. Segments without tokens cost next to nothing."""
 
 
 def takes_cu_seqlens(device: torch.device, dtype: torch.dtype, head_width: int, dropout: float) -> bool:
-    """varlen_attn has no dropout, no fp32 and no odd or very wide heads, and needs compute capability 8.0."""
+    """Whether varlen_attn applies: without dropout, not in fp32, heads of 8, 16, … 256, compute capability 8.0."""
     if device.type != "cuda" or dtype is not torch.bfloat16 or dropout or head_width % 8 or head_width > 256:
         return False
     return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def packed(offsets: Tensor, longest: int) -> CuSeqlens:
-    """`offsets`: what `cu_seqlens_of` gives, on the device.
+    """The segments of `offsets`, the result of `cu_seqlens_of` on the device.
 
-    torch.compile is told that their number varies. Otherwise it makes a program for each number: 67 instead of 15 in a
-    run of three row lengths, which was over its limit for a ModernBERT. Only `varlen_attn` sees the number, and torch
-    does not compile that, so bits do not depend on it."""
+    They are marked for torch.compile as varying in number. Otherwise it makes a program for each number: 67 instead of
+    15 in a run of three row lengths, which was over its limit for a ModernBERT. Only `varlen_attn` sees the number, and
+    torch does not compile that, so bits do not depend on it."""
     torch._dynamo.mark_dynamic(offsets, 0)
     return CuSeqlens(offsets, longest)
 
 
 def cu_seqlens_of(segment_ids: NDArray[np.int32]) -> NDArray[np.int32]:
-    """`CuSeqlens.offsets` of [M, T] segment ids, found on the host so that nothing waits for the device.
+    """`CuSeqlens.offsets` of [M, T] segment ids, computed on the host so that nothing waits for the device.
 
     Padding counts as a segment. The last offset is repeated, as segments of no tokens, so that shapes seldom change.
     """
-    assert (segment_ids >= 0).all()  # causal rows take a mask
+    assert (segment_ids >= 0).all()  # causal rows need a mask
     M, T = segment_ids.shape
     begins = np.ones((M, T), bool)
     np.not_equal(segment_ids[:, 1:], segment_ids[:, :-1], out=begins[:, 1:])
-    at = np.flatnonzero(begins)
-    unit = max(CU_SEQLENS_MULTIPLE, 2 ** (len(at).bit_length() - 1) // CU_SEQLENS_SHARE)
-    size = -(-(len(at) + 1) // unit) * unit
-    return np.concatenate([at, np.full(size - len(at), M * T)]).astype(np.int32)
+    begin_index = np.flatnonzero(begins)
+    unit = max(CU_SEQLENS_MULTIPLE, 2 ** (len(begin_index).bit_length() - 1) // CU_SEQLENS_SHARE)
+    size = -(-(len(begin_index) + 1) // unit) * unit
+    return np.concatenate([begin_index, np.full(size - len(begin_index), M * T)]).astype(np.int32)
 
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BySegment | Banded | CuSeqlens | None, rate: float
 ) -> Tensor:
-    """softmax(q k^T / sqrt(h) + mask) v (Vaswani et al. 2017), the fastest way for the device, dtype and length.
+    """softmax(q k^T / sqrt(h) + mask) v (Vaswani et al. 2017), by the fastest way for the device, dtype and length.
 
-    `rate`: of dropout on what the softmax gives."""
+    `rate`: of dropout on the softmax's result."""
     if isinstance(mask, CuSeqlens):
         from torch.nn.attention.varlen import varlen_attn  # brings torch's compiler: 1.9 s that a CPU need not wait
 
@@ -196,7 +195,7 @@ def attention(
     if isinstance(mask, BySegment):
         return _segment_by_segment(q, k, v, mask, rate)
     # On a CPU, torch's fused kernel has no dropout: it would fall back to plain products, with slower dropout.
-    if takes_plain(q.device, q.dtype, q.shape[2]) or (rate and q.device.type == "cpu"):
+    if uses_math_attention(q.device, q.dtype, q.shape[2]) or (rate and q.device.type == "cpu"):
         return plain_attention(q, k, v, mask, rate)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=rate)
 
@@ -220,7 +219,7 @@ def _banded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, rate: float) -> Tenso
 
 
 def plain_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rate: float = 0.0) -> Tensor:
-    """Attention, spelt out: the fast way for short rows on a CPU, and in fp32 the slow twin of the fused kernel."""
+    """Attention written out: the fast way for short rows on a CPU, and in fp32 the slow twin of the fused kernel."""
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype is torch.bool else scores + mask

@@ -1,4 +1,4 @@
-"""Dropout: torch's own, or on a CPU one that draws seven times as fast."""
+"""Dropout: torch's own, or on a CPU a version that draws seven times as fast."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def dropout(x: Tensor, rate: float, training: bool = True) -> Tensor:
 
     On a CPU, torch draws a number in double precision for each element: 1.35 ms for 164k of them in bf16 (one Zen 5
     core), and an eighth of a small model's fine-tuning step in all. Here 64 random bits serve four elements in bf16, or
-    two in fp32, and the mask is made of integers: 0.2 ms. `rate` is met to 2^-17.
+    two in fp32, and the mask is made of integers: 0.2 ms. `rate` is exact to 2^-17.
     """
     if not training or rate == 0.0:
         return x

@@ -1,4 +1,4 @@
-"""The embedding table: looked up, and multiplied by where the head's output matrix is the same."""
+"""The embedding table: looked up, and also the head's output matrix if that is the same."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 
 def unset_table(rows: int, width: int) -> nn.Embedding:
-    """[rows, width] weights that are yet to be assigned. On the meta device torch's own start of them would import its
-    compiler, which takes 1.5 s."""
+    """[rows, width] weights, not yet assigned. torch's own initialization on the meta device would import its compiler,
+    which takes 1.5 s."""
     return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)
 
 
 class EmbeddingTable:
     """[V, D] weights in one forward pass.
 
-    Everywhere but on CUDA, both uses put their gradients into one tensor. Autograd would fill a second one of the whole
-    table with zeros for the look-up, and a third with the sum.
+    Except on CUDA, both uses put their gradients into one tensor. Autograd would fill a second tensor of the table's
+    size with zeros for the look-up, and a third with the sum.
 
     On a CPU, torch sums a bf16 table's gradient in bf16, and fp16 in fp16: in bf16, a row that is looked up a thousand
     times, as `<mask>`'s is, loses most of what is added to it (27 % of the full gradient, measured). So the look-up's
@@ -31,17 +31,17 @@ class EmbeddingTable:
         kind = weight_VD.device.type
         # Under autocast the products are of other precisions than the weights, as only autograd's own functions know.
         plain = kind not in ("cuda", "meta") and not torch.is_autocast_enabled(kind)
-        self._by_hand = plain and weight_VD.requires_grad and torch.is_grad_enabled()
+        self._own_backward = plain and weight_VD.requires_grad and torch.is_grad_enabled()
         self.gradient: Tensor | None = None
-        """That of the product, whose backward pass is the earlier one, until the look-up takes it."""
+        """The product's gradient, whose backward pass comes first, until the look-up uses it."""
 
     def look_up(self, ids: Tensor) -> Tensor:
-        """[...] -> [..., D]."""
-        return _LookUp.apply(self._weight, ids, self) if self._by_hand else F.embedding(ids, self._weight)
+        """Rows of ids [...] -> [..., D]."""
+        return _LookUp.apply(self._weight, ids, self) if self._own_backward else F.embedding(ids, self._weight)
 
     def product(self, x_KD: Tensor, bias_V: Tensor) -> Tensor:
-        """[K, D] -> [K, V], where `x_KD` comes from what was looked up. Once in a forward pass."""
-        if self._by_hand:
+        """[K, D] -> [K, V], where `x_KD` depends on the look-up. Called once in a forward pass."""
+        if self._own_backward:
             return _Product.apply(x_KD, self._weight, bias_V, self)
         return F.linear(x_KD, self._weight, bias_V)
 
@@ -71,11 +71,11 @@ class _LookUp(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (gradient,) = gradients
-        found, places = torch.unique(context.saved_tensors[0], return_inverse=True)
+        rows, places = torch.unique(context.saved_tensors[0], return_inverse=True)
         # torch's own kernel, in fp32, for the rows that were looked up only.
-        sums = torch.ops.aten.embedding_dense_backward(gradient.float(), places, len(found), -1, False)
+        sums = torch.ops.aten.embedding_dense_backward(gradient.float(), places, len(rows), -1, False)
         result, context.table.gradient = context.table.gradient, None
         if result is None:
             result = gradient.new_zeros(context.rows, gradient.shape[-1])
-        result[found] += sums.to(gradient.dtype)
+        result[rows] += sums.to(gradient.dtype)
         return result, None, None

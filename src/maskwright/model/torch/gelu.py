@@ -35,7 +35,7 @@ def normal_cdf(x: Tensor) -> Tensor:
 
 
 def _polynomial(coefficients: tuple[float, ...], u: Tensor) -> Tensor:
-    """By Horner's scheme."""
+    """A polynomial's value by Horner's scheme."""
     *lower, highest = coefficients
     value = u * highest + lower[-1]
     for coefficient in lower[-2::-1]:

@@ -1,4 +1,4 @@
-"""What stands on an encoder in torch: the masked-LM head, or the classifiers as `transformers` has them.
+"""Heads on an encoder in torch: the masked-LM head, or the classifiers as in `transformers`.
 
 K predicted positions, D width, V vocabulary (padded), C labels.
 """
@@ -20,7 +20,7 @@ from maskwright.model.torch.norm import Norm
 
 
 class Targets(NamedTuple):
-    """What the loss of a micro-batch is made from, besides logits; `loss_sum` has the shapes."""
+    """Inputs of a micro-batch's loss besides logits; `loss_sum` has the shapes."""
 
     labels: Tensor
     weights: Tensor
@@ -28,8 +28,8 @@ class Targets(NamedTuple):
 
 
 class Head(nn.Module):
-    """The output matrix is the embeddings for masked_lm, and `classifier` for other tasks. Classifiers of tokens and of
-    answers have nothing before it, except ModernBERT's."""
+    """A head. Its output matrix is the embeddings for masked_lm, and `classifier` for other tasks. Classifiers of
+    tokens and of answers have nothing before it, except ModernBERT's."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Head(nn.Module):
             self.classifier = nn.Linear(D, config.num_labels)
 
     def forward(self, x_KD: Tensor, table: EmbeddingTable, targets: Targets | None = None) -> Tensor:
-        """[K, D] hidden states -> logits [K, V] or [K, C]; of `targets`, their `loss_sum`.
+        """[K, D] hidden states -> logits [K, V] or [K, C]; with `targets`, their `loss_sum` instead.
 
         One compiled program reads the logits of a loss as they are. By itself, the loss would make fp32 copies of them:
         18 GB of traffic a step, for 10,000 predictions of 50,304 tokens."""
@@ -68,8 +68,8 @@ class Head(nn.Module):
 def hidden_at(
     encode: Callable[..., Tensor], inputs: Sequence[Any], predict_index: Tensor, table: EmbeddingTable
 ) -> Tensor:
-    """[K, D] of `predict_index` [K] of the flattened rows. `encode` and its `inputs`: a network's. Its last layer
-    computes nothing that they do not depend on."""
+    """Hidden states [K, D] at `predict_index` [K] of the flattened rows. `encode` and its `inputs`: a network's. The
+    last layer computes only those positions."""
     if len(predict_index) < inputs[0].numel():
         return encode(*inputs, predict_index, table)
     return encode(*inputs, table=table).flatten(0, 1)[predict_index]

@@ -1,7 +1,7 @@
 """Parts of a ModernBERT layer whose results, and gradients, are written where they are needed.
 
-Spelt out for autograd, each half of a tensor is computed by itself and then copied beside the other one, forward and
-backward. These compute the same numbers, bit for bit.
+Written as plain autograd operations, the halves would be computed apart and then concatenated, forward and backward.
+These compute the same numbers, bit for bit.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Rotation = tuple[Tensor, Tensor]
 
 
 def queries_keys_values(qkv_MT3Hh: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
-    """Each [M, H, T, h]; queries and keys are turned by their positions."""
-    if _by_hand(qkv_MT3Hh):
+    """Queries, keys and values, each [M, H, T, h]; queries and keys are rotated by their positions."""
+    if _own_backward(qkv_MT3Hh):
         return _QueriesKeysValues.apply(qkv_MT3Hh, *rotation)
     qk, v = qkv_MT3Hh.permute(2, 0, 3, 1, 4).split((2, 1))
     q, k = rotate(qk, rotation)
@@ -28,48 +28,49 @@ def queries_keys_values(qkv_MT3Hh: Tensor, rotation: Rotation) -> tuple[Tensor, 
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """Turns each pair (x_i, x_{i + h/2}) of the last dimension by its position's angle."""
+    """Rotates each pair (x_i, x_{i + h/2}) of the last dimension by its position's angle."""
     cos, sin = rotation
-    one, two = x.chunk(2, -1)
-    return torch.cat((one * cos - two * sin, two * cos + one * sin), -1)
+    first, second = x.chunk(2, -1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
 
 def gated(x: Tensor) -> Tensor:
     """[..., 2 F] -> [..., F]: GELU of the first half, times the second."""
-    if _by_hand(x):
+    if _own_backward(x):
         return _Gated.apply(x)
     value, gate = x.chunk(2, -1)
     return gelu(value) * gate
 
 
 def filled_up(x_MHTh: Tensor, block: int) -> Tensor:
-    """With zeros after the last token, to whole blocks."""
+    """Adds zeros after the last token, up to whole blocks."""
     missing = -x_MHTh.shape[2] % block
     return F.pad(x_MHTh, (0, 0, 0, missing)) if missing else x_MHTh  # F.pad would copy it
 
 
 def blocks_around(x_MHTh: Tensor, block: int) -> Tensor:
     """[M, H, T, h] -> [M * blocks, H, 3 block, h]: each block between the one before and the one after it, with zeros
-    beyond the ends and where they fill the last block up."""
+    beyond the ends and as the last block's filler."""
     x_MHTh = filled_up(x_MHTh, block)
-    if _by_hand(x_MHTh):
+    if _own_backward(x_MHTh):
         return _BlocksAround.apply(x_MHTh, block)
-    own = x_MHTh.unflatten(2, (-1, block)).transpose(1, 2)
-    padded = F.pad(own, (0, 0) * 3 + (1, 1))
-    return torch.cat((padded[:, :-2], own, padded[:, 2:]), 3).flatten(0, 1)
+    own_blocks = x_MHTh.unflatten(2, (-1, block)).transpose(1, 2)
+    padded = F.pad(own_blocks, (0, 0) * 3 + (1, 1))
+    return torch.cat((padded[:, :-2], own_blocks, padded[:, 2:]), 3).flatten(0, 1)
 
 
-def _by_hand(x: Tensor) -> bool:
-    """A compiler sees more in operations that are spelt out, and a GPU waits for none of the copies."""
+def _own_backward(x: Tensor) -> bool:
+    """Whether to use these backward passes: a compiler does better with plain operations, and a GPU does not wait for
+    the copies."""
     return x.device.type == "cpu" and x.requires_grad and not torch.compiler.is_compiling()
 
 
 def _rotate_into(result: Tensor, x: Tensor, cos: Tensor, sin: Tensor) -> None:
-    (one, two), (first, second) = x.chunk(2, -1), result.chunk(2, -1)
-    torch.mul(one, cos, out=first)
-    torch.mul(two, cos, out=second)
-    first.sub_(two * sin)
-    second.add_(one * sin)
+    (x1, x2), (first, second) = x.chunk(2, -1), result.chunk(2, -1)
+    torch.mul(x1, cos, out=first)
+    torch.mul(x2, cos, out=second)
+    first.sub_(x2 * sin)
+    second.add_(x1 * sin)
 
 
 class _QueriesKeysValues(torch.autograd.Function):
@@ -89,8 +90,8 @@ class _QueriesKeysValues(torch.autograd.Function):
         M, H, T, h = v.shape
         result = v.new_empty(M, T, 3, H, h)
         *turned, values = result.permute(2, 0, 3, 1, 4)
-        for into, gradient in zip(turned, qk, strict=True):
-            _rotate_into(into, gradient, cos, -sin)
+        for out, gradient in zip(turned, qk, strict=True):
+            _rotate_into(out, gradient, cos, -sin)
         values.copy_(v)
         return result, None, None
 
@@ -118,23 +119,23 @@ class _BlocksAround(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, x_MHTh: Tensor, block: int) -> Tensor:
         context.shape = x_MHTh.shape
-        own = x_MHTh.unflatten(2, (-1, block)).transpose(1, 2)  # [M, blocks, H, block, h]
-        M, blocks, H, _, h = own.shape
+        own_blocks = x_MHTh.unflatten(2, (-1, block)).transpose(1, 2)  # [M, blocks, H, block, h]
+        M, blocks, H, _, h = own_blocks.shape
         result = x_MHTh.new_empty(M, blocks, H, 3, block, h)
-        before, here, after = result.unbind(3)
-        here.copy_(own)
-        before[:, 0], before[:, 1:] = 0, own[:, :-1]
-        after[:, :-1], after[:, -1] = own[:, 1:], 0
+        before, middle, after = result.unbind(3)
+        middle.copy_(own_blocks)
+        before[:, 0], before[:, 1:] = 0, own_blocks[:, :-1]
+        after[:, :-1], after[:, -1] = own_blocks[:, 1:], 0
         return result.view(M * blocks, H, 3 * block, h)
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (gradient,), (M, H, T, h) = gradients, context.shape
         block = gradient.shape[2] // 3
-        before, here, after = gradient.reshape(M, -1, H, 3, block, h).unbind(3)
+        before, middle, after = gradient.reshape(M, -1, H, 3, block, h).unbind(3)
         result = gradient.new_empty(M, H, T // block, block, h)
-        own = result.transpose(1, 2)
-        own[:, :-1], own[:, -1] = before[:, 1:], 0
-        own[:, 1:] += after[:, :-1]
-        own += here
+        own_blocks = result.transpose(1, 2)
+        own_blocks[:, :-1], own_blocks[:, -1] = before[:, 1:], 0
+        own_blocks[:, 1:] += after[:, :-1]
+        own_blocks += middle
         return result.view(M, H, T, h), None

@@ -15,7 +15,14 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from maskwright.model.config import ModelConfig
-from maskwright.model.torch.attention import Banded, BySegment, CuSeqlens, attention, visible, visible_nearby
+from maskwright.model.torch.attention import (
+    Banded,
+    BySegment,
+    CuSeqlens,
+    attention,
+    attention_mask,
+    local_attention_mask,
+)
 from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import EmbeddingTable, unset_table
 from maskwright.model.torch.heads import Head, Targets, hidden_at
@@ -23,7 +30,7 @@ from maskwright.model.torch.in_place import Rotation, gated, queries_keys_values
 from maskwright.model.torch.norm import Norm
 
 View = tuple[Rotation, Tensor | Banded | BySegment | CuSeqlens | None]
-"""Rotary positions, and who may see whom."""
+"""Rotary positions, and the mask of `attention`."""
 
 
 class ModernBertLayer(nn.Module):
@@ -39,7 +46,7 @@ class ModernBertLayer(nn.Module):
         self.up, self.down = nn.Linear(D, 2 * inner, bias=False), nn.Linear(inner, D, bias=False)
 
     def forward(self, x_MTD: Tensor, view: View, only: Tensor | None = None) -> Tensor:
-        """`only` [K]: the result is [K, D], and what follows attention is computed for those positions alone."""
+        """`only` [K]: the result is [K, D], and the part after attention is computed only for those positions."""
         (M, T, D), (rotation, mask) = x_MTD.shape, view
         p = self.attention_dropout if self.training else 0.0
         qkv = self.qkv(self.norm1(x_MTD)).view(M, T, 3, self.heads, D // self.heads)
@@ -65,13 +72,13 @@ class ModernBert(nn.Module):
         self.head = Head(config)
 
     def views(self, position_ids: Tensor, segments: Tensor | CuSeqlens, dtype: torch.dtype) -> list[View]:
-        """One for each layer: all that attend to everything share one, and all local ones another."""
+        """One view for each layer: layers that attend to everything share one, and local layers another."""
         config = self.config
-        everywhere: View = self.rotation(position_ids, config.rope_theta, dtype), visible(segments, dtype)
+        everywhere: View = self.rotation(position_ids, config.rope_theta, dtype), attention_mask(segments, dtype)
         if not config.local_layers:
             return [everywhere] * config.num_hidden_layers
         rotation = self.rotation(position_ids, config.local_rope_theta, dtype)
-        nearby: View = rotation, visible_nearby(segments, dtype, config.window)
+        nearby: View = rotation, local_attention_mask(segments, dtype, config.window)
         return [nearby if config.is_local(number) else everywhere for number in range(config.num_hidden_layers)]
 
     def rotation(self, position_ids: Tensor, theta: float, dtype: torch.dtype) -> Rotation:
@@ -109,8 +116,8 @@ class ModernBert(nn.Module):
         predict_index: Tensor,
         targets: Targets | None = None,
     ) -> Tensor:
-        """Logits [K, V], or [K, num_labels], at `predict_index` [K] of the flattened rows; of `targets`, their summed
-        loss."""
+        """Logits [K, V], or [K, num_labels], at `predict_index` [K] of the flattened rows; with `targets`, their summed
+        loss instead."""
         table = EmbeddingTable(self.word.weight)
         x_KD = hidden_at(self.encode, (input_ids, position_ids, segments), predict_index, table)
         return self.head(x_KD, table, targets)

@@ -1,4 +1,4 @@
-"""What every architecture shares in torch: making a network, its parameters in and out."""
+"""Code that all architectures share in torch: making a network, its parameters in and out."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def logits_at(config: ModelConfig, parameters: Parameters, ids: list[int], place
     """fp32 logits [places, vocab_size] of one row of `ids`, on the CPU."""
     row = torch.tensor([ids])
     positions = torch.arange(len(ids))[None]
-    found = build(config, parameters)(row, positions, torch.ones_like(row), torch.tensor(places))
-    return found[:, : config.vocab_size].numpy()
+    logits = build(config, parameters)(row, positions, torch.ones_like(row), torch.tensor(places))
+    return logits[:, : config.vocab_size].numpy()
 
 
 def build(config: ModelConfig, parameters: Parameters) -> Roberta | ModernBert:

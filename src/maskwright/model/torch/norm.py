@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class Norm(nn.LayerNorm):
-    """Over the last dimension. Its parameters have the names and shapes of `nn.LayerNorm`.
+    """LayerNorm over the last dimension. Its parameters have the names and shapes of `nn.LayerNorm`.
 
     In bf16 on a CPU, torch's kernel adds up the gradients of gain and bias in bf16, which loses small numbers beside a
     large sum. With one thread and 4,096 tokens, the gradient of a bias was 87 % short where all tokens had one sign.

@@ -1,5 +1,5 @@
 """RoBERTa (Liu et al. 2019) in torch, on one page; and XLM-RoBERTa, CamemBERT, BERT and DistilBERT, whose encoders are
-the same but for the row of the first position and for token types, which DistilBERT has none of.
+the same except for the row of the first position and for token types, which DistilBERT lacks.
 
 Learned positions, post-LayerNorm, exact GELU. Query, key and value are one matrix. The head (`heads.py`) runs on the
 predicted positions only. This file is architecture only: precision, device and parallelism come from outside.
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from maskwright.model.config import ModelConfig
-from maskwright.model.torch.attention import CuSeqlens, attention, visible
+from maskwright.model.torch.attention import CuSeqlens, attention, attention_mask
 from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import EmbeddingTable, unset_table
 from maskwright.model.torch.gelu import gelu
@@ -32,7 +32,7 @@ class RobertaLayer(nn.Module):
         self.norm1, self.norm2 = Norm(D, eps), Norm(D, eps)
 
     def forward(self, x_MTD: Tensor, mask: Tensor | CuSeqlens | None, only: Tensor | None = None) -> Tensor:
-        """`only` [K]: the result is [K, D], and what follows attention is computed for those positions alone."""
+        """`only` [K]: the result is [K, D], and the part after attention is computed only for those positions."""
         M, T, D = x_MTD.shape
         q, k, v = self.qkv(x_MTD).view(M, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
         mixed_MHTh = attention(q, k, v, mask, self.attention_dropout if self.training else 0.0)
@@ -79,7 +79,7 @@ class Roberta(nn.Module):
             position_PD = position_PD + self.token_type.weight[0]
         x_MTD = self.norm(table.look_up(input_ids) + EmbeddingTable(position_PD).look_up(position_ids + first))
         x_MTD = dropout(x_MTD, self.config.hidden_dropout_prob, self.training)
-        mask = visible(segments, x_MTD.dtype)
+        mask = attention_mask(segments, x_MTD.dtype)
         for layer in self.layers[:-1]:
             x_MTD = checkpoint(layer, x_MTD, mask, use_reentrant=False) if self.recompute else layer(x_MTD, mask)
         return self.layers[-1](x_MTD, mask, only)
@@ -92,8 +92,8 @@ class Roberta(nn.Module):
         predict_index: Tensor,
         targets: Targets | None = None,
     ) -> Tensor:
-        """Logits [K, V], or [K, num_labels], at `predict_index` [K] of the flattened rows; of `targets`, their summed
-        loss."""
+        """Logits [K, V], or [K, num_labels], at `predict_index` [K] of the flattened rows; with `targets`, their summed
+        loss instead."""
         table = EmbeddingTable(self.word.weight)
         x_KD = hidden_at(self.encode, (input_ids, position_ids, segments), predict_index, table)
         return self.head(x_KD, table, targets)

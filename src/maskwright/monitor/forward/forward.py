@@ -33,17 +33,17 @@ FOLDER = "forward"
 POLL_SECONDS = 1.0
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 300.0
 LINGER_SECONDS = 600.0
-"""The longest that a forwarder outlives its run: W&B, for one, would wait for a network without end."""
+"""The longest that a forwarder outlives its run: W&B, for example, waits for a network without end."""
 LEAST_NICE = 10
 """The run's own processes come first."""
 
 
 @dataclass
 class Sent:
-    """`forward/SERVICE.json` in the run directory: how far a service is."""
+    """`forward/SERVICE.json` in the run directory: what was sent to a service so far."""
 
     run_id: str = ""
-    """In the service."""
+    """The run's id in the service."""
     trained: int = -1
     """Step of the last training line that was sent."""
     evaluated: int = -1
@@ -51,9 +51,9 @@ class Sent:
     rollbacks: int = 0
     """How many of the run's rollbacks these steps take account of."""
     outcome: str = ""
-    """What the service was told when the run ended; empty while it goes on."""
+    """The outcome sent when the run ended; empty while it goes on."""
     lines: int = 0
-    """How many were sent in all."""
+    """Number of lines sent in all."""
 
     def report(self, to: To) -> str:
         last = max(self.trained, self.evaluated, 0)
@@ -64,7 +64,7 @@ class Sent:
 
 
 class Forwarder:
-    """`forward` one run to one service. The clock and the sleep are for tests."""
+    """Forwards one run to one service. Tests pass `clock` and `sleep`."""
 
     def __init__(
         self,
@@ -95,8 +95,8 @@ class Forwarder:
             return True
 
     def follow(self) -> bool:
-        """Sends lines as they come, until the run is over. Whether the service has taken all of them: what it says
-        instead is told once."""
+        """Sends lines as they come, until the run is over. Returns whether the service accepted all of them; its error
+        is shown once."""
         with suppress(OSError):
             os.nice(max(0, LEAST_NICE - os.nice(0)))
         with self._held(wait=True):
@@ -125,7 +125,7 @@ class Forwarder:
 
     @contextmanager
     def _held(self, *, wait: bool) -> Iterator[None]:
-        """One process sends to a service at a time. The one of the run's last start may still have something to do."""
+        """Lets one process at a time send to a service: the forwarder of the run's last start may still be at work."""
         storage.make_folder(self.directory.path(FOLDER))
         while True:
             try:
@@ -140,14 +140,14 @@ class Forwarder:
 
     def _outcome(self) -> Outcome | None:
         """None while the run goes on."""
-        found = look(self.directory.location)
-        if found.state in ("done", "failed", "stopped"):
-            return found.state
-        return "stopped" if found.state == "lost" else None
+        report = look(self.directory.location)
+        if report.state in ("done", "failed", "stopped"):
+            return report.state
+        return "stopped" if report.state == "lost" else None
 
     def _read(self) -> None:
-        """Adds what is new to what waits. A file that the run has written anew repeats what was sent. The steps that it
-        computes again have the same numbers after a restart, but others after a rollback."""
+        """Queues the new lines. A file that the run has rewritten repeats lines that were sent. Steps computed again
+        have the same numbers after a restart, but different ones after a rollback."""
         text = "".join(f"{line}\n" for line in self._tail.read())
         if self._tail.again:
             self._waiting = []
@@ -166,7 +166,7 @@ class Forwarder:
         return bool(record["step"] > (self.sent.evaluated if is_held_out(record) else self.sent.trained))
 
     def _pass_on(self, outcome: Outcome | None) -> None:
-        """Sends what waits; with an outcome, to the end. Raises `MaskwrightError` with the service's words."""
+        """Sends the queued lines, and an outcome if there is one. Raises `MaskwrightError` with the service's words."""
         new = [record for record in self._waiting if self._is_new(record)]
         if not new and (outcome or "") == self.sent.outcome and (outcome or self._service):
             self._waiting = []
@@ -228,8 +228,8 @@ class Forwarder:
 
 
 def forward(run: str, to: To, *, follow: bool = False) -> tuple[Sent, bool]:
-    """How far the service is, and whether it has taken everything. Raises `ConfigError` if its package is not
-    installed, and what `Forwarder` raises."""
+    """Forwards a run; returns what was sent, and whether the service accepted everything. Raises `ConfigError` if its
+    package is not installed, and the errors of `Forwarder`."""
     extras.require(to, "--to")
     with _only_ours_is_shown() as stream:
 
@@ -251,8 +251,8 @@ def _line(record: dict[str, Any]) -> MetricsLine:
 
 @contextmanager
 def _only_ours_is_shown() -> Iterator[TextIO]:
-    """What the services' packages print, also from processes of theirs, is left out: it is much, and may hold an URL
-    with a password. Gives a stream to the true stderr."""
+    """Hides the output of the services' packages and of their processes: it is long, and may hold a URL with a
+    password. Yields a stream to the true stderr."""
     sys.stdout.flush()
     sys.stderr.flush()
     shown = (sys.stdout, sys.stderr)

@@ -13,7 +13,7 @@ from typing import Any
 from maskwright.monitor.forward.service import PROJECT, About, MetricsLine, Outcome
 
 PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
-"""The most that MLflow takes in one request."""
+"""MLflow's limits for one request."""
 STATUS = {"done": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
 
 
@@ -43,12 +43,12 @@ class MLflow:
             self._client.update_run(run_id, "RUNNING")
 
     def _describe(self, config: dict[str, Any]) -> None:
-        """Parameters can be given once, so a run keeps those of its first start."""
+        """Logs the configuration. MLflow parameters are set once, so a run keeps those of its first start."""
         from mlflow.entities import Param
 
         params = [Param(key, str(value)) for key, value in config.items()]
-        for at in range(0, len(params), PARAMS_AT_ONCE):
-            self._client.log_batch(self.run_id, params=params[at : at + PARAMS_AT_ONCE])
+        for start in range(0, len(params), PARAMS_AT_ONCE):
+            self._client.log_batch(self.run_id, params=params[start : start + PARAMS_AT_ONCE])
 
     def send(self, lines: Sequence[MetricsLine]) -> None:
         from mlflow.entities import Metric
@@ -58,14 +58,14 @@ class MLflow:
             for line in lines
             for name, value in line.values.items()
         ]
-        for at in range(0, len(metrics), METRICS_AT_ONCE):
-            self._client.log_batch(self.run_id, metrics=metrics[at : at + METRICS_AT_ONCE])
+        for start in range(0, len(metrics), METRICS_AT_ONCE):
+            self._client.log_batch(self.run_id, metrics=metrics[start : start + METRICS_AT_ONCE])
 
     def finish(self, outcome: Outcome) -> None:
         self._client.set_terminated(self.run_id, STATUS[outcome])
 
 
 def _name(name: str) -> str:
-    """MLflow refuses a name with other characters, which the name of a held-out set may have."""
+    """MLflow's name of a metric. MLflow refuses other characters, which the name of a held-out set may have."""
     plain = name.removeprefix("train/").replace("eval/", "eval_", 1)
     return re.sub(r"[^\w\-. :/]", "_", plain)

@@ -1,4 +1,4 @@
-"""What a service is to the forwarder, and what it is told about a run."""
+"""The forwarder's view of a service, and the facts about a run that it sends there."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ from typing import Any, Literal, Protocol
 Outcome = Literal["done", "failed", "stopped"]
 """stopped: the same command continues the run, in the same run of the service."""
 PROJECT = "maskwright"
-"""The project, or experiment, where the service's own variable names none."""
+"""The default project or experiment, if the service's own variable names none."""
 
 
 @dataclass(frozen=True)
 class MetricsLine:
-    """A line of `metrics.jsonl` that is to be sent."""
+    """One line of `metrics.jsonl` to send."""
 
     step: int
     time: float
     """Unix seconds; 0 if the line has none."""
     values: dict[str, float]
-    """By the Trainer's names."""
+    """Numbers by the Trainer's names."""
 
 
 @dataclass(frozen=True)
 class About:
-    """What a service is told of a run before its first line."""
+    """The facts about a run that a service gets before its first line."""
 
     name: str
     folder: str
-    """Of the run directory; the forwarder may write into it."""
+    """A folder in the run directory that the forwarder may write to."""
     config: dict[str, Any]
     """The resolved configuration by dotted key, without secrets."""
 
 
 class Service(Protocol):
-    """A run of a service that is open. Whatever goes wrong raises any exception: the lines are then sent again."""
+    """An open run of a service. Any exception means failure: the lines are then sent again."""
 
     @property
     def run_id(self) -> str:
-        """What `begin` takes to continue it."""
+        """The id with which `begin` continues the run."""
         ...
 
     def send(self, lines: Sequence[MetricsLine]) -> None: ...
 
     def finish(self, outcome: Outcome) -> None:
-        """Returns when all that was sent has arrived."""
+        """Returns when all sent lines have arrived."""
         ...
 
 
 class Begin(Protocol):
     def __call__(self, about: About, run_id: str | None) -> Service:
-        """Opens a new run, or that of `run_id` again."""
+        """Opens a new run, or reopens run `run_id`."""
         ...

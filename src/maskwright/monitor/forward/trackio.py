@@ -25,16 +25,16 @@ class Trackio:
     def __init__(self, about: About, run_id: str | None) -> None:
         import trackio
 
-        # It finds a run again by its name, of which two run directories may have the same.
+        # trackio identifies a run by its name, and two run directories may have the same name.
         self.run_id = run_id or f"{about.name}-{secrets.token_hex(3)}"
         self._run: Any = trackio.init(
             project=os.environ.get("TRACKIO_PROJECT") or PROJECT,
             name=self.run_id,
             resume="allow",
-            private=True,  # a Space that it has to make would else be public
+            private=True,  # otherwise a Space that it creates would be public
             config=about.config,
             embed=False,
-            auto_log_gpu=False,  # both are of this process, which is not the one that trains
+            auto_log_gpu=False,  # both would measure this process, not the one that trains
             auto_log_cpu=False,
         )
 

@@ -25,7 +25,7 @@ class Wandb:
         settings = wandb.Settings(
             silent=True,
             console="off",
-            host=os.environ.get("WANDB_HOST", ""),  # it would else be this machine's name
+            host=os.environ.get("WANDB_HOST", ""),  # otherwise it would be this machine's name
             # Of this process, which is not the one that trains: the command line, the host, its hardware and load, the
             # installed packages, the git remote, and the script.
             x_disable_meta=True,

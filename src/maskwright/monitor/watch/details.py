@@ -1,4 +1,4 @@
-"""What a page shows of one run beside its row: configuration, checkpoints, incidents, ranks, and its log."""
+"""The details of one run on its page, beside its row: configuration, checkpoints, incidents, ranks, and its log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from maskwright.run.directory import HISTORY, MANIFEST, read_lines, step_folder,
 
 MOST_INCIDENTS = 500
 MOST_LINES, MOST_LETTERS = 1_000, 4_000
-"""Lines of an answer, and letters of a line."""
+"""Limits: lines of an answer, letters of a line."""
 
 
 def details(watched: Watched) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def details(watched: Watched) -> dict[str, Any]:
     record = folder.get_json(f"{watched.inside}config.resolved.json") or {}
     config = record.get("config")
     listed, checkpoints = _listed(watched)
-    found = {
+    facts = {
         "config": dict(sorted(config.items())) if isinstance(config, dict) else {},
         "checkpoints": checkpoints,
         "listed": listed,
@@ -39,11 +39,11 @@ def details(watched: Watched) -> dict[str, Any]:
         "changes": report.changes,
         "lineage": report.lineage,
     }
-    return watched.row() | redact_all(_finite(found))
+    return watched.row() | redact_all(_finite(facts))
 
 
 def _finite(value: Any) -> Any:
-    """Records of a run may hold NaN, which JSON has not."""
+    """The value with None for NaN and infinity, which a run's records may hold and JSON does not have."""
     if isinstance(value, dict):
         return {str(key): _finite(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -52,8 +52,8 @@ def _finite(value: Any) -> Any:
 
 
 def _listed(watched: Watched) -> tuple[float | None, list[dict[str, Any]]]:
-    """When they were listed, and the checkpoints. At a URL that takes some requests, so it is done seldom; on this
-    machine it is done now, which is None."""
+    """(when the checkpoints were listed, the checkpoints). At a URL listing costs requests, so it is done seldom; on
+    this machine it is done now, and the time is None."""
     if watched.folder.path is not None:
         return None, _checkpoints(watched)
     if watched.report.time - watched.checkpoints[0] >= LIST_SECONDS:
@@ -62,21 +62,21 @@ def _listed(watched: Watched) -> tuple[float | None, list[dict[str, Any]]]:
 
 
 def _checkpoints(watched: Watched) -> list[dict[str, Any]]:
-    """Whole ones and those without a manifest, by step."""
+    """All checkpoints by step, whole or without a manifest."""
     folder, inside = watched.folder, "" if watched.inside else "checkpoints/"
-    found = []
+    checkpoints = []
     for step in sorted(step for name in folder.names(inside.rstrip("/")) if (step := step_of(name)) is not None):
         place = f"{inside}{step_folder(step)}"
         manifest = folder.get_json(f"{place}/{MANIFEST}")
         files = (manifest or {}).get("files")
         saved = folder.modified(f"{place}/{MANIFEST}") if manifest is not None else None
         size = _told(files) if isinstance(files, dict) else _measured(folder, place)
-        found.append({"step": step, "saved": saved, "bytes": size, "state": "whole" if manifest else "partial"})
-    return found
+        checkpoints.append({"step": step, "saved": saved, "bytes": size, "state": "whole" if manifest else "partial"})
+    return checkpoints
 
 
 def _told(files: dict[str, Any]) -> int:
-    return sum(size for one in files.values() if isinstance(one, dict) and isinstance(size := one.get("bytes"), int))
+    return sum(size for file in files.values() if isinstance(file, dict) and isinstance(size := file.get("bytes"), int))
 
 
 def _measured(folder: Folder, place: str) -> int:
@@ -88,20 +88,20 @@ def _measured(folder: Folder, place: str) -> int:
 
 
 def _incidents(history: bytes, changes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What happened, in the order of time: `event` is history's own word, or `gone` and `changed`; `what` says it. The
+    """Events in the order of time: `event` is history's own word, or `gone` and `changed`; `what` describes it. The
     last `MOST_INCIDENTS`."""
-    found: list[dict[str, Any]] = []
+    incidents: list[dict[str, Any]] = []
     before: dict[str, Any] = {}
     for line in read_lines(history.decode("utf-8", "replace")):
         if line.get("event") == "started" and before and before.get("event") != "ended":
-            found.append(_incident(before, "gone", "the process was gone without a word"))
+            incidents.append(_incident(before, "gone", "the process was gone without a word"))
         if said := _said(line, first=not before):
-            found.append(_incident(line, str(line.get("event")), said))
+            incidents.append(_incident(line, str(line.get("event")), said))
         before = line
-    for one in changes:
-        keys = one["keys"] if isinstance(one["keys"], list) else [one["keys"]]
-        found.append(_incident(one, "changed", f"changed: {', '.join(map(str, keys))}"))
-    return sorted(found, key=lambda one: one["time"] or 0.0)[-MOST_INCIDENTS:]
+    for change in changes:
+        keys = change["keys"] if isinstance(change["keys"], list) else [change["keys"]]
+        incidents.append(_incident(change, "changed", f"changed: {', '.join(map(str, keys))}"))
+    return sorted(incidents, key=lambda incident: incident["time"] or 0.0)[-MOST_INCIDENTS:]
 
 
 def _incident(line: dict[str, Any], event: str, what: str) -> dict[str, Any]:
@@ -130,17 +130,17 @@ def _ranks(watched: Watched) -> list[dict[str, Any]]:
     now = watched.report.time
     return [
         {
-            "rank": one.beat.rank,
-            "host": one.beat.host,
-            "verdict": one.verdict,
-            "step": one.beat.step,
-            "age_seconds": round(max(now - one.beat.time, 0.0), 3),
-            "why": one.why or one.beat.message,
-            "fix": one.fix,
-            "doing": one.beat.doing,
-            "seconds_per_step": one.beat.seconds_per_step,
+            "rank": rank.beat.rank,
+            "host": rank.beat.host,
+            "verdict": rank.verdict,
+            "step": rank.beat.step,
+            "age_seconds": round(max(now - rank.beat.time, 0.0), 3),
+            "why": rank.why or rank.beat.message,
+            "fix": rank.fix,
+            "doing": rank.beat.doing,
+            "seconds_per_step": rank.beat.seconds_per_step,
         }
-        for one in watched.report.ranks
+        for rank in watched.report.ranks
     ]
 
 
@@ -158,7 +158,7 @@ def log(watched: Watched, search: str, lines: int, before: int | None) -> dict[s
         if (before is not None and number >= before) or (writing and not raw.endswith(b"\n")):
             break
         text = raw.decode("utf-8", "replace").rstrip("\r\n")
-        # In what is shown, or somebody could guess a secret letter by letter.
+        # Search the redacted text, or a reader could guess a secret letter by letter.
         if not wanted or (wanted in text.casefold() and wanted in (text := redact(text)).casefold()):
             kept.append((number, text))
     more = len(kept) > lines
@@ -167,7 +167,7 @@ def log(watched: Watched, search: str, lines: int, before: int | None) -> dict[s
 
 
 def _log_lines(watched: Watched) -> Iterator[bytes]:
-    """Each with its newline, and one by one: a log of weeks is not held in memory."""
+    """Yields each line with its newline: a log of weeks is not held in memory."""
     if watched.folder.path is None:
         yield from watched.log.lines()
         return

@@ -17,11 +17,11 @@ from maskwright.run.heartbeat import read_local
 MARKS = frozenset({"config.resolved.json", "lease.json"})
 """One of them lies in a run directory from its first second on. Names such as log.txt lie in other folders too."""
 STATUS = "status.json"
-"""Programs of others have one as well, so its content decides."""
+"""Other programs write such a file too, so its content decides."""
 DEEPEST, DEEPEST_URL = 6, 4
-"""Folders below one that was given. At a URL each folder is a request."""
+"""Levels of folders searched below a folder. At a URL each folder is a request."""
 MOST_FOLDERS = 20_000
-"""That are looked into on this machine: a home folder has many, and this number takes a second."""
+"""Folders searched on this machine: a home folder has many, and this number takes a second."""
 MOST_FOLDERS_URL = 500
 PASSED_OVER = frozenset({"node_modules", "site-packages", "__pycache__"})
 
@@ -33,7 +33,7 @@ class RunLocation:
     location: str
     """A path of this machine, or a URL."""
     name: str
-    """Its path below the folder that was given."""
+    """Its path below the searched folder."""
 
 
 @dataclass
@@ -44,37 +44,37 @@ class FoundRuns:
 
 
 def find(folders: Sequence[str], *, several: bool = False) -> FoundRuns:
-    """The run directories below `folders`, each once. A folder that is not there has none. `several`: names of runs
-    begin with that of the folder that was given."""
-    found, seen, places = FoundRuns(), set[object](), dict[str, RunLocation]()
-    for given in folders:
+    """Finds the run directories below `folders`, each once. A missing folder has none. `several`: names of runs begin
+    with the name of their folder."""
+    runs, seen, places = FoundRuns(), set[object](), dict[str, RunLocation]()
+    for folder in folders:
         try:
-            root = Folder(given, reach=True)
+            root = Folder(folder, reach=True)
         except StoppedEarly:  # a signal's
             raise
         except MaskwrightError as error:  # the store's host does not answer now
-            found.problems.append(str(error))
+            runs.problems.append(str(error))
             continue
-        below = _local(root.path, found, seen) if root.path is not None else _far(root, found)
+        below = _local(root.path, runs, seen) if root.path is not None else _far(root, runs)
         for location, inside in below:
-            own = os.path.basename(root.location.rstrip("/")) or root.location
-            name = (f"{own}/{inside}" if several else inside) if inside else own
+            root_name = os.path.basename(root.location.rstrip("/")) or root.location
+            name = (f"{root_name}/{inside}" if several else inside) if inside else root_name
             places.setdefault(location, RunLocation(location, name))
-    found.places = list(places.values())
-    return found
+    runs.places = list(places.values())
+    return runs
 
 
 def is_a_run(names: Collection[str], status: Callable[[], bytes | None]) -> bool:
-    """Whether a folder with these names in it looks like one. `status` reads its `status.json`."""
+    """Whether a folder with these names in it looks like a run. `status` reads its `status.json`."""
     if not MARKS.isdisjoint(names) or any(step_of(name) is not None for name in names):
         return True
-    found = records.read(Status, status()) if STATUS in names else None
-    return found is not None and found.heartbeat > 0.0
+    record = records.read(Status, status()) if STATUS in names else None
+    return record is not None and record.heartbeat > 0.0
 
 
-def _local(root: str, found: FoundRuns, seen: set[object]) -> Iterator[tuple[str, str]]:
-    """(path, path below `root`). Links are followed last, and each folder is looked into once: a circle ends, and a
-    run has the name of its place."""
+def _local(root: str, runs: FoundRuns, seen: set[object]) -> Iterator[tuple[str, str]]:
+    """Yields (path, path below `root`) on this machine. Links are followed last, and each folder is searched once: a
+    circle ends, and a run is named by its real place."""
     waiting, links, looked_into = [("", 0)], list[tuple[str, int]](), 0
     while waiting or links:
         inside, depth = (waiting or links).pop()
@@ -89,7 +89,7 @@ def _local(root: str, found: FoundRuns, seen: set[object]) -> Iterator[tuple[str
         except FileNotFoundError:
             continue
         except OSError as error:
-            found.problems.append(f"{path}: cannot be listed: {error.strerror or error}")
+            runs.problems.append(f"{path}: cannot be listed: {error.strerror or error}")
             continue
         if is_a_run({entry.name for entry in inner}, partial(read_local, os.path.join(path, STATUS))):
             yield path, inside
@@ -97,7 +97,7 @@ def _local(root: str, found: FoundRuns, seen: set[object]) -> Iterator[tuple[str
         looked_into += 1
         if looked_into > MOST_FOLDERS:
             most = f"only the first {MOST_FOLDERS:,} folders below are looked into; name the one with the runs"
-            found.problems.append(f"{root}: {most}")
+            runs.problems.append(f"{root}: {most}")
             return
         if depth < DEEPEST:
             folders = [entry for entry in inner if _is_worth_it(entry.name) and _is_folder(entry)]
@@ -105,26 +105,26 @@ def _local(root: str, found: FoundRuns, seen: set[object]) -> Iterator[tuple[str
                 (links if entry.is_symlink() else waiting).append((os.path.join(inside, entry.name), depth + 1))
 
 
-def _far(root: Folder, found: FoundRuns) -> Iterator[tuple[str, str]]:
-    """The same at a URL."""
+def _far(root: Folder, runs: FoundRuns) -> Iterator[tuple[str, str]]:
+    """Yields (URL, path below `root`) at a URL."""
     waiting, looked_into = [("", 0)], 0
     while waiting:
         inside, depth = waiting.pop()
         try:
             names, folders = root.names(inside), root.folders(inside) if depth < DEEPEST_URL else []
-            is_one = is_a_run(names, partial(root.get, f"{inside}/{STATUS}".lstrip("/")))
+            is_run = is_a_run(names, partial(root.get, f"{inside}/{STATUS}".lstrip("/")))
         except StoppedEarly:  # a signal's
             raise
         except MaskwrightError as error:
-            found.problems.append(str(error))
+            runs.problems.append(str(error))
             continue
-        if is_one:
+        if is_run:
             yield f"{root.location}/{inside}".rstrip("/"), inside
             continue
         looked_into += 1
         if looked_into > MOST_FOLDERS_URL:
             most = f"only the first {MOST_FOLDERS_URL:,} folders below are looked into; name the one with the runs"
-            found.problems.append(f"{redact(root.location)}: {most}")
+            runs.problems.append(f"{redact(root.location)}: {most}")
             return
         worth = [name for name in sorted(folders, reverse=True) if _is_worth_it(name)]
         waiting += [(f"{inside}/{name}".lstrip("/"), depth + 1) for name in worth]
@@ -142,5 +142,5 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def is_there(folder: str) -> bool:
-    """Whether a folder of this machine is there; a URL may be."""
+    """Whether a folder exists; a URL is not asked and counts as existing."""
     return storage.is_url(folder) or os.path.isdir(folder)

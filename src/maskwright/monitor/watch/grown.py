@@ -12,14 +12,13 @@ from maskwright.core.folder import Folder
 
 BLOCK_BYTES = 4 << 20
 KNOWN_BYTES = 64
-"""Before the place where reading goes on. A restart drops the lines of steps that it computes again, and writes others:
-these bytes are others then. A line has the time in it."""
-
+"""Bytes remembered before the place where reading goes on. A restart replaces the lines of steps that it computes
+again; these bytes then differ, since a line has the time in it."""
 MEMORY_BYTES = 1 << 20
 
 
 class Grown:
-    """`end`: the bytes that were read, all of them whole lines. `size`: the file's, when it was looked at last."""
+    """`end`: the bytes that were read, all of them whole lines. `size`: the file's size at the last look."""
 
     def __init__(self, folder: Folder, name: str) -> None:
         self._folder, self._name = folder, name
@@ -28,8 +27,9 @@ class Grown:
         self._begun = False
 
     def news(self) -> Iterator[bytes | None]:
-        """The whole lines that came since the last call, in blocks. None first where it begins at the file's start: the
-        first time, and after the file was cut or written anew. `begin` may then be called. Raises `MaskwrightError`."""
+        """Yields the whole lines that came since the last call, in blocks; first None where reading begins at the
+        file's start: the first time, and after the file was cut or rewritten. `begin` may then be called. Raises
+        `MaskwrightError`."""
         size = self._folder.size(self._name) or 0
         if self._begun and size == self.size:
             return
@@ -45,14 +45,14 @@ class Grown:
                 break
             whole = block[: block.rfind(b"\n") + 1]
             at += len(block)
-            if whole or at < size:  # a line of more than a block is none of a run's: its pieces are passed over
+            if whole or at < size:  # no run writes a line of more than a block: its pieces are skipped
                 at = self.end = self.end + len(whole or block)
                 self._known = (self._known + (whole or block))[-KNOWN_BYTES:]
                 yield whole
         self._begun = True
 
     def begin(self, at: int) -> None:
-        """Go on from this byte. The rest of the line there is read as a line."""
+        """Goes on from this byte. The rest of the line there is read as a line."""
         self.end, self._known = at, b""
 
     def _goes_on(self) -> bool:
@@ -60,18 +60,18 @@ class Grown:
 
 
 class Brought:
-    """The lines of such a file at a URL, brought to this machine as they come: the first megabyte in memory, more of
-    them in a temporary file. Several threads may read them."""
+    """A growing file at a URL, copied to this machine as it grows: the first megabyte in memory, the rest in a
+    temporary file. Several threads may read it."""
 
     def __init__(self, folder: Folder, name: str) -> None:
         self._folder, self._name = folder, name
         self._grown = Grown(folder, name)
-        self._here = tempfile.SpooledTemporaryFile(MEMORY_BYTES)  # noqa: SIM115 - closed with this one
+        self._here = tempfile.SpooledTemporaryFile(MEMORY_BYTES)  # noqa: SIM115 - closed with this object
         weakref.finalize(self, self._here.close)
         self._lock = threading.Lock()
 
     def lines(self) -> Iterator[bytes]:
-        """Each with its newline, but for the last one while it is not whole. Raises `MaskwrightError`."""
+        """Yields each line with its newline, except a last one that is not whole yet. Raises `MaskwrightError`."""
         with self._lock:
             for block in self._grown.news():
                 if block is None:

@@ -1,4 +1,4 @@
-"""Who may ask the page's server: a browser that was told its address, and that has the token for all but the page's own
+"""Who may use the page's server: a browser that knows its address, and has the token for all but the page's own
 files."""
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-"""Plotly sets styles of its own. Its WebGL curves would need `unsafe-eval` too, so the page has none."""
+"""Plotly sets inline styles. Its WebGL curves would need `unsafe-eval` too, so the page has none."""
 
 Message = MutableMapping[str, Any]
 App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
 
 
 def given_token() -> str | None:
-    """That of the environment; None where there is none. Raises `InputError` for one that can be guessed."""
+    """The token of the environment, or None. Raises `InputError` for a token that can be guessed."""
     token = os.environ.get(TOKEN_VARIABLE)
     if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
         fix = f"give at least {SHORTEST_TOKEN} letters and digits, or leave it out, and one is made"
@@ -55,7 +55,7 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Guard:
-    """Wraps an ASGI application. `host`: what the server is bound to."""
+    """Guards an ASGI application. `host`: the address that the server is bound to."""
 
     app: App
     token: str
@@ -68,8 +68,8 @@ class Guard:
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                mine = [(key.lower().encode(), value.encode()) for key, value in HEADERS.items()]
-                message["headers"] = [*message.get("headers", []), *mine]
+                extra = [(key.lower().encode(), value.encode()) for key, value in HEADERS.items()]
+                message["headers"] = [*message.get("headers", []), *extra]
             await send(message)
 
         refused = self._refuses(scope["method"], scope["path"], headers)
@@ -82,15 +82,15 @@ class Guard:
         await with_headers({"type": "http.response.body", "body": content})
 
     def _refuses(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, dict[str, Any]] | None:
-        """(status, error), or None."""
-        asked = headers.get("host", "")
-        if not self._is_ours(asked):
-            # A page of another site may have its own name lead to this machine: its browser then says that name.
+        """(HTTP status, error) of a refused request; None for an accepted one."""
+        host = headers.get("host", "")
+        if not self._is_ours(host):
+            # DNS rebinding: another site's page lets its name lead to this machine; the browser then sends that name.
             fix = "open the address that `maskwright watch --web` printed"
-            return 403, {"what": "is not an address of this server", "where": asked[:200], "fix": fix}
+            return 403, {"what": "is not an address of this server", "where": host[:200], "fix": fix}
         changes = method not in ("GET", "HEAD")
         origin = headers.get("origin")
-        if changes and origin is not None and urlsplit(origin).netloc != asked:
+        if changes and origin is not None and urlsplit(origin).netloc != host:
             return 403, {"what": "came from another page", "where": origin[:200], "fix": "use the buttons of this page"}
         if path.startswith("/api/") and not self._has_token(headers):  # on loopback too: a machine has other users
             fix = "open the address with #token= that `maskwright watch --web` printed"
@@ -98,13 +98,13 @@ class Guard:
         return None
 
     def _has_token(self, headers: dict[str, str]) -> bool:
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        return kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self.token.encode())
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        return kind.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self.token.encode())
 
-    def _is_ours(self, asked: str) -> bool:
-        """By the name alone: through a tunnel the port is another. An address of digits is nobody's name."""
+    def _is_ours(self, host: str) -> bool:
+        """Whether `host` names this server. A tunnel may change the port. A numeric address cannot be rebound."""
         try:
-            name = urlsplit(f"//{asked}").hostname or ""
+            name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
             return False
         if name in (*LOOPBACK, self.host.lower()):

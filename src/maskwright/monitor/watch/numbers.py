@@ -15,20 +15,20 @@ METRICS = "metrics.jsonl"
 LOSS = "loss"
 """Only the lines of training have it."""
 POINTS = 60
-"""Of the sparkline, at most."""
+"""Points of the sparkline, at most."""
 WHOLE_BYTES, END_BYTES = 256 << 10, 32 << 10
-"""A file that is not longer than the first is read whole; of a longer one, the second at its end."""
+"""A file up to the first size is read whole; of a longer one, the second size at its end."""
 SAMPLE_BYTES = 4 << 10
-"""Read at each of the other places: about ten lines."""
+"""Bytes read at each of the other places: about ten lines."""
 PLACES, PLACES_URL = 40, 10
 """At a URL each place is a request."""
 SEARCH_BYTES, LONGEST_LINE = 1 << 20, 64 << 10
-"""For the last line of an evaluation, the file is read backwards in pieces of this size. At a URL, one piece is."""
+"""To find the last evaluation, the file is read backwards in pieces of this size; at a URL, one piece only."""
 
 
 class Numbers:
-    """`last`: the newest number of each name. `names`: all that were seen. Words are left out, and what is not finite
-    stays."""
+    """The numbers of a run. `last`: the newest number of each name. `names`: all names seen. Words are left out; NaN
+    and infinity stay."""
 
     def __init__(self, folder: Folder, name: str = METRICS) -> None:
         self._folder, self._name = folder, name
@@ -47,7 +47,7 @@ class Numbers:
                 self._grown.begin(self._grown.size - END_BYTES)
 
     def spark(self) -> list[float]:
-        """At most `POINTS` means of the loss, each of about equally many lines. Those that are not finite are left
+        """At most `POINTS` means of the loss, each of about equally many lines. Losses that are not finite are left
         out."""
         return list(self._points)
 
@@ -68,9 +68,9 @@ class Numbers:
                     self._waiting = []
 
     def _remember(self, line: dict[str, Any]) -> None:
-        found = {name: float(value) for name, value in line.items() if is_number(value)}
-        self.last |= found
-        self.names |= found.keys()
+        numbers = {name: float(value) for name, value in line.items() if is_number(value)}
+        self.last |= numbers
+        self.names |= numbers.keys()
 
     def _add(self, losses: list[float]) -> None:
         if not losses:
@@ -79,7 +79,7 @@ class Numbers:
         if len(self._points) > POINTS:
             pairs = zip(self._points[::2], self._points[1::2], strict=False)
             left = self._points[-1:] if len(self._points) % 2 else []
-            self._points = [(one + other) / 2 for one, other in pairs] + left
+            self._points = [(first + second) / 2 for first, second in pairs] + left
             self._lines_a_point *= 2
 
     def _sample(self, end: int) -> None:
@@ -87,9 +87,9 @@ class Numbers:
         places = PLACES if self._folder.path is not None else PLACES_URL
         lengths = []
         for number in range(places):
-            at = end * number // places
-            content = self._folder.get(self._name, at, min(at + SAMPLE_BYTES, end)) or b""
-            content = content[content.find(b"\n") + 1 if at else 0 : content.rfind(b"\n") + 1]
+            start = end * number // places
+            content = self._folder.get(self._name, start, min(start + SAMPLE_BYTES, end)) or b""
+            content = content[content.find(b"\n") + 1 if start else 0 : content.rfind(b"\n") + 1]
             lines = list(lines_of(content))
             trained = [line for line in lines if LOSS in line]
             for line in [*trained[-1:], *(line for line in lines if LOSS not in line)]:
@@ -102,35 +102,35 @@ class Numbers:
             self._remember(line)
 
     def _evaluation(self, end: int) -> Iterator[dict[str, Any]]:
-        """The last line before the byte `end` that has a held-out loss, if it is found."""
+        """Yields the last line before the byte `end` with a held-out loss, if one is found."""
         word, start = b'"valid_loss"', end
         while start > 0:
             start = max(start - SEARCH_BYTES, 0)
             block = self._folder.get(self._name, start, min(start + SEARCH_BYTES + LONGEST_LINE, end)) or b""
-            at = block.rfind(word)
-            while at >= 0:
-                begin, stop = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
-                found = read_lines(block[begin : stop + 1].decode("utf-8", "replace")) if stop >= 0 else []
-                if found:
-                    yield found[0]
+            match = block.rfind(word)
+            while match >= 0:
+                begin, stop = block.rfind(b"\n", 0, match) + 1, block.find(b"\n", match)
+                records = read_lines(block[begin : stop + 1].decode("utf-8", "replace")) if stop >= 0 else []
+                if records:
+                    yield records[0]
                     return
-                at = block.rfind(word, 0, at)
+                match = block.rfind(word, 0, match)
             if self._folder.path is None:
                 return
 
 
 def lines_of(block: bytes) -> Iterable[dict[str, Any]]:
-    """The records in whole lines. Parsed at once where none is broken, which takes two thirds of the time."""
+    """The records in whole lines. Unbroken lines are parsed in one call, in two thirds of the time."""
     text = block.decode("utf-8", "replace")
     try:
-        found = json.loads(f"[{text.strip().replace(chr(10), ',')}]")
+        lines = json.loads(f"[{text.strip().replace(chr(10), ',')}]")
     except (ValueError, RecursionError):
         return read_lines(text)
-    return [line for line in found if isinstance(line, dict) and isinstance(line.get("step"), int)]
+    return [line for line in lines if isinstance(line, dict) and isinstance(line.get("step"), int)]
 
 
 def is_number(value: Any) -> bool:
-    """A loss may also be NaN. An integer that no float can hold is no number of a run."""
+    """Whether a value is a number of a run: NaN is, an integer beyond the range of floats is not."""
     return isinstance(value, float) or (type(value) is int and value.bit_length() < 1000)
 
 

@@ -1,4 +1,4 @@
-"""All runs below some folders, each in a row: what `status` says of it, and its newest numbers. What cannot have
+"""All runs below some folders, each in a row: its status and its newest numbers. A file that cannot have
 changed is not read again."""
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from maskwright.monitor.watch.numbers import METRICS, Numbers, lines_of
 from maskwright.run.directory import HISTORY, step_folder
 
 FIND_SECONDS, FIND_SHARE = 10.0, 0.05
-"""Folders are searched again after the first, and later where searching would take more than the second of the time."""
+"""Folders are searched again after the first; later, if searching would take more than the second as share of time."""
 FAR_SECONDS, LIST_SECONDS = 10.0, 60.0
-"""Between two looks at a run at a URL that goes on; and between two of what lists a bucket: looks at other runs and at
-copies of checkpoints, and searches for runs."""
+"""Between two looks at a running run at a URL; and between two listings of a bucket, which other runs, copies of
+checkpoints and searches for runs need."""
 AT_ONCE = 8
-"""Runs at URLs that are looked at at the same time."""
+"""Runs at URLs that are read at the same time."""
 SIGNED = ("status.json", "lease.json", "config.resolved.json", "processes", "checkpoints")
-"""A run that is over has not changed while their sizes and times are the same."""
+"""A finished run has not changed while the sizes and times of these are the same."""
 clean = functools.lru_cache(4096)(redact)
-"""The same few texts come every two seconds, and the environment, which has the secrets, stays."""
+"""Cached: the same few texts come every two seconds, and the environment, which has the secrets, does not change."""
 ADVANCING = frozenset({"running", "starting"})
 """States in which a run has a speed."""
 GOING = ADVANCING | {"hung", "lost", "silent"}
@@ -48,7 +48,7 @@ RANKS = ("fine", "slow", "hung", "lost", "silent", "ended")
 
 @dataclass
 class Watched:
-    """One run directory, and what was read of it."""
+    """One run directory and the state read from it."""
 
     place: RunLocation
     id: str
@@ -57,19 +57,19 @@ class Watched:
     numbers: Numbers
     history: Grown
     log: Brought
-    """Of a run at a URL."""
+    """The log of a run at a URL."""
     inside: str
     """Where its records lie below the folder: with copies of checkpoints, beside the newest, with a slash at the
     end."""
     kind: str
     metric: str
-    """What a fine-tuning run is judged by; empty where that is not known."""
+    """The metric that judges a fine-tuning run; empty if it is not known."""
     looked: float
     signature: object = None
     checkpoints: tuple[float, list[dict[str, Any]]] = (-math.inf, [])
-    """At a URL: when they were listed, and what was found."""
+    """At a URL: (when they were listed, the checkpoints)."""
     counts: Counter[str] = field(default_factory=Counter)
-    """Events of its history."""
+    """Number of events of each kind in its history."""
     started: float | None = None
     problem: str = ""
 
@@ -77,11 +77,11 @@ class Watched:
         """The run for the table and the page; every number is finite. docs/watch.md has the keys."""
         report, status, numbers = self.report, self.report.status, self.numbers.last
         saved = report.checkpoint
-        beats = [one.beat for one in report.ranks]
+        beats = [rank.beat for rank in report.ranks]
         heard = max([status.heartbeat if status else 0.0, *(beat.time for beat in beats)])
-        verdicts: Counter[str] = Counter(one.verdict for one in report.ranks)
+        verdicts: Counter[str] = Counter(rank.verdict for rank in report.ranks)
         started = self.started or min((beat.started for beat in beats), default=None)
-        told = status if report.state in ADVANCING else None
+        advancing = status if report.state in ADVANCING else None
         return {
             "id": self.id,
             "name": clean(self.place.name),
@@ -98,8 +98,8 @@ class Watched:
             "metric": clean(self.metric) or None,
             "score": known(numbers.get(f"valid_{self.metric}")) if self.metric else None,
             "learning_rate": known(numbers.get("learning_rate")),
-            "tokens_per_second": known(told.tokens_per_second if told else None),
-            "eta_seconds": known(told.eta_seconds if told else None),
+            "tokens_per_second": known(advancing.tokens_per_second if advancing else None),
+            "eta_seconds": known(advancing.eta_seconds if advancing else None),
             "started": known(started),
             "heartbeat": known(heard) or (saved.saved if saved else None) or 0.0,
             "spark": self.numbers.spark(),
@@ -110,7 +110,7 @@ class Watched:
         }
 
     def _health(self) -> str:
-        """What is wrong, in few words, or `fine`; empty where nothing runs."""
+        """The run's problem in few words, or `fine`; empty if nothing runs."""
         report, loss = self.report, self.numbers.last.get("loss")
         if self.problem:
             return self.problem
@@ -118,24 +118,24 @@ class Watched:
             return report.why
         if loss is not None and not math.isfinite(loss):
             return "the loss is NaN" if math.isnan(loss) else "the loss is infinite"
-        slow = [str(one.beat.rank) for one in report.ranks if one.verdict == "slow"]
+        slow = [str(rank.beat.rank) for rank in report.ranks if rank.verdict == "slow"]
         skipped = report.status.skipped_updates if report.status else 0
-        told = [
+        problems = [
             f"rank {', '.join(slow[:4])} slow" if slow else "",
             *(several(count, noun) for event, noun in COUNTED.items() if (count := self.counts[event])),
             f"{several(skipped, 'update')} skipped" if skipped else "",
         ]
-        return ", ".join(filter(None, told)) or ("fine" if report.state in ("running", "starting", "done") else "")
+        return ", ".join(filter(None, problems)) or ("fine" if report.state in ("running", "starting", "done") else "")
 
 
 def known(value: float | None) -> float | None:
-    """JSON has no NaN."""
+    """The value, or None for NaN and infinity, which JSON does not have."""
     return value if value is not None and math.isfinite(value) else None
 
 
 class Runs:
-    """The runs below `folders`. Its methods may be called by several threads. Those of this machine are looked at by
-    whoever asks. Those at URLs are looked at beside, since a store may take long to answer.
+    """The runs below `folders`. Several threads may call its methods. `refresh` reads runs of this machine itself, and
+    runs at URLs in a thread of its own, since a store may be slow to answer.
 
     Raises `InputError` if a folder holds a secret or no file system knows it."""
 
@@ -149,8 +149,8 @@ class Runs:
         self._beside: threading.Thread | None = None
 
     def refresh(self, *, wait: bool = False) -> None:
-        """Looks again. No file of a run can make it fail: what cannot be read is in `problems`. `wait`: also for
-        URLs."""
+        """Reads all runs again. No file of a run can make it fail: unreadable ones are in `problems`. `wait`: until
+        those at URLs are read too."""
         with self._lock:
             self._near.refresh()
             if self._far.folders and not self.waits:
@@ -162,13 +162,13 @@ class Runs:
 
     @property
     def waits(self) -> bool:
-        """Whether a store is being asked now."""
+        """Whether a store is being read now."""
         return self._beside is not None and self._beside.is_alive()
 
     def rows(self) -> list[dict[str, Any]]:
-        """Each run's row, without secrets: first those that go on, the newest start first, which keep their places;
-        then the others, the newest sign of life first."""
-        rows = [one.row() for side in (self._near, self._far) for one in side.all()]
+        """Each run's row, without secrets: first running ones by newest start, so that their order is stable; then the
+        others by newest sign of life."""
+        rows = [watched.row() for half in (self._near, self._far) for watched in half.all()]
         return sorted(rows, key=_place)
 
     @property
@@ -186,7 +186,7 @@ def _place(row: dict[str, Any]) -> tuple[bool, float, str]:
 
 
 class Below:
-    """The runs below folders of this machine, or below URLs. One thread refreshes it, others may read."""
+    """The runs below folders of this machine, or below URLs. One thread refreshes them, others may read."""
 
     def __init__(self, folders: Sequence[str], several: bool, clock: Callable[[], float], *, far: bool) -> None:
         self.folders, self._several, self._clock, self._is_far = folders, several, clock, far
@@ -199,8 +199,8 @@ class Below:
         return list(self.watched.values())
 
     def problems(self) -> list[str]:
-        told = [one.problem for one in self.all() if one.problem]
-        return [*self._search.problems, *list(self._not_runs.values()), *told]
+        unread = [watched.problem for watched in self.all() if watched.problem]
+        return [*self._search.problems, *list(self._not_runs.values()), *unread]
 
     def refresh(self) -> None:
         now = self._clock()
@@ -209,8 +209,8 @@ class Below:
             self._search = find(self.folders, several=self._several)
             self._searched, self._search_seconds = now, self._clock() - now
         places = {id_of(place.location): place for place in self._search.places}
-        self.watched = {key: one for key, one in self.watched.items() if key in places}
-        self._not_runs = {key: told for key, told in self._not_runs.items() if key in places}
+        self.watched = {key: watched for key, watched in self.watched.items() if key in places}
+        self._not_runs = {key: problem for key, problem in self._not_runs.items() if key in places}
         due = [key for key in places if self._is_due(key, now)]
         if not self._is_far:
             for key in due:
@@ -232,10 +232,10 @@ class Below:
         self._not_runs.pop(key, None)
         try:
             if old is not None and unchanged and old.report.over:
-                found = old
+                watched = old
             else:
-                found = _seen(key, place, look(place.location, clock=self._clock), old)
-                found.signature = signature
+                watched = _seen(key, place, look(place.location, clock=self._clock), old)
+                watched.signature = signature
         except StoppedEarly:  # a signal's
             raise
         except MaskwrightError as error:
@@ -244,15 +244,15 @@ class Below:
             elif not isinstance(error, InputError):  # an InputError: it only looks like a run
                 self._not_runs[key] = str(error)
             return
-        found.looked, found.problem = now, ""
+        watched.looked, watched.problem = now, ""
         try:
-            found.numbers.refresh()
-            _read_history(found)
+            watched.numbers.refresh()
+            _read_history(watched)
         except StoppedEarly:  # a signal's
             raise
         except MaskwrightError as error:
-            found.problem = str(error)
-        self.watched[key] = found
+            watched.problem = str(error)
+        self.watched[key] = watched
 
 
 def id_of(location: str) -> str:
@@ -260,17 +260,17 @@ def id_of(location: str) -> str:
 
 
 def _signature(location: str) -> tuple[Any, ...]:
-    """Changes with the records of a run of this machine."""
-    found = []
+    """A value that changes whenever a local run's records change."""
+    stats = []
     for name in SIGNED:
         with suppress(OSError):
-            at = os.stat(os.path.join(location, name))
-            found.append((name, at.st_ino, at.st_size, at.st_mtime_ns))
-    return tuple(found)
+            stat = os.stat(os.path.join(location, name))
+            stats.append((name, stat.st_ino, stat.st_size, stat.st_mtime_ns))
+    return tuple(stats)
 
 
 def _seen(key: str, place: RunLocation, report: RunReport, old: Watched | None) -> Watched:
-    """The run with a new report. What was read of its lines is kept."""
+    """The run with a new report; the lines that were read of it are kept."""
     inside = ""
     if report.state == "only checkpoints" and report.checkpoint:
         inside = f"{step_folder(report.checkpoint.step)}/"  # copies have the run's records beside each checkpoint

@@ -1,4 +1,4 @@
-"""The curves of a run, read as its `metrics.jsonl` grows and brought to as many points as a page can show."""
+"""The curves of a run, read as its `metrics.jsonl` grows and reduced to as many points as a page can show."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from maskwright.monitor.watch.numbers import METRICS, is_number, lines_of
 
 MOST_POINTS = 5_000
 KEPT_SECONDS = 600.0
-"""Curves that nobody has asked for since then are forgotten. A number takes 12 bytes: 1.2 MB for 100,000 lines."""
+"""Curves not requested for this long are dropped. A number needs 12 bytes: 1.2 MB for 100,000 lines."""
 KEPT_ANSWERS = 32
-"""Of a run: as a page asks for the same curves every two seconds, of which few have grown."""
+"""Answers cached for each run: a page requests the same curves every two seconds, and few have grown."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ class _Column:
     values: array[float] = field(default_factory=lambda: array("d"))
 
     def add(self, step: int, value: float) -> None:
-        if self.steps and step <= self.steps[-1]:  # computed again after a restart: the later one counts
+        if self.steps and step <= self.steps[-1]:  # computed again after a restart: the later value counts
             first = bisect_left(self.steps, step)
             del self.steps[first:], self.values[first:]
         self.steps.append(step)
@@ -47,7 +47,7 @@ def buckets(
     end = len(steps) if last is None else bisect_right(steps, last)
     count = max(min(points, end - begin), 0)
     edges = [begin + (end - begin) * number // count for number in range(count + 1)] if count else []
-    found: dict[str, list[Any]] = {"step": [], "value": [], "low": [], "high": []}
+    columns: dict[str, list[Any]] = {"step": [], "value": [], "low": [], "high": []}
     for start, stop in zip(edges, edges[1:], strict=False):
         part = values[start:stop]
         total = sum(part)
@@ -55,15 +55,15 @@ def buckets(
             mean, inside = total / len(part), part
         else:
             mean, inside = None, [value for value in part if math.isfinite(value)]
-        found["step"].append(steps[stop - 1])
-        found["value"].append(mean)
-        found["low"].append(min(inside) if inside else None)
-        found["high"].append(max(inside) if inside else None)
-    return found
+        columns["step"].append(steps[stop - 1])
+        columns["value"].append(mean)
+        columns["low"].append(min(inside) if inside else None)
+        columns["high"].append(max(inside) if inside else None)
+    return columns
 
 
 class RunCurves:
-    """The curves of one run. Its methods may be called by several threads."""
+    """The curves of one run. Several threads may call its methods."""
 
     def __init__(self, folder: Folder, name: str = METRICS, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._grown = Grown(folder, name)
@@ -76,12 +76,12 @@ class RunCurves:
     def curves(
         self, names: Sequence[str], points: int, first: int | None = None, last: int | None = None
     ) -> dict[str, dict[str, list[Any]]]:
-        """`buckets` by name, of those that the run has. Raises `MaskwrightError` where the file cannot be read."""
+        """`buckets` of each name that the run has. Raises `MaskwrightError` where the file cannot be read."""
         points = min(max(points, 1), MOST_POINTS)
         with self._lock:
             self.asked = self._clock()
             self._read(names)
-            found = {}
+            curves = {}
             for name in names:
                 if not self._columns[name].steps:
                     continue
@@ -91,11 +91,11 @@ class RunCurves:
                         del self._answers[next(iter(self._answers))]
                     column = self._columns[name]
                     self._answers[key] = buckets(column.steps, column.values, points, first, last)
-                found[name] = self._answers[key]
-            return found
+                curves[name] = self._answers[key]
+            return curves
 
     def _read(self, names: Sequence[str]) -> None:
-        """A name that was not asked for before is read from the file's start, with all others."""
+        """Reads the file's news. A new name makes it read all names from the file's start."""
         if not self._columns.keys() >= set(names):
             self._columns |= {name: _Column() for name in names}
             self._grown = Grown(self._folder, self._name)
@@ -114,7 +114,7 @@ class RunCurves:
 
 
 class Shelf:
-    """The series of all runs, by id and file, for as long as somebody looks at them."""
+    """The curves of all runs, by id and file, kept while pages request them."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -124,8 +124,8 @@ class Shelf:
     def series(self, id_: str, folder: Folder, name: str = METRICS) -> RunCurves:
         with self._lock:
             old = self._clock() - KEPT_SECONDS
-            asked = id_, name
-            self._series = {key: one for key, one in self._series.items() if one.asked >= old or key == asked}
-            if asked not in self._series:
-                self._series[asked] = RunCurves(folder, name, clock=self._clock)
-            return self._series[asked]
+            wanted = id_, name
+            self._series = {key: curves for key, curves in self._series.items() if curves.asked >= old or key == wanted}
+            if wanted not in self._series:
+                self._series[wanted] = RunCurves(folder, name, clock=self._clock)
+            return self._series[wanted]

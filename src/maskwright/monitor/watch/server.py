@@ -34,11 +34,11 @@ KINDS = {
 }
 PLOTLY = os.path.join("package_data", "plotly.min.js")
 FRESH_SECONDS = 1.0
-"""Several pages that ask at once are told of one look."""
+"""Pages that ask within this time share one refresh."""
 STOP_SECONDS = 120.0
-"""That a run is given to save, as by `maskwright stop`."""
+"""Time for a run to save, as with `maskwright stop`."""
 MOST_SERIES = 1_000
-"""Runs times metrics of one question."""
+"""Runs times metrics of one request."""
 NEEDED = ("starlette", "uvicorn", "plotly")
 
 
@@ -47,7 +47,7 @@ class NoRun(InputError):
 
 
 class RunIndex:
-    """What the server knows; its methods are called by threads."""
+    """The server's state; threads call its methods."""
 
     def __init__(self, folders: Sequence[str], *, stop_seconds: float = STOP_SECONDS) -> None:
         self.runs, self.shelf = Runs(folders), Shelf()
@@ -63,13 +63,13 @@ class RunIndex:
 
     def run(self, id_: str) -> Watched:
         """Raises `NoRun` for an id that no run has."""
-        found = self.runs.get(id_)
-        if found is None:
+        watched = self.runs.get(id_)
+        if watched is None:
             self._look()
-            found = self.runs.get(id_)
-        if found is None:
+            watched = self.runs.get(id_)
+        if watched is None:
             raise NoRun("no run has this id", where=id_[:40], fix="ask /api/runs for the runs that there are")
-        return found
+        return watched
 
     def _look(self) -> None:
         with self._lock:
@@ -87,22 +87,22 @@ class RunIndex:
     def series(
         self, ids: Sequence[str], metrics: Sequence[str], points: int, first: int | None, last: int | None
     ) -> dict[str, Any]:
-        """Of the runs that there are: one that has gone has no curves."""
+        """The curves of these runs; an id whose run has gone is left out."""
         if len(ids) * len(metrics) > MOST_SERIES:
             raise InputError(f"asks for over {MOST_SERIES:,} curves", where="/api/series", fix="ask for fewer at once")
         self._look()
-        found = []
+        series_of_runs = []
         for id_ in dict.fromkeys(ids):
             watched = self.runs.get(id_)
             if watched is None:
                 continue
             series = self.shelf.series(id_, watched.folder, watched.inside + METRICS)
             curves = series.curves(list(dict.fromkeys(metrics)), points, first, last)
-            found += [{"run": id_, "metric": name, **columns} for name, columns in curves.items()]
-        return {"series": found}
+            series_of_runs += [{"run": id_, "metric": name, **columns} for name, columns in curves.items()]
+        return {"series": series_of_runs}
 
     def ask(self, id_: str, request: Request) -> dict[str, Any]:
-        """What became of the request. Waits until the run has saved."""
+        """Requests a stop or a checkpoint and returns the outcome. Waits until the run has saved."""
         watched = self.run(id_)
         if watched.folder.path is None:
             fix = "use `maskwright stop` on a machine that sees the folder"
@@ -119,7 +119,7 @@ class RunIndex:
         return {"said": said}
 
     def take_back(self) -> None:
-        """The requests that were not answered yet, at the end of the server: it does not wait for its threads."""
+        """Deletes the unanswered requests when the server ends, since it does not wait for its threads."""
         with self._pressing:
             for directory in self._stopping.values():
                 directory.take_request()
@@ -129,7 +129,7 @@ class RunIndex:
 
 
 def application(index: RunIndex, *, token: str, host: str) -> Any:
-    """An ASGI application. `host`: what it is bound to."""
+    """An ASGI application. `host`: the address that it is bound to."""
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.requests import Request as Asked
@@ -160,8 +160,8 @@ def application(index: RunIndex, *, token: str, host: str) -> Any:
         return {"endpoint": endpoint}
 
     async def nothing(asked: Asked, error: Exception) -> Response:
-        there = {"what": "there is nothing here", "where": asked.url.path[:200], "fix": "the page is at /"}
-        return JSONResponse({"error": there}, status_code=404)
+        error_record = {"what": "there is nothing here", "where": asked.url.path[:200], "fix": "the page is at /"}
+        return JSONResponse({"error": error_record}, status_code=404)
 
     def request(kind: Request) -> dict[str, Any]:
         return answer(lambda asked: index.ask(asked.path_params["id"], kind), ("POST",))
@@ -200,13 +200,13 @@ def _series(index: RunIndex, asked: Any) -> dict[str, Any]:
     return index.series(query.getlist("run"), query.getlist("metric"), points, first, last)
 
 
-def _number(given: str | None, name: str, otherwise: int | None) -> int | None:
-    """Raises `InputError` for what is no whole number, 0 or more."""
-    if given is None or given == "":
+def _number(text: str | None, name: str, otherwise: int | None) -> int | None:
+    """Parses a query parameter. Raises `InputError` unless it is a whole number, 0 or more."""
+    if text is None or text == "":
         return otherwise
-    if not (given.isascii() and given.isdigit() and len(given) < 19):
-        raise InputError("is not a whole number, 0 or more", where=f"{name}={given[:40]}", fix="correct it")
-    return int(given)
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise InputError("is not a whole number, 0 or more", where=f"{name}={text[:40]}", fix="correct it")
+    return int(text)
 
 
 def page_files() -> Iterator[tuple[str, str, str]]:
@@ -218,9 +218,9 @@ def page_files() -> Iterator[tuple[str, str, str]]:
 
 
 def plotly() -> str:
-    """The library that draws, as the package of Python brings it. It is not imported, which takes a second."""
-    found = importlib.util.find_spec("plotly")
-    for folder in (found.submodule_search_locations or []) if found else []:
+    """The path of plotly.js in the Python package, which is not imported: that takes a second."""
+    spec = importlib.util.find_spec("plotly")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
         if os.path.exists(path := os.path.join(folder, PLOTLY)):
             return path
     raise missing("plotly")
@@ -230,7 +230,7 @@ def plotly() -> str:
 
 
 def serve(folders: Sequence[str], host: str, port: int) -> None:
-    """Serves until a signal ends it. `port` 0: a free one. Raises `ConfigError` where a package is missing,
+    """Serves until a signal ends it. `port` 0: any free port. Raises `ConfigError` where a package is missing,
     `InputError` where the port cannot be taken."""
     for package in NEEDED:
         require(package)

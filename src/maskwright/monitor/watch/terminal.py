@@ -28,7 +28,7 @@ class _Column:
     title: str
     cell: Callable[[dict[str, Any]], str]
     place: int
-    """In the order in which columns get room: a narrow terminal leaves out the last."""
+    """Priority in which columns get room: a narrow terminal leaves out the last."""
     right: bool = True
 
 
@@ -89,7 +89,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def _end_of(text: str, width: int) -> str:
-    """The names of runs differ at their ends."""
+    """Cuts a text at its front: names of runs differ at their ends."""
     return text if len(text) <= width else "…" + text[len(text) - width + 1 :]
 
 
@@ -102,12 +102,12 @@ def table(
     height: int | None,
     waits: bool = False,
 ) -> RenderableType:
-    """What is shown, `width` letters wide. `height`: lines that there is room for; None for all. `waits`: a store has
-    not answered yet."""
+    """The table, `width` letters wide. `height`: lines that fit; None for all. `waits`: a store has not answered
+    yet."""
     from rich.console import Group
     from rich.text import Text
 
-    notes = [Text(one_line(f"not readable: {one}"), style="yellow") for one in problems[:MOST_PROBLEMS]]
+    notes = [Text(one_line(f"not readable: {problem}"), style="yellow") for problem in problems[:MOST_PROBLEMS]]
     if len(problems) > MOST_PROBLEMS:
         notes.append(Text(f"… and {len(problems) - MOST_PROBLEMS} more that are not readable", style="yellow"))
     if not rows:
@@ -129,7 +129,7 @@ def _grid(rows: Sequence[dict[str, Any]], width: int) -> RenderableType:
     widths = {column: max(map(cell_len, [column.title, *cells[column]])) for column in COLUMNS}
     name, state, *_ = COLUMNS
     shown, left = [name], width - min(widths[name], NARROWEST_NAME) - 1
-    for column in sorted(COLUMNS[1:], key=lambda one: one.place):
+    for column in sorted(COLUMNS[1:], key=lambda column: column.place):
         if any(cells[column]) and widths[column] + GAP <= left:
             left -= widths[column] + GAP
             shown.append(column)
@@ -144,9 +144,9 @@ def _grid(rows: Sequence[dict[str, Any]], width: int) -> RenderableType:
             )  # fmt: skip
     for number, row in enumerate(rows):
         style = STYLES.get(row["state"], "")
-        told = {one: Text(cells[one][number], style if one is state else "") for one in COLUMNS if one in shown}
-        told[name] = Text(_end_of(cells[name][number], name_room))
-        grid.add_row(*told.values())
+        row_cells = {key: Text(cells[key][number], style if key is state else "") for key in COLUMNS if key in shown}
+        row_cells[name] = Text(_end_of(cells[name][number], name_room))
+        grid.add_row(*row_cells.values())
     return grid
 
 
@@ -154,7 +154,7 @@ def _grid(rows: Sequence[dict[str, Any]], width: int) -> RenderableType:
 
 
 def as_json(runs: Runs, clock: Callable[[], float] = time.time) -> dict[str, Any]:
-    """The same for programs."""
+    """The table as a JSON object, for programs."""
     return {"time": clock(), "folders": runs.folders, "problems": runs.problems, "runs": runs.rows()}
 
 

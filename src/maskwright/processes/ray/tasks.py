@@ -35,23 +35,23 @@ from maskwright.processes.ray.watch import TaskResult, Watch
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 REPETITIONS, MEMORY_REPETITIONS = 3, 2
-"""Of a part whose worker or machine was lost; of one that was stopped because its machine ran out of memory."""
+"""Retries of a part whose worker or machine was lost; and of one whose machine ran out of memory."""
 FLIGHT = 2
-"""Parts that are sent for each CPU: an autoscaler adds machines for those that wait."""
+"""Parts that are submitted for each CPU: an autoscaler adds machines for those that wait."""
 TURN_SECONDS, PROBE_SECONDS = 0.5, 120.0
 CONNECT_SECONDS, CANCEL_SECONDS = 2.0, 5.0
 STORE_BYTES = 100_000_000
-"""Memory for objects of a cluster of our own: what parts send is small."""
+"""Memory for objects of a cluster that is started here: the results of parts are small."""
 BOARD = ".ray-"
-"""A folder in the one that all machines see, where each part that is being computed has a file."""
+"""A folder in the one that all machines see; each running part has a file in it."""
 GOES_ON = "the same command goes on with the parts that are left"
 
 
 @contextmanager
 def connected(address: str | None, worker_memory_bytes: int | None = None) -> Iterator[Tasks]:
-    """A runner on the cluster at `address` (`ray://HOST:10001` or `HOST:6379`); None for the one that this machine is
-    in, or else one that is started here for as long as it takes. `worker_memory_bytes`: what Ray reserves for each
-    part. Raises `InputError` without the package, `MaskwrightError` where nothing answers."""
+    """Yields a runner on the cluster at `address` (`ray://HOST:10001` or `HOST:6379`); None for this machine's cluster,
+    or else one that is started here meanwhile. `worker_memory_bytes`: memory that Ray reserves for each part. Raises
+    `InputError` without the package, `MaskwrightError` if no cluster answers."""
     try:
         import ray
     except ImportError:
@@ -68,12 +68,12 @@ def connected(address: str | None, worker_memory_bytes: int | None = None) -> It
                 ray.init(address=address, **quiet)
             else:
                 cores = usable_cores()
-                own: dict[str, Any] = {
+                local_options: dict[str, Any] = {
                     "num_cpus": cores,
                     "include_dashboard": False,
                     "object_store_memory": STORE_BYTES,
                 }
-                ray.init(address="local", _node_ip_address="127.0.0.1", **own, **quiet)
+                ray.init(address="local", _node_ip_address="127.0.0.1", **local_options, **quiet)
                 say(f"there is no Ray cluster here: one is started on this machine, with {several(cores, 'CPU')}")
     except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
         reason = " ".join(str(error).split())[:300]
@@ -82,7 +82,7 @@ def connected(address: str | None, worker_memory_bytes: int | None = None) -> It
         raise MaskwrightError(f"cannot be joined: {reason}", where=f"ray:{address or ''}", fix=fix) from None
     tasks = None
     try:
-        with redirect_stdout(sys.stderr):  # what became of workers is printed by Ray, and is no result
+        with redirect_stdout(sys.stderr):  # Ray prints the fate of workers, which is not a result
             tasks = Tasks(worker_memory_bytes)
             yield tasks
     finally:
@@ -92,8 +92,8 @@ def connected(address: str | None, worker_memory_bytes: int | None = None) -> It
 
 
 def _running_here() -> str | None:
-    """The cluster that Ray's own variable names, or the one that was started on this machine and answers. Ray's `auto`
-    waits for minutes for one that was killed, and takes that of any other process that it sees."""
+    """The cluster in Ray's own variable, or one that was started on this machine and answers. Ray's `auto` waits for
+    minutes for a killed one, and uses that of any other process that it sees."""
     if address := os.environ.get("RAY_ADDRESS"):
         return address
     with suppress(OSError, ValueError):
@@ -106,7 +106,7 @@ def _running_here() -> str | None:
 
 
 def _compute(work: Callable[[Any], Any], part: Any, number: int, cwd: str, board: str | None) -> TaskResult:
-    """A part, by a worker of Ray. On `board` lies a file for each part that is being computed."""
+    """Computes a part in a worker of Ray. `board` has a file for each running part."""
     began, node = time.monotonic(), platform.node()
     only_warnings()
     # A task reserves one CPU; the threads of the tokenizers would take all.
@@ -161,7 +161,7 @@ class Tasks:
         say(f"Ray cluster: {several(len(nodes), 'machine')}, {several(self._slots(), 'part')} at once")
 
     def _nodes(self) -> list[dict[str, Any]]:
-        """Those that can compute a part."""
+        """Machines that can compute a part."""
         import ray
 
         return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
@@ -175,7 +175,7 @@ class Tasks:
             slots += min(room)
         return slots
 
-    # ---- what each machine must have -------------------------------------------------------------------------
+    # ---- requirements of each machine ------------------------------------------------------------------------
 
     def _require_same(self, nodes: list[dict[str, Any]]) -> None:
         """Raises `MaskwrightError` for a machine without this version of maskwright."""
@@ -210,15 +210,15 @@ class Tasks:
 
             try:
                 with open(sign) as file:
-                    found = file.read()
-                with open(f"{sign}-{os.getpid()}-{id(found)}", "w") as file:
+                    content = file.read()
+                with open(f"{sign}-{os.getpid()}-{id(content)}", "w") as file:
                     file.write(token)
                 os.unlink(file.name)
             except OSError:
                 return sign
             if os.path.isdir(cwd):
                 os.chdir(cwd)
-            return sign if found != token else next((name for name in names if not os.path.exists(name)), None)
+            return sign if content != token else next((name for name in names if not os.path.exists(name)), None)
 
         for node, path in self._ask(self._nodes(), unseen, os.getcwd(), sign, token, local):
             if path is not None:
@@ -228,9 +228,9 @@ class Tasks:
         if self._board is not None:
             shutil.rmtree(self._board, ignore_errors=True)
 
-    def _ask(self, nodes: list[dict[str, Any]], what: Callable[..., Any], *words: Any) -> list[tuple[str, Any]]:
-        """(machine, its answer) of each. `what` stands inside a function, so that Ray sends its code: the machine may
-        not have ours."""
+    def _ask(self, nodes: list[dict[str, Any]], probe: Callable[..., Any], *arguments: Any) -> list[tuple[str, Any]]:
+        """(machine, its answer) of each. `probe` is defined inside a function, so that Ray sends its code: the machine
+        may not have maskwright."""
         import ray
         from ray import exceptions
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -238,27 +238,27 @@ class Tasks:
         if not nodes:
             fix = "add machines; those that an autoscaler may add do not count yet"
             raise MaskwrightError("has no machine with a CPU for tasks", where="Ray", fix=fix)
-        task, answers = ray.remote(what), []
+        task, answers = ray.remote(probe), []
         for node in nodes:
-            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            answers.append(task.options(num_cpus=0, max_retries=2, scheduling_strategy=there).remote(*words))
+            strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            answers.append(task.options(num_cpus=0, max_retries=2, scheduling_strategy=strategy).remote(*arguments))
         names = [str(node["NodeManagerHostname"]) for node in nodes]
         deadline = time.monotonic() + PROBE_SECONDS
         left = answers
         while left and time.monotonic() < deadline:
             with signals_wait():
                 left = ray.wait(left, num_returns=len(left), timeout=TURN_SECONDS)[1]
-        found = []
+        results = []
         for name, answer in zip(names, answers, strict=True):
             try:
-                found.append((name, ray.get(answer, timeout=TURN_SECONDS)))
+                results.append((name, ray.get(answer, timeout=TURN_SECONDS)))
             except (exceptions.NodeDiedError, exceptions.TaskUnschedulableError, exceptions.WorkerCrashedError):
                 warn(f"{name}, a machine of the Ray cluster, was lost: it gets no parts")
             except exceptions.RayError as error:
                 reason = " ".join(str(error).split())[:200]
                 fix = "see `ray status` and the workers' logs"
                 raise MaskwrightError(f"{name} does not start a worker: {reason}", where="Ray", fix=fix) from None
-        return found
+        return results
 
     # ---- computing -------------------------------------------------------------------------------------------
 
@@ -302,7 +302,7 @@ class Tasks:
 
 
 def _answer(reference: Any, number: int, watch: Watch) -> TaskResult | None:
-    """None for a part that is to be computed again."""
+    """The result of a part; None if it must be computed again."""
     import ray
     from ray import exceptions
 

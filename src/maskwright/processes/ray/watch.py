@@ -1,5 +1,5 @@
-"""What a person sees of a work whose parts others compute: parts done, the rate, those that are slow and where, those
-that were lost."""
+"""Progress of a work whose parts a cluster computes: parts done, the rate, slow parts and their machines, lost
+parts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from maskwright.core.console import Progress, human_bytes, human_seconds, say, s
 
 LOOK_SECONDS, WAIT_SECONDS = 2.0, 30.0
 SLOW, SLOW_SECONDS = 3.0, 10.0
-"""A part is slow when it has taken so many times the median, and at least so long."""
+"""A part is slow once it takes this many times the median, and at least this long."""
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What a task sends back: a result, or an error that the user has to know."""
+    """A task's answer: a result, or an error for the user."""
 
     node: str
     seconds: float
@@ -31,7 +31,7 @@ class TaskResult:
 
 
 class Watch:
-    """What is shown of a work: parts done, those that are slow and where, those that were lost."""
+    """Shows a work's progress: parts done, slow parts and their machines, lost parts."""
 
     def __init__(self, title: str, parts: int, board: str | None, bar: Progress) -> None:
         self.title, self.parts, self.board, self.bar = title, parts, board, bar
@@ -46,14 +46,14 @@ class Watch:
         self._slots, self.counted_at = 0, -LOOK_SECONDS
 
     def slots(self, count: Callable[[], int]) -> int:
-        """Asked for each part; the cluster is asked every few seconds."""
+        """The number of slots, cached: called for each part, while the cluster is polled every few seconds."""
         now = time.monotonic()
         if now - self.counted_at >= LOOK_SECONDS:
             self._slots, self.counted_at = count(), now
         return self._slots
 
     def lost(self, number: int, what: str) -> int:
-        """How many times by now."""
+        """Records that a part's worker was lost; returns how many times by now."""
         self.losses[number] += 1
         self._begun.pop(number, None)
         where = self._where(number)
@@ -99,11 +99,11 @@ class Watch:
     def conclude(self, size: int) -> None:
         seconds = time.monotonic() - self._began
         again = sum(self.losses.values())
-        told = [
+        facts = [
             f"{self.title}: {several(self.parts, 'part')} on {several(len(self._nodes), 'machine')}",
             f"{human_bytes(size)} in {human_seconds(seconds)} ({human_bytes(size / max(seconds, 1e-9))}/s)",
             f"at most {human_bytes(self.peak_bytes)} a worker",
             *([f"{again} computed again because a worker was lost"] if again else []),
         ]
         if self.parts:
-            say(", ".join(told))
+            say(", ".join(facts))

@@ -22,7 +22,7 @@ from maskwright.core.errors import ConfigError, InputError, MaskwrightError
 from maskwright.core.extras import require
 from maskwright.data.masking import slots_per_row
 from maskwright.data.opening import open_store
-from maskwright.engines.jax.ahead import SETTINGS, CompileRequest, CompileResult
+from maskwright.engines.jax.aot import SETTINGS, CompileRequest, CompileResult
 from maskwright.model.config import ModelConfig, model_config
 from maskwright.processes.child import python_module
 from maskwright.tasks.planning.devices import DEVICES
@@ -297,7 +297,7 @@ def _compile(request: CompileRequest) -> CompileResult:
         request_file, result_file = (os.path.join(folder, name) for name in ("request.json", "result.json"))
         storage.write_json(request_file, asdict(request))
         ended = subprocess.run(
-            python_module("maskwright.engines.jax.ahead", request_file, result_file),
+            python_module("maskwright.engines.jax.aot", request_file, result_file),
             env={**os.environ, **SETTINGS},
             capture_output=True,
             text=True,

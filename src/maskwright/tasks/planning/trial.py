@@ -89,8 +89,8 @@ def _time_before(ready: Prepared) -> tuple[str | None, Interval | None]:
 
 def _projected(ready: Prepared) -> tuple[str | None, Interval | None]:
     """The projected time, without an engine: the ceiling is measured in a moment."""
-    from maskwright.engines.torch.look import measured
     from maskwright.engines.torch.prepare import choose_device
+    from maskwright.engines.torch.probe import measured
 
     engine, load = ready.config.engine, load_of(ready)
     try:

@@ -15,7 +15,7 @@ from maskwright.engines.base import Engine
 from maskwright.engines.choose import choose_device
 from maskwright.engines.muon import HIDDEN_ROLES
 from maskwright.engines.processes import launch_variables
-from maskwright.engines.tree import most_kept
+from maskwright.engines.tree import peak_partial_sums
 from maskwright.machine import hardware
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.names import count_parameters, pieces
@@ -38,7 +38,7 @@ def state(
     share = devices if engine.sharding == "fsdp" else 1
     return {
         "weights": (4 + (2 if low_precision else 0)) * P / share,
-        "gradients": 4.0 * (most_kept(local_workers, V) if exact else 1) * P / share,
+        "gradients": 4.0 * (peak_partial_sums(local_workers, V) if exact else 1) * P / share,
         "moments": 4.0 * _moments(config, model) / share,
     }
 

@@ -175,7 +175,7 @@ def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:
 
 def _save_finished_steps(job: Job) -> None:
     """Saves the updates before the one in which another rank was lost: no rank has finished that one."""
-    if job.consistent and job.engine.reads_alone and job.saver and job.step > job.directory.newest_step():
+    if job.consistent and job.engine.rank0_has_all and job.saver and job.step > job.directory.newest_step():
         try:
             save(job)
             job.saver.finish()

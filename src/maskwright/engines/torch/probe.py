@@ -1,7 +1,7 @@
-"""What torch makes of this machine, for `maskwright doctor`, which starts `python -m maskwright.engines.torch.look`.
+"""torch's view of this machine, for `maskwright doctor`, which starts `python -m maskwright.engines.torch.probe`.
 
-A process of its own: a build that does not fit the processor ends it by a signal. It prints a JSON line about the
-build and the hardware, waits for a line, and prints one with what it measured.
+It is a process of its own, since a build that does not fit the processor dies by a signal. It prints a JSON line about
+the build and the hardware, waits for a line, and prints one with its measurements.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from maskwright.engines.torch.prepare import (
 )
 
 HEAD_WIDTH = 64
-"""Of all sizes but nano's, whose heads are narrower and take the same kernels."""
+"""Width of a head in all sizes except nano, whose heads are narrower and use the same kernels."""
 
 
 def build() -> dict[str, object]:
-    """What this build of torch is for, and what `auto` takes here."""
+    """The hardware that this build of torch supports, and what `auto` resolves to on this machine."""
     device = choose_device("auto")
     dtype = choose_dtype("auto", device)
     return {
@@ -54,7 +54,7 @@ def build() -> dict[str, object]:
 
 
 def gpu_name() -> str:
-    """Of the GPU that a run takes here."""
+    """The name of the GPU that a run uses on this machine."""
     return torch.cuda.get_device_name()
 
 
@@ -70,7 +70,7 @@ def _gpu(number: int) -> dict[str, object]:
 
 
 def _in_build(major: int, minor: int, architectures: list[str]) -> bool:
-    """Machine code runs on later minor versions of its major one; PTX (`compute_`) is compiled for any later one:
+    """Whether the build supports a GPU. Machine code runs on later minor versions; PTX (`compute_`) on any later one:
     https://docs.nvidia.com/cuda/cuda-c-programming-guide/#application-compatibility"""
     for name in architectures:
         kind, _, digits = name.partition("_")
@@ -86,7 +86,7 @@ def _in_build(major: int, minor: int, architectures: list[str]) -> bool:
 
 
 def measured() -> dict[str, float]:
-    """FLOP/s of plain products in fp32 and in the precision that `auto` takes, the fastest of several."""
+    """FLOP/s of plain products in fp32 and in the precision of `auto`, the fastest of several."""
     device = choose_device("auto")
     if device == "cpu":
         torch.set_num_threads(cpu_threads())

@@ -1,8 +1,8 @@
-"""Weights of a fine-tuning, whose embedding table trains only the rows that its training texts look up.
+"""Weights of a fine-tuning run that trains only the embedding rows that its training texts look up.
 
-The rows of all other tokens never have a gradient, so AdamW does nothing but decay them. Here they are decayed
-later, for many updates in one pass. The gradient, the moments, the norm and the copy in bf16 are of the few thousand
-rows that a labelled set has, where a table of 50,000 rows took a third of the step of a small model.
+The rows of all other tokens never have a gradient, so AdamW only decays them. Here they are decayed later, for many
+updates in one pass. The gradient, the moments, the norm and the copy in bf16 cover the few thousand rows that a
+labelled set has, where a table of 50,000 rows took a third of the step of a small model.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from maskwright.model.torch.networks import make_network
 PENDING_UPDATES = 64
 """Updates whose decay may be outstanding, so that no save or evaluation waits long for it."""
 CACHED_NUMBERS = 2**17
-"""Numbers of the table that a core's cache holds while they are decayed, once for each outstanding update."""
+"""Numbers of the table that fit a core's cache while they are decayed, once for each outstanding update."""
 
 
-class LookedUp:
+class SparseRows:
     """See `Weights`. `ids` [n]: the tokens that training looks up, in ascending order."""
 
     in_step = False
@@ -47,15 +47,14 @@ class LookedUp:
         exact: bool,
         processes: Processes,
     ) -> None:
-        few = replace(config, vocab_size=len(ids))
-        self.network = make_network(few, device)
-        self._inner = Replicated(self.network, few, options, dtype, exact=exact, processes=processes)
+        row_config = replace(config, vocab_size=len(ids))
+        self.network = make_network(row_config, device)
+        self._inner = Replicated(self.network, row_config, options, dtype, exact=exact, processes=processes)
         self._ids, self._dtype, self._processes = ids, dtype, processes
         self._table = torch.zeros(config.vocab_size, config.hidden_size, device=device)
-        """The whole table in fp32, decayed as if no row had a gradient, but for `_pending`; the rows of `ids` are out
-        of date."""
+        """fp32 copy of the whole table. Rows in `ids` are stale; the others still lack the factors in `_pending`."""
         self._pending: list[float] = []
-        """What each number of the table is yet to be multiplied by, in this order."""
+        """Decay factors not yet applied to the table, oldest first."""
         self._name = next(piece.hf_name for piece in pieces(config) if piece.name == "word.weight")
         self._trained, self._whole = self._word.data, False
         self._rows = torch.full((config.vocab_size,), -1, dtype=torch.int32, device=device)
@@ -68,8 +67,8 @@ class LookedUp:
         return cast(nn.Parameter, self.network.word.weight)
 
     def look_up(self, ids: Tensor, *, training: bool) -> Tensor:
-        """[M, T] ids -> rows of the table that the network has then: of the trained one, or else of the whole one,
-        since what is only judged holds any token."""
+        """Maps [M, T] ids to rows of the network's table: in training the trained one, else the whole one, since texts
+        that are only judged may hold any token."""
         if training:
             self._show_trained()
             return self._rows[ids.long()]
@@ -87,11 +86,11 @@ class LookedUp:
         self._show_trained()
         self._inner.begin(virtual_workers)
 
-    def expect(self, *, first: bool, last: bool, final: bool) -> None:
-        self._inner.expect(first=first, last=last, final=final)
+    def before_backward(self, *, first: bool, last: bool, final: bool) -> None:
+        self._inner.before_backward(first=first, last=last, final=final)
 
-    def take(self) -> None:
-        self._inner.take()
+    def after_backward(self) -> None:
+        self._inner.after_backward()
 
     @property
     def bound(self) -> str | None:
@@ -113,7 +112,8 @@ class LookedUp:
             self._catch_up()
 
     def _catch_up(self) -> None:
-        """Rounds after each factor, as an update at a time would: the bits do not depend on when this is called."""
+        """Applies the outstanding decay. It rounds after each factor, as single updates would, so the bits do not
+        depend on the moment of the call."""
         for part in self._table.view(-1).split(CACHED_NUMBERS) if self._pending else ():
             for left in self._pending:
                 part.mul_(left)
@@ -143,8 +143,8 @@ class LookedUp:
             self._table.copy_(torch.from_numpy(np.ascontiguousarray(state.parameters[self._name])))
         if self._processes.world_size > 1:
             dist.broadcast(self._table, 0)
-        few = {kind: self._cut(named) for kind, named in state.moments.items()}
-        cut = TrainState(state.step, self._cut(state.parameters), few, loss_scale=state.loss_scale)
+        moments_of_rows = {kind: self._cut(named) for kind, named in state.moments.items()}
+        cut = TrainState(state.step, self._cut(state.parameters), moments_of_rows, loss_scale=state.loss_scale)
         self._inner.write(cut, moments=moments)
 
     def _cut(self, named: Parameters) -> Parameters:

@@ -1,9 +1,9 @@
-"""Compiling an update for a TPU slice that is not here, by Google's own compiler in libtpu.
+"""Ahead-of-time compilation of an update for a TPU slice that this machine does not have, by the compiler in libtpu.
 
-Runs as a process of its own (`python -m maskwright.engines.jax.ahead REQUEST RESULT`), because libtpu reads its
+Runs as a process of its own (`python -m maskwright.engines.jax.aot REQUEST RESULT`), because libtpu reads its
 settings when it is loaded, writes to the terminal as it likes, and keeps its memory.
 
-The compiler says of memory what the slice would say. It does not know speed, and nothing is run.
+The compiler reports the memory that the slice would report. It does not know speed, and nothing is run.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from maskwright.core.errors import ConfigError
 from maskwright.model.config import ModelConfig
 
 SETTINGS = {
-    "TPU_SKIP_MDS_QUERY": "1",  # else minutes of looking for a metadata server
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # else two compilations at once die on a lock file
-    "TPU_ACCELERATOR_TYPE": "v5litepod-8",  # a machine that is not there either; keeps libtpu from asking for it
+    "TPU_SKIP_MDS_QUERY": "1",  # otherwise it looks for a metadata server for minutes
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # otherwise two compilations at once die on a lock file
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",  # not this machine either; keeps libtpu from asking for the type
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_LOG_DIR": "disabled",
     "TPU_MIN_LOG_LEVEL": "3",
@@ -51,7 +51,7 @@ class CompileRequest:
     dtype: str
     devices: int | None
     rows: int
-    """Of a micro-batch, as are the next two."""
+    """Rows of a micro-batch; `tokens` and `slots` are of a micro-batch too."""
     tokens: int
     slots: int
     micro_batches: int
@@ -69,18 +69,18 @@ class CompileResult:
     fits: bool
     limit_bytes: int
     needed_bytes: int
-    """If the program does not fit, what the compiler asked for."""
+    """If the program does not fit, the bytes that the compiler asked for."""
     arguments_bytes: int
     temporaries_bytes: int | None
     """None if the program does not fit."""
     collectives: dict[str, int]
-    """How often each stands in the program; one in the loop over layers runs once a layer."""
+    """How often each occurs in the program; one in the loop over layers runs once a layer."""
     compile_seconds: float
     versions: dict[str, str]
 
 
 def topology(name: str) -> Any:
-    """Raises `ConfigError` with the compiler's own words."""
+    """The compiler's description of a slice. Raises `ConfigError` with the compiler's own words."""
     from jax.experimental import topologies
 
     kind, _, shape = name.partition(":")
@@ -124,7 +124,7 @@ def compile_ahead(request: CompileRequest) -> CompileResult:
     arguments = program.update_shapes(micro_batches=request.micro_batches, **sizes)
     began = time.perf_counter()
     lowered = program.jitted_update().lower(*arguments)
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "device_kind": devices[0].device_kind,
         "devices": len(devices),
         "limit_bytes": memory_limit(devices[0]),
@@ -137,24 +137,24 @@ def compile_ahead(request: CompileRequest) -> CompileResult:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         seconds = round(time.perf_counter() - began, 1)
-        found |= {"fits": False, "temporaries_bytes": None, "collectives": {}}
-        # The first line says how much was needed of how much there is.
-        found["needed_bytes"] = max(_sizes(str(error).splitlines()[0]) or _sizes(str(error)))
+        facts |= {"fits": False, "temporaries_bytes": None, "collectives": {}}
+        # The first line has the needed memory and the limit.
+        facts["needed_bytes"] = max(_sizes(str(error).splitlines()[0]) or _sizes(str(error)))
         arrays = jax.tree.leaves(arguments)
-        found["arguments_bytes"] = sum(a.dtype.itemsize * math.prod(a.sharding.shard_shape(a.shape)) for a in arrays)
+        facts["arguments_bytes"] = sum(a.dtype.itemsize * math.prod(a.sharding.shard_shape(a.shape)) for a in arrays)
     else:
         memory, text = compiled.memory_analysis(), compiled.as_text()
         counts = {name: len(re.findall(rf" {name}(?:-start)?\(", text)) for name in COLLECTIVES}
-        found |= {"fits": True, "collectives": {name: count for name, count in counts.items() if count}}
+        facts |= {"fits": True, "collectives": {name: count for name, count in counts.items() if count}}
         # Not the sum of all temporaries, which also counts those that never live at the same time.
-        found["needed_bytes"] = memory.peak_memory_in_bytes
-        found["arguments_bytes"] = memory.argument_size_in_bytes
-        found["temporaries_bytes"] = memory.peak_memory_in_bytes - memory.argument_size_in_bytes
-    return CompileResult(compile_seconds=seconds, **found)
+        facts["needed_bytes"] = memory.peak_memory_in_bytes
+        facts["arguments_bytes"] = memory.argument_size_in_bytes
+        facts["temporaries_bytes"] = memory.peak_memory_in_bytes - memory.argument_size_in_bytes
+    return CompileResult(compile_seconds=seconds, **facts)
 
 
 def memory_limit(device: Any) -> int:
-    """What a program may take of a device's memory. The compiler says it of a program that takes half a terabyte."""
+    """Bytes that a program may use on a device, from the compiler's refusal of one that needs half a terabyte."""
     import jax
     import jax.numpy as jnp
     from jax.sharding import SingleDeviceSharding
@@ -172,16 +172,16 @@ def _sizes(message: str) -> list[int]:
 
 
 def main() -> None:
-    """Reads a request; writes a result, `{"error": …}` or `{"refused": …}`, the parts of a `ConfigError`."""
+    """Reads a request; writes a result, or `{"error": …}`, or `{"refused": …}` with the parts of a `ConfigError`."""
     os.environ.update(SETTINGS)
-    wanted, into = sys.argv[1:]
+    request, result = sys.argv[1:]
     try:
-        answer = asdict(compile_ahead(CompileRequest(**storage.read_json(wanted))))
+        answer = asdict(compile_ahead(CompileRequest(**storage.read_json(request))))
     except ConfigError as error:
         answer = {"refused": {"what": error.what, "where": error.where, "fix": error.fix}}
     except (ValueError, RuntimeError) as error:
         answer = {"error": " ".join(str(error).split())[:500]}
-    with open(into, "w", encoding="utf-8") as file:
+    with open(result, "w", encoding="utf-8") as file:
         json.dump(answer, file)
 
 

@@ -1,4 +1,4 @@
-"""What JAX makes of this machine, for `maskwright doctor`, which starts `python -m maskwright.engines.jax.look`."""
+"""JAX's view of this machine, for `maskwright doctor`, which starts `python -m maskwright.engines.jax.probe`."""
 
 from __future__ import annotations
 
