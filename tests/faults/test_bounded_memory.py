@@ -37,8 +37,8 @@ with open("/proc/self/status") as file:
 resource.setrlimit(resource.RLIMIT_DATA, (held + spare, held + spare))
 sys.exit(run(second))
 """
-SMALL, LARGE = 6_000, 60_000
-SPARE_BYTES = 2_500_000
+SMALL, LARGE = 6_000, 90_000
+SPARE_BYTES = 4_000_000
 READ = ["--layout", "lines"]
 SAMPLED = ["--max-bytes", "200000"]
 COMMANDS = {
