@@ -185,11 +185,11 @@ class Tasks:
                 from maskwright import __version__ as found
             except ImportError:
                 return None
-            return found
+            return version_there
 
-        for node, found in self._ask(nodes, version):
-            if found != __version__:
-                what = f"{node} has maskwright {found}" if found else f"{node} has no maskwright"
+        for node, version_there in self._ask(nodes, version):
+            if version_there != __version__:
+                what = f"{node} has maskwright {version_there}" if version_there else f"{node} has no maskwright"
                 fix = f"install maskwright {__version__} where `ray start` runs, on every machine of the cluster"
                 raise MaskwrightError(f"{what}, and this machine has {__version__}", where="Ray", fix=fix)
 
