@@ -19,7 +19,7 @@ import warm
 from maskwright.doctor import frameworks, machine, surroundings, tools
 from maskwright.doctor.finding import DoctorFinding, DoctorReport
 from maskwright.doctor.frameworks import FrameworkProbe
-from maskwright.engines.torch import look
+from maskwright.engines.torch import probe
 from maskwright.engines.torch.prepare import choose_device, choose_dtype
 from maskwright.machine import hardware
 from maskwright.machine.cgroups import Cgroups
@@ -222,10 +222,10 @@ def test_a_framework_that_crashes_or_hangs_is_a_finding(tmp_path: Path, monkeypa
 
 
 def test_what_torch_tells_of_this_machine_is_what_a_run_takes() -> None:
-    found = look.build()
+    found = probe.build()
     device = choose_device("auto")
-    assert (found["device"], found["dtype"]) == (device, look._name(choose_dtype("auto", device)))
-    assert {"fp32", found["dtype"]} == set(look.measured()) and all(rate > 0 for rate in look.measured().values())
+    assert (found["device"], found["dtype"]) == (device, probe._name(choose_dtype("auto", device)))
+    assert {"fp32", found["dtype"]} == set(probe.measured()) and all(rate > 0 for rate in probe.measured().values())
     assert json.loads(json.dumps(found)) == found
 
 
@@ -244,7 +244,7 @@ def test_what_torch_tells_of_this_machine_is_what_a_run_takes() -> None:
     ],
 )
 def test_machine_code_runs_on_its_own_major_version(capability: tuple[int, int], built: list[str], runs: bool) -> None:
-    assert look._in_build(*capability, built) is runs
+    assert probe._in_build(*capability, built) is runs
 
 
 # ---- tools ----------------------------------------------------------------------------------------------------------

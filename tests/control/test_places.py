@@ -154,8 +154,8 @@ def test_what_means_nothing_at_a_target_is_refused_once(cli: Cli, words: list[st
     ("words", "complaint"),
     [
         ("vertex", "--place: 'vertex' is not a cluster for many jobs. Fix: ray or slurm, with its options"),
-        ("", "--place: '' is no place"),
-        ("slurm '", '--place: "slurm \'" is no place'),
+        ("", "--place: '' is not a cluster"),
+        ("slurm '", '--place: "slurm \'" is not a cluster'),
         ("ray --gpus 1", "maskwright submit ray: no option --gpus"),
         ("ray --job-id a", "maskwright submit ray: no option --job-id"),
         ("slurm --cpus x", "maskwright submit slurm --cpus: is 'x'. Fix: give an integer ≥ 1"),

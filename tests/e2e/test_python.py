@@ -202,7 +202,7 @@ def test_keys_of_both_forms_come_together(store: TokenStore, tmp_path: Path) -> 
         ({"schedule.steps": 5, "schedule": {"steps": 4}}, {}, "schedule.steps is given twice"),
         ({"schedule": 3, "schedule.steps": 4}, {}, "schedule is given twice"),
         ({3: 4}, {}, "the key 3 is not a string"),
-        ({"seed": object()}, {}, "a object is no value"),
+        ({"seed": object()}, {}, "a object is not a value"),
         ({}, {"schedule": {"steps": 5}}, "schedule names a whole section"),
         ({"seed": 3}, {"seed.of": 5}, "seed is not a section"),
         ({"data.store": "gs://me:hunter2@bucket"}, {}, "^config: data.store holds a secret: gs://me:\\*\\*\\*@bucket"),

@@ -182,10 +182,10 @@ class Tasks:
 
         def version() -> str | None:
             try:
-                from maskwright import __version__ as found
+                from maskwright import __version__ as installed
             except ImportError:
                 return None
-            return version_there
+            return installed
 
         for node, version_there in self._ask(nodes, version):
             if version_there != __version__:
