@@ -111,7 +111,7 @@ def _elsewhere(
     from maskwright.tasks.planning import slices
     from maskwright.tasks.planning.estimate import Quote, elsewhere
 
-    quotes = [Quote(*estimate) for estimate in hourly(prices, machine, region, count)] if machine else []
+    quotes = [Quote(*price) for price in hourly(prices, machine, region, count)] if machine else []
     unpriced = None
     if not quotes and place.device.family != "cpu":
         what = machine or f"a machine with {place.count} x {place.device.name}"

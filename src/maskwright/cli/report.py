@@ -53,15 +53,15 @@ def report(
     for path in pages:
         output.require_place(path)
     runs = read_all(run)
-    for line in (line for each_run in runs for line in each_run.damaged):
+    for line in (line for record in runs for line in record.damaged):
         warn(line)
     computed = ComputedBlocks({}, {})
     if fill or evaluate:
         from maskwright.tasks.measure.for_report import guesses, in_parts
 
-        for each_run in runs:
-            computed.fill[each_run.name] = guesses(each_run, fill) if fill else []
-            computed.held_out[each_run.name] = in_parts(each_run) if evaluate else []
+        for record in runs:
+            computed.fill[record.name] = guesses(record, fill) if fill else []
+            computed.held_out[record.name] = in_parts(record) if evaluate else []
     for path in pages:
         write(path, runs, computed=computed, dollars_per_hour=dollars_per_hour)
         say(f"report: {path}")

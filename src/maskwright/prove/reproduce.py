@@ -71,14 +71,14 @@ class Reproduction:
         return not self.other_kind or (self.p is not None and self.p < ALPHA)
 
     def report(self) -> str:
-        lines = [self.what, *(f"  {name}: {text[:16]}, fits" for name, text in self.fingerprints.items())]
-        lines += [f"  another kind of machine: {text}" for text in self.other_kind]
+        lines = [self.what, *(f"  {name}: {fingerprint[:16]}, fits" for name, fingerprint in self.fingerprints.items())]
+        lines += [f"  another kind of machine: {difference}" for difference in self.other_kind]
         if self.exact is None:
             every = "by the spread" if self.other_kind else "bit by bit"
             return "\n".join([*lines, f"  nothing was trained; it would be compared {every}"])
         values = ", ".join(f"{value:.6f}" for value in self.here)
         lines.append(f"  there: {', '.join(f'{value:.6f}' for value in self.there)}")
-        lines.append(f"  here:  {values}" + "".join(f", {text:.1f} s" for text in self.seconds))
+        lines.append(f"  here:  {values}" + "".join(f", {seconds:.1f} s" for seconds in self.seconds))
         if self.exact:
             return "\n".join([*lines, "  reproduced: the weights are bit-identical"])
         if not self.other_kind:

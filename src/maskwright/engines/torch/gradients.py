@@ -32,7 +32,7 @@ class Bucket:
         self.length = -(-numel(self.shapes) // world_size) * world_size
         self.missing = 0
         self.work: dist.Work | None = None
-        self.sent, self.found = torch.empty(0), torch.empty(0)
+        self.sent, self.received = torch.empty(0), torch.empty(0)
 
 
 class Gradients:
@@ -166,17 +166,17 @@ class Gradients:
         count, world_size = self._after(*self._part)[1], self.processes.world_size
         parts = [self._packed(bucket, index) for index in range(count)]
         if not self.exact:
-            bucket.found, self.sending = parts[0], True
-            bucket.work = dist.all_reduce(bucket.found, async_op=True)
+            bucket.received, self.sending = parts[0], True
+            bucket.work = dist.all_reduce(bucket.received, async_op=True)
             return
         # Each rank sums one piece of the bucket. Like a ring's reduce-scatter, this moves (W-1)/W of the bytes.
         bucket.sent = torch.stack(parts).view(count, world_size, -1).transpose(0, 1).contiguous()
         nodes = [len(self._nodes_of(rank)) for rank in range(world_size)]
         piece = bucket.length // world_size
-        bucket.found = bucket.sent.new_empty(sum(nodes) * piece)
+        bucket.received = bucket.sent.new_empty(sum(nodes) * piece)
         self.sending = True  # an error of the backend may come when others have theirs already
         bucket.work = dist.all_to_all_single(
-            bucket.found,
+            bucket.received,
             bucket.sent.view(-1),
             [n * piece for n in nodes],
             [count * piece] * world_size,
@@ -201,15 +201,15 @@ class Gradients:
         for bucket in self._buckets:
             cast(dist.Work, bucket.work).wait()
             bucket.work = None
-            named = views(bucket.found[: numel(bucket.shapes)], bucket.shapes)
+            named = views(bucket.received[: numel(bucket.shapes)], bucket.shapes)
             torch._foreach_copy_(self._at(0, list(bucket.shapes)), list(named.values()))
-            bucket.sent = bucket.found = torch.empty(0)
+            bucket.sent = bucket.received = torch.empty(0)
         self._next, self._final, self.sending = 0, False, False
 
     def _sum(self, bucket: Bucket) -> None:
         cast(dist.Work, bucket.work).wait()
         nodes = [node for rank in range(self.processes.world_size) for node in self._nodes_of(rank)]
-        pieces = bucket.found.view(len(nodes), -1)
+        pieces = bucket.received.view(len(nodes), -1)
         piece = summed(self._root, dict(zip(nodes, pieces, strict=True)), torch.add)
-        bucket.found = torch.empty(bucket.length, device=self.flat.device)
-        bucket.work = gather_into(bucket.found, piece, async_op=True)
+        bucket.received = torch.empty(bucket.length, device=self.flat.device)
+        bucket.work = gather_into(bucket.received, piece, async_op=True)

@@ -182,14 +182,14 @@ class Tasks:
 
         def version() -> str | None:
             try:
-                from maskwright import __version__ as found
+                from maskwright import __version__ as installed
             except ImportError:
                 return None
-            return found
+            return installed
 
-        for node, found in self._ask(nodes, version):
-            if found != __version__:
-                what = f"{node} has maskwright {found}" if found else f"{node} has no maskwright"
+        for node, version_there in self._ask(nodes, version):
+            if version_there != __version__:
+                what = f"{node} has maskwright {version_there}" if version_there else f"{node} has no maskwright"
                 fix = f"install maskwright {__version__} where `ray start` runs, on every machine of the cluster"
                 raise MaskwrightError(f"{what}, and this machine has {__version__}", where="Ray", fix=fix)
 
