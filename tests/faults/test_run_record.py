@@ -78,7 +78,9 @@ def test_a_shape_that_is_none(stopped: Path, cli: Cli, config_file: ConfigFile, 
             ("fill", stopped, "<mask>"),
         ):
             result = cli(*command)
-            assert (result.code, f"{path}: its `model` is not the shape of a model" in result.error) == (2, True), result.err
+            assert (result.code, f"{path}: its `model` is not the shape of a model" in result.error) == (2, True), (
+                result.err
+            )
         assert cli("pretrain", config_file(), "--run", stopped).code == 2
         assert everything(stopped) == before
 
