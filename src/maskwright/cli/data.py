@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from maskwright.text.trim import Trimming
     from maskwright.text.vocabulary import Vocabulary
 
+TokenizerFolder = Annotated[
+    str,
+    typer.Argument(metavar="TOKENIZER", help="Tokenizer folder, or hf://OWNER/NAME@REVISION of a model on the Hub."),
+]
 Change = TypeVar("Change", "Extension", "Trimming")
 """What was done to a tokenizer."""
 
@@ -182,12 +186,7 @@ def _tokenizer_fields(vocabulary: Vocabulary) -> dict[str, Any]:
 
 @tokenizer_app.command("extend")
 def tokenizer_extend(
-    tokenizer: Annotated[
-        str,
-        typer.Argument(
-            metavar="TOKENIZER", help="Tokenizer folder, or hf://OWNER/NAME@REVISION of a model on the Hub."
-        ),
-    ],
+    tokenizer: TokenizerFolder,
     src: SourceFiles,
     tokens: Annotated[int, typer.Option(metavar="N", help="Number of tokens to add.", min=1)],
     to: To,
@@ -217,24 +216,14 @@ def tokenizer_extend(
             location, sources, folder, tokens=tokens, min_frequency=min_frequency, max_bytes=max_bytes
         )
 
-    def resize(*arguments: Any) -> float:
-        from maskwright.tasks.export.resize import grow  # which imports torch
-
-        return grow(*arguments)
-
-    extension, after, difference = _changed(tokenizer, model, to, extend, resize)
+    extension, after, difference = _changed(tokenizer, model, to, extend)
     value = {"new_tokens": extension.tokens}
     _say_changed(report(extension, after, to), extension, after, difference, value, to, as_json)
 
 
 @tokenizer_app.command("trim")
 def tokenizer_trim(
-    tokenizer: Annotated[
-        str,
-        typer.Argument(
-            metavar="TOKENIZER", help="Tokenizer folder, or hf://OWNER/NAME@REVISION of a model on the Hub."
-        ),
-    ],
+    tokenizer: TokenizerFolder,
     src: SourceFiles,
     to: To,
     model: Annotated[
@@ -265,12 +254,7 @@ def tokenizer_trim(
         wanted: Any = {"min_frequency": min_frequency, "vocab_size": vocab_size, "max_bytes": max_bytes}
         return trim_tokenizer(location, sources, folder, **wanted)
 
-    def resize(*arguments: Any) -> float:
-        from maskwright.tasks.export.resize import shrink  # as above
-
-        return shrink(*arguments)
-
-    trimming, after, difference = _changed(tokenizer, model, to, trim, resize)
+    trimming, after, difference = _changed(tokenizer, model, to, trim)
     value = {"removed_tokens": trimming.removed}
     _say_changed(report(trimming, after, to), trimming, after, difference, value, to, as_json)
 
@@ -280,7 +264,6 @@ def _changed(
     model: str | None,
     to: str,
     change: Callable[[str, str], tuple[Change, Vocabulary]],
-    resize: Callable[[str, Vocabulary, Vocabulary, Change, str, str], float],
 ) -> tuple[Change, Vocabulary, float | None]:
     """Writes the changed tokenizer, or the `model` with it, to the folder `to`. Returns what changed, the vocabulary,
     and the largest difference of a logit from transformers."""
@@ -293,10 +276,12 @@ def _changed(
     if model is None:
         made, after = change(location, to)
         return made, after, None
+    from maskwright.tasks.export.resize import resized  # which imports torch
+
     with tempfile.TemporaryDirectory() as folder:
         new = f"{folder}/tokenizer"
         made, after = change(location, new)
-        return made, after, resize(model, read_vocabulary(location), after, made, new, to)
+        return made, after, resized(model, read_vocabulary(location), after, made, new, to)
 
 
 def _say_changed(
@@ -323,12 +308,7 @@ def _say_changed(
 
 @tokenizer_app.command("inspect")
 def tokenizer_inspect(
-    tokenizer: Annotated[
-        str,
-        typer.Argument(
-            metavar="TOKENIZER", help="Tokenizer folder, or hf://OWNER/NAME@REVISION of a model on the Hub."
-        ),
-    ],
+    tokenizer: TokenizerFolder,
     src: SourceFiles,
     layout: Layout = "auto",
     text_column: TextColumn = "text",

@@ -13,27 +13,23 @@ import heapq
 import json
 import math
 import os
-import shutil
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from maskwright.core import storage
 from maskwright.core.console import say, warn
-from maskwright.core.errors import InputError, SourceError, TokenizerError
-from maskwright.text.sample import MAX_BYTES, Measured, Piece, fertility, learn_from
+from maskwright.core.errors import SourceError, TokenizerError
+from maskwright.text.sample import MAX_BYTES, Measured, Piece, describe_fertility, fertility, learn_from
 from maskwright.text.sources import Sources
-from maskwright.text.tokenizer import SENTENCEPIECE, copy_tokenizer, load_tokenizer, split_by
-from maskwright.text.vocabulary import Vocabulary, read_tokenizer, read_vocabulary
+from maskwright.text.tokenizer import changed_copy, load_tokenizer, require_empty, split_by
+from maskwright.text.vocabulary import BYTES, Vocabulary, read_tokenizer, read_vocabulary
 from maskwright.text.word_counts import WordCounts
 
 MARGIN = 0.01
-BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
-"""BPE with ▁ spells characters without a token as these."""
 Pair = tuple[str, str]
 
 
@@ -62,8 +58,7 @@ def extend_tokenizer(
     Raises `InputError` for a folder that holds something, `SourceError` for a text without documents or without words
     of several tokens."""
     content, vocabulary = read_tokenizer(location)
-    if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
-        raise InputError("is not empty", where=folder, fix="choose another folder")
+    require_empty(folder)
     tokenizer = load_tokenizer(location, special_tokens_are_text=True)
     apart = BYTES | {token["content"] for token in content.get("added_tokens") or []}
     is_whole = vocabulary.kind == "sentencepiece_bpe"  # does not split a text into words
@@ -83,13 +78,8 @@ def extend_tokenizer(
         raise SourceError("holds no word of several tokens that occurs often enough", where=sources.files[0], fix=fix)
     if len(extension.tokens) < tokens:
         warn(f"the text supports {len(extension.tokens):,} new tokens, not {tokens:,}")
-    temporary = f"{folder.rstrip('/')}.tmp-{os.getpid()}"
-    try:
-        with storage.new_folder(temporary):
-            _write(location, temporary, content, vocabulary, extension)
-        os.replace(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with changed_copy(location, folder) as temporary:
+        _write(location, temporary, content, vocabulary, extension)
     after = load_tokenizer(folder, special_tokens_are_text=True)
     extension.documents = measured.documents
     extension.fertility = (fertility(tokenizer, measured.texts), fertility(after, measured.texts))
@@ -97,14 +87,12 @@ def extend_tokenizer(
 
 
 def report(extension: Extension, vocabulary: Vocabulary, folder: str) -> str:
-    before, after = extension.fertility
-    on = f"{extension.documents:,} held-out documents" if extension.documents else "the text itself: none is held out"
     return "\n".join(
         [
             f"{folder}: {vocabulary.size:,} tokens, {len(extension.tokens):,} of them new, fingerprint "
             f"{vocabulary.fingerprint[:16]}",
             f"new: {', '.join(extension.tokens[:12])} …",
-            f"fertility {before:.3f} before, {after:.3f} after ({after / before - 1.0:+.1%}), on {on}",
+            describe_fertility(extension.fertility, extension.documents),
         ]
     )
 
@@ -247,19 +235,13 @@ def _write(location: str, folder: str, content: dict[str, Any], vocabulary: Voca
     if extension.merges:
         spelt = bool(model["merges"]) and isinstance(model["merges"][0], str)
         model["merges"] = [*model["merges"], *(lines if spelt else map(list, extension.merges))]
-    copy_tokenizer(location, folder)
-    os.unlink(os.path.join(folder, "tokenizer.json"))
     _beside(location, folder, new, lines, vocabulary.size)
     with storage.atomic_writer(os.path.join(folder, "tokenizer.json")) as file:
         file.write(json.dumps({**content, "model": model}, indent=2, ensure_ascii=False).encode())
 
 
 def _beside(location: str, folder: str, new: dict[str, int], merges: list[str], size: int) -> None:
-    """Adds the new tokens to the files from which classes of `transformers` make the tokenizer anew. SentencePiece's
-    model cannot be written here, and is deleted."""
-    for name in SENTENCEPIECE:
-        with suppress(FileNotFoundError):
-            os.unlink(os.path.join(folder, name))
+    """Adds the new tokens to the files from which classes of `transformers` make the tokenizer anew."""
     vocab, pairs, plain = (os.path.join(folder, name) for name in ("vocab.json", "merges.txt", "vocab.txt"))
     if os.path.exists(vocab):
         with storage.atomic_writer(vocab) as file:

@@ -72,6 +72,13 @@ def fertility(tokenizer: Any, texts: Iterable[str]) -> float:
     return tokens / max(words, 1)
 
 
+def describe_fertility(ratios: tuple[float, float], documents: int) -> str:
+    """`ratios`: before and after a change of the tokenizer. `documents`: held-out ones; 0 if none is."""
+    before, after = ratios
+    on = f"{documents:,} held-out documents" if documents else "the text itself: none is held out"
+    return f"fertility {before:.3f} before, {after:.3f} after ({after / before - 1.0:+.1%}), on {on}"
+
+
 class _Larger(Exception):
     """The text has more bytes than may be taken."""
 

@@ -15,7 +15,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -357,6 +357,30 @@ def copy_tokenizer(source: str, folder: str) -> None:
         origin = os.path.join(os.path.dirname(path), name) if name != "tokenizer.json" else path
         if os.path.exists(origin):
             shutil.copyfile(origin, os.path.join(folder, name))
+
+
+def require_empty(folder: str) -> None:
+    """Raises `InputError` for a folder that holds something."""
+    if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
+        raise InputError("is not empty", where=folder, fix="choose another folder")
+
+
+@contextmanager
+def changed_copy(source: str, folder: str) -> Iterator[str]:
+    """Gives a temporary folder with the files beside the `tokenizer.json` of `source`, which becomes `folder` when the
+    caller has written the changed ones; nothing is left after an exception. SentencePiece's model is not copied, since
+    it cannot be written here."""
+    temporary = f"{folder.rstrip('/')}.tmp-{os.getpid()}"
+    try:
+        with storage.new_folder(temporary):
+            copy_tokenizer(source, temporary)
+            for name in ("tokenizer.json", *SENTENCEPIECE):
+                with suppress(FileNotFoundError):
+                    os.unlink(os.path.join(temporary, name))
+            yield temporary
+        os.replace(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 @dataclass

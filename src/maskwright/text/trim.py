@@ -1,20 +1,17 @@
 """`maskwright tokenizer trim`: the part of a tokenizer's vocabulary that a text uses.
 
-Special and added tokens stay, and so do bytes and all that kept tokens are built from: for BPE the pieces of their
-merges, for the other kinds their characters. A text whose tokens are all kept is parted as before. BPE picks the first
-of the merges that fit, and the kept ones are a part of them in their old order that has each merge that it picked;
-WordPiece picks the longest token, and Unigram the likeliest tokens, of fewer ones. A word with a token that was cut is
-parted into smaller ones.
+Special and added tokens stay, and so do bytes and all that kept tokens are built from: the pieces that BPE merges, and
+the characters of each. A text whose tokens all stay is parted as before. BPE makes the same merges, since each that it
+made stays, in the old order; WordPiece finds no longer tokens than before, and Unigram no likelier ones. A word with a
+token that was cut is parted into smaller ones.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -24,14 +21,12 @@ from numpy.typing import NDArray
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError
-from maskwright.text.sample import MAX_BYTES, Measured, Piece, fertility, learn_from
+from maskwright.text.sample import MAX_BYTES, Measured, Piece, describe_fertility, fertility, learn_from
 from maskwright.text.sources import Sources
-from maskwright.text.tokenizer import SENTENCEPIECE, copy_tokenizer, load_tokenizer
-from maskwright.text.vocabulary import Vocabulary, read_tokenizer, read_vocabulary, token_ids
+from maskwright.text.tokenizer import changed_copy, load_tokenizer, require_empty
+from maskwright.text.vocabulary import BYTES, Vocabulary, read_tokenizer, read_vocabulary, token_ids
 
 Int64 = NDArray[np.int64]
-BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
-"""How BPE and Unigram with ▁ spell characters without a token."""
 BYTE_LETTERS = (*range(33, 127), *range(161, 173), *range(174, 324))
 """GPT-2's stand-ins for the 256 bytes: those of visible characters, and 68 that follow Latin-1."""
 AT_ONCE = 1_000
@@ -67,59 +62,33 @@ def trim_tokenizer(
     max_bytes: int = MAX_BYTES,
 ) -> tuple[Trimming, Vocabulary]:
     """Writes the trimmed tokenizer's folder, by the text or by a sample of `max_bytes` of a larger one. A token stays
-    that occurs `min_frequency` times; with `vocab_size`, the most frequent ones do as far as there is room. The same
+    if it occurs `min_frequency` times; with `vocab_size`, the most frequent ones stay as far as there is room. The same
     documents give the same files.
 
     Raises `InputError` for a folder that holds something, and for a `vocab_size` below what has to stay."""
     content, vocabulary = read_tokenizer(location)
-    if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
-        raise InputError("is not empty", where=folder, fix="choose another folder")
+    require_empty(folder)
     tokenizer, ids = load_tokenizer(location, special_tokens_are_text=True), token_ids(location)
     learned, held_out, measured = learn_from(sources, max_bytes, lambda pieces: _count(pieces, tokenizer, vocabulary))
-
-    def kept(counts: Int64) -> list[int]:
-        return _kept(_Kept(content, ids, vocabulary), counts, min_frequency, vocab_size)
-
-    def write(old_ids: Sequence[int], place: str) -> None:
-        temporary = f"{place.rstrip('/')}.tmp-{os.getpid()}"
-        try:
-            with storage.new_folder(temporary):
-                _write(location, temporary, content, old_ids)
-            os.replace(temporary, place)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-
+    parts = _Parts(content, ids, vocabulary)
+    old_ids = parts.kept(learned + held_out, min_frequency, vocab_size)
     with tempfile.TemporaryDirectory() as place:
-        write(kept(learned), f"{place}/measured")
+        with changed_copy(location, f"{place}/measured") as temporary:
+            _write(location, temporary, content, parts.kept(learned, min_frequency, vocab_size))
         after = load_tokenizer(f"{place}/measured", special_tokens_are_text=True)
         ratios = fertility(tokenizer, measured.texts), fertility(after, measured.texts)
-    old_ids = kept(learned + held_out)
-    write(old_ids, folder)
+    with changed_copy(location, folder) as temporary:
+        _write(location, temporary, content, old_ids)
     removed = len(set(ids.values())) - len(old_ids)
     return Trimming(old_ids, removed, measured.documents, ratios), read_vocabulary(folder)
 
 
-def _kept(kept: _Kept, counts: Int64, min_frequency: int, vocab_size: int | None) -> list[int]:
-    """The ids that stay, in ascending order."""
-    for index in np.flatnonzero(counts):
-        kept.add_characters(int(index))
-    if vocab_size is not None and len(kept.ids) > vocab_size:
-        what = f"--vocab-size {vocab_size} is too small: {len(kept.ids):,} tokens have to stay"
-        raise InputError(what, fix=f"give {len(kept.ids)} or more: special and added tokens, bytes, and characters")
-    by_frequency = np.lexsort((np.arange(len(counts)), -counts))
-    for index in by_frequency[: np.count_nonzero(counts >= min_frequency)]:
-        kept.add(int(index), vocab_size)
-    return sorted(kept.ids)
-
-
 def report(trimming: Trimming, vocabulary: Vocabulary, folder: str) -> str:
-    before, after = trimming.fertility
-    on = f"{trimming.documents:,} held-out documents" if trimming.documents else "the text itself: none is held out"
     return "\n".join(
         [
             f"{folder}: {vocabulary.size:,} tokens, {trimming.removed:,} were removed, fingerprint "
             f"{vocabulary.fingerprint[:16]}",
-            f"fertility {before:.3f} before, {after:.3f} after ({after / before - 1.0:+.1%}), on {on}",
+            describe_fertility(trimming.fertility, trimming.documents),
         ]
     )
 
@@ -148,45 +117,46 @@ def _count(pieces: Iterable[Piece], tokenizer: Any, vocabulary: Vocabulary) -> t
 # ---- what stays ------------------------------------------------------------------------------------------------------
 
 
-class _Kept:
-    """The ids that stay, each with all that its token is built from."""
+class _Parts:
+    """The tokens of a vocabulary, and the parts that each is built from."""
 
     def __init__(self, content: dict[str, Any], ids: dict[str, int], vocabulary: Vocabulary) -> None:
         model = content["model"]
         self._ids = ids
         self._tokens = {index: token for token, index in ids.items()}
-        self._prefix = str(model.get("continuing_subword_prefix") or "")
+        self._prefix = str(model.get("continuing_subword_prefix") or ("##" if vocabulary.kind == "wordpiece" else ""))
         self._is_bpe = "merges" in model
         self._merges = {pair: rank for rank, pair in enumerate(_pairs(model))}
-        self.ids = {int(token["id"]) for token in content.get("added_tokens") or []}
-        self.ids |= set(range(vocabulary.pad)) if vocabulary.pad < LOW_IDS else set()
-        unknown = model.get("unk_token")
-        self._keep(unknown if isinstance(unknown, str) else "")
-        if isinstance(model.get("unk_id"), int):
-            self.ids.add(model["unk_id"])
-        for token in (*BYTES, *_byte_letters(content)):
-            self._keep(token)
+        self._always = {int(token["id"]) for token in content.get("added_tokens") or []} | vocabulary.special
+        self._always |= set(range(vocabulary.pad)) if vocabulary.pad < LOW_IDS else set()
+        letters = map(chr, BYTE_LETTERS) if vocabulary.kind == "byte_level_bpe" else ()
+        self._always |= self._ids_of([*BYTES, *letters])
 
-    def _keep(self, token: str) -> None:
-        if token in self._ids:
-            self.ids.add(self._ids[token])
+    def _ids_of(self, tokens: Iterable[str]) -> set[int]:
+        """The ids of those that are tokens."""
+        return {self._ids[token] for token in tokens if token in self._ids}
 
-    def add_characters(self, index: int) -> None:
-        """Keeps what spells the token, should it be cut itself."""
-        if index in self.ids or (token := self._tokens.get(index)) is None:
-            return
-        begins = not self._prefix or not token.startswith(self._prefix)
-        for number, character in enumerate(token if begins else token.removeprefix(self._prefix)):
-            self._keep(character if number == 0 and begins else f"{self._prefix}{character}")
+    def kept(self, counts: Int64, min_frequency: int, vocab_size: int | None) -> list[int]:
+        """The ids that stay, in ascending order. `counts`: [old ids], of each token in the text."""
+        ids = set(self._always)
+        for index in np.flatnonzero(counts).tolist():
+            ids |= self._ids_of(self._characters(self._tokens.get(index, "")))
+        if vocab_size is not None and len(ids) > vocab_size:
+            what = f"--vocab-size {vocab_size} is too small: {len(ids):,} tokens have to stay"
+            raise InputError(what, fix=f"give {len(ids)} or more: special and added tokens, bytes, and characters")
+        by_frequency = np.lexsort((np.arange(len(counts)), -counts))
+        for index in by_frequency[: np.count_nonzero(counts >= min_frequency)].tolist():
+            if index not in ids and (token := self._tokens.get(index)) is not None:
+                needed = {index, *self._built_from(token)} - ids
+                if vocab_size is None or len(ids) + len(needed) <= vocab_size:
+                    ids |= needed
+        return sorted(ids)
 
-    def add(self, index: int, most: int | None) -> None:
-        """Keeps the token, and what it is built from, unless that makes more than `most`."""
-        token = self._tokens.get(index)
-        if token is None or index in self.ids:
-            return
-        needed = {index, *self._built_from(token)} - self.ids
-        if most is None or len(self.ids) + len(needed) <= most:
-            self.ids |= needed
+    def _characters(self, token: str) -> list[str]:
+        """The tokens of one character that spell a token, should it be cut itself."""
+        continues = bool(self._prefix) and token.startswith(self._prefix)
+        begin, *rest = list(token.removeprefix(self._prefix)) or [""]
+        return [f"{self._prefix}{begin}" if continues else begin, *(f"{self._prefix}{one}" for one in rest)]
 
     def _built_from(self, token: str) -> set[int]:
         """The ids of all that BPE makes on the way from the characters of `token` to it; none where it makes another
@@ -201,7 +171,7 @@ class _Kept:
             at = ranks.index(best)
             parts[at : at + 2] = ["".join(parts[at : at + 2])]
             made.add(parts[at])
-        return {self._ids[part] for part in made if part in self._ids}
+        return self._ids_of(made)
 
 
 def _pairs(model: dict[str, Any]) -> list[tuple[str, str]]:
@@ -211,12 +181,6 @@ def _pairs(model: dict[str, Any]) -> list[tuple[str, str]]:
         (pair[0], pair[1]) if isinstance(pair, list) else (pair.partition(" ")[0], pair.partition(" ")[2])
         for pair in spelt
     ]
-
-
-def _byte_letters(content: dict[str, Any]) -> list[str]:
-    """The letters that byte-level BPE writes bytes with; none for other kinds."""
-    is_byte_level = '"ByteLevel"' in json.dumps([content.get("pre_tokenizer"), content.get("normalizer")])
-    return [*map(chr, BYTE_LETTERS)] if is_byte_level else []
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -243,8 +207,6 @@ def _write(location: str, folder: str, content: dict[str, Any], old_ids: Sequenc
         lines = [" ".join(pair) for pair in kept]
         spelt = bool(model["merges"]) and isinstance(model["merges"][0], str)
         model["merges"] = lines if spelt else [list(pair) for pair in kept]
-    copy_tokenizer(location, folder)
-    os.unlink(os.path.join(folder, "tokenizer.json"))
     _beside(folder, ids, lines, new)
     storage.write_json(os.path.join(folder, OLD_IDS), list(old_ids))
     whole = {**content, "model": model}
@@ -269,11 +231,7 @@ def _renumbered(step: Any, ids: dict[str, int]) -> Any:
 
 
 def _beside(folder: str, ids: dict[str, int], merges: list[str], new: dict[int, int]) -> None:
-    """Renews the files from which classes of `transformers` make the tokenizer anew. SentencePiece's model cannot be
-    written here, and is deleted."""
-    for name in SENTENCEPIECE:
-        with suppress(FileNotFoundError):
-            os.unlink(os.path.join(folder, name))
+    """Renews the files from which classes of `transformers` make the tokenizer anew."""
 
     def renew(name: str, text: str) -> None:
         path = os.path.join(folder, name)

@@ -21,7 +21,9 @@ DEEPEST = 100
 """Steps inside steps; real tokenizers have one or two."""
 # Byte-level BPE spells these bytes with visible stand-ins: space, tab, line feed, carriage return.
 WHITE_SPACE_BYTES = ("Ġ", "ĉ", "Ċ", "č")
-# SentencePiece spells bytes that it has no other token for like this; the same four.
+BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
+"""Tokens with which BPE and Unigram with ▁ spell characters that have none."""
+# The same four among these.
 BYTE_TOKENS_OF_WHITE_SPACE = ("<0x20>", "<0x09>", "<0x0A>", "<0x0D>")
 KINDS = "the kinds are byte-level BPE, WordPiece, and Unigram or BPE with ▁ for spaces; train one with `maskwright "
 KINDS += "tokenizer train`"

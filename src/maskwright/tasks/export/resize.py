@@ -21,6 +21,15 @@ from maskwright.text.vocabulary import Vocabulary
 Rows = NDArray[np.float32]
 
 
+def resized(
+    model: str, before: Vocabulary, after: Vocabulary, change: Extension | Trimming, tokenizer: str, folder: str
+) -> float:
+    """`grow` or `shrink`, as the tokenizer was changed."""
+    if isinstance(change, Extension):
+        return grow(model, before, after, change, tokenizer, folder)
+    return shrink(model, before, after, change, tokenizer, folder)
+
+
 def grow(model: str, before: Vocabulary, after: Vocabulary, extension: Extension, tokenizer: str, folder: str) -> float:
     """Writes a model folder with the extended tokenizer. A new token's rows are the means of those of its old pieces.
     Returns the largest difference of a logit from transformers, as `export` does.
@@ -39,7 +48,7 @@ def grow(model: str, before: Vocabulary, after: Vocabulary, extension: Extension
 
 def shrink(model: str, before: Vocabulary, after: Vocabulary, trimming: Trimming, tokenizer: str, folder: str) -> float:
     """Writes a model folder with the trimmed tokenizer and the rows of the tokens that it has. The logits of those are
-    the model's own. Returns and raises what `grow` does; a fine-tuned model has its embeddings cut alone."""
+    the model's own. A fine-tuned model loses rows of its embeddings alone. Returns and raises what `grow` does."""
 
     def note(place: str) -> None:
         storage.write_json(os.path.join(place, OLD_IDS), trimming.old_ids)
@@ -70,7 +79,7 @@ def _resized(
     names = vocabulary_rows(trained.config)
     parameters = trained.parameters | {name: resize(trained.parameters[name]) for name in names}
     config = replace(trained.config, vocab_size=len(parameters[names[0]]))
-    resized = replace(
+    changed = replace(
         trained,
         config=with_ids(config, after, tokenizer),
         parameters=parameters,
@@ -79,4 +88,4 @@ def _resized(
         run=None,
         step=None,
     )
-    return export(resized, folder, write_more=write_more)
+    return export(changed, folder, write_more=write_more)

@@ -81,7 +81,7 @@ class Base:
         return {"base_weights": weight_digests(self.folder), **commit}, values
 
 
-def model_of(
+def model_and_lineage(
     config: RunConfig, store: Store, before: dict[str, Any] | None, parent: lineages.Parent | None, base: Base | None
 ) -> tuple[ModelConfig, Lineage | None]:
     """The model, and the lineage of a run that began from another. `before`: the record of a run that is continued.

@@ -29,7 +29,7 @@ from maskwright.tasks.models.hub import pinned
 from maskwright.tasks.models.load import with_ids
 from maskwright.tasks.pretrain import lineage as lineages
 from maskwright.tasks.pretrain.describe import reading
-from maskwright.tasks.pretrain.model import Base, model_of
+from maskwright.tasks.pretrain.model import Base, model_and_lineage
 from maskwright.tasks.pretrain.warnings import documents_held_out, unusual_data, unusual_settings
 from maskwright.tasks.start.capacity import memory_and_disk
 from maskwright.tasks.start.data_card import pretraining_card
@@ -206,7 +206,7 @@ def prepare_run(
         base = Base(pinned(init_from, (before or {}).get("base")))
     # Stores of other formats have a tokenizer; a run that is continued must not need its base any more.
     store = open_store(config.data, base.tokenizer if base and config.data.format == "pregenerated" else None)
-    model, lineage = model_of(config, store, before, parent, base)
+    model, lineage = model_and_lineage(config, store, before, parent, base)
     model = with_ids(model, store.vocabulary, store.tokenizer_folder)
     if model.architecture != "modernbert" and any(phase.rope_theta for phase in config.phases):
         what = f"{class_name(model)} has no rotary positions"
