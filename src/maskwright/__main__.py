@@ -6,7 +6,8 @@ from types import FrameType
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, _leave)  # `cli.main` sets its own, after imports that take half a second
+    for number in (signal.SIGINT, signal.SIGTERM):  # `cli.main` sets its own, after imports that take half a second
+        signal.signal(number, _leave)
     from maskwright.cli.main import main as run
 
     run()

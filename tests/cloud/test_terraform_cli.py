@@ -36,8 +36,9 @@ esac
 """
 RUN = """
 import signal
-from maskwright.cli.main import _stop
-signal.signal(signal.SIGTERM, _stop)
+from maskwright.cli.main import stopped_by
+from maskwright.core.signals import raise_on
+raise_on([signal.SIGTERM], stopped_by)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup, or in the background
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from maskwright.cloud.environment import build_environment

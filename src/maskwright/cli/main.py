@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -45,6 +44,7 @@ from maskwright.core.console import answer, escaped, print_exception, say
 from maskwright.core.errors import InputError, JobError, MaskwrightError, StoppedEarly, as_record
 from maskwright.core.extras import explain_import
 from maskwright.core.library_errors import is_out_of_memory, is_panic
+from maskwright.core.signals import raise_on
 from maskwright.processes.parent import PARENT, tell_error, tell_reason
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -77,11 +77,9 @@ def _root(
 # ---- running -------------------------------------------------------------------------------------------------------
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
-    for further in (signal.SIGTERM, signal.SIGINT):  # a second one must not interrupt the clean-up after the first
-        signal.signal(further, signal.SIG_IGN)
+def stopped_by(number: int) -> StoppedEarly:
     what = f"by {signal.Signals(number).name}; nothing half-written is left, run the command again"
-    raise StoppedEarly(what, reason="signal")
+    return StoppedEarly(what, reason="signal")
 
 
 def run(arguments: list[str]) -> int:
@@ -91,8 +89,7 @@ def run(arguments: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode gets question marks, not a traceback
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stop)
+    raise_on((signal.SIGTERM, signal.SIGINT), stopped_by)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # asks a training run for a checkpoint; would else end a process
     words = [argument for argument in arguments if argument != "--debug"]
     try:

@@ -6,11 +6,11 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import TypeVar
 
 from maskwright.core.console import say, warn
 from maskwright.core.errors import MaskwrightError, StoppedEarly
+from maskwright.core.signals import raise_on
 from maskwright.launch.target import TargetReport
 
 T = TypeVar("T")
@@ -24,14 +24,7 @@ class _Leave(BaseException):
 @contextmanager
 def followed(where: str) -> Iterator[None]:
     """Inside, SIGINT and SIGTERM end only the following, by `StoppedEarly`; the job `where` goes on."""
-    signals = (signal.SIGINT, signal.SIGTERM)
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        for further in signals:
-            signal.signal(further, signal.SIG_IGN)  # a second one must not tear what the first one ends
-        raise _Leave
-
-    before = {number: signal.signal(number, leave) for number in signals}
+    before = raise_on((signal.SIGINT, signal.SIGTERM), lambda number: _Leave())
     try:
         yield
     except _Leave:

@@ -1,0 +1,113 @@
+"""A signal ends the work once, whoever catches or discards its exception on the way."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from maskwright.core.signals import AGAIN_SECONDS, raise_on
+
+
+class Ended(Exception):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def _handlers() -> Iterator[None]:
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGALRM)
+    before, hook = {number: signal.getsignal(number) for number in numbers}, sys.unraisablehook
+    raise_on((signal.SIGTERM, signal.SIGINT), lambda number: Ended(signal.Signals(number).name))
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    sys.unraisablehook = hook
+
+
+def a_while() -> None:
+    time.sleep(4 * AGAIN_SECONDS)
+
+
+def function_of(module: str, text: str) -> Callable[..., Any]:
+    names: dict[str, Any] = {"__name__": module, "signal": signal, "a_while": a_while, "Ended": Ended}
+    exec(text, names)
+    function: Callable[..., Any] = names["work"]
+    return function
+
+
+ended_by = function_of(
+    "maskwright.command",
+    """
+def work(call):
+    try:
+        call()
+    except Ended as error:
+        return str(error)
+""",
+)
+"""Calls what it is given, as `run` does a command, and returns the name of the signal that ended it."""
+
+
+CAUGHT = """
+def work():
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except Exception:
+        pass
+    a_while()
+    return "went on"
+"""
+
+
+def test_a_library_that_catches_everything_is_ended_all_the_same() -> None:
+    assert ended_by(function_of("library", CAUGHT)) == "SIGTERM"
+
+
+def test_a_function_of_ours_that_catches_it_goes_on() -> None:
+    assert function_of("maskwright.some", CAUGHT)() == "went on"
+
+
+def test_what_the_garbage_collector_discards_is_raised_again(capsys: pytest.CaptureFixture[str]) -> None:
+    def collected(phase: str, about: dict[str, int]) -> None:
+        if phase == "start":
+            gc.callbacks.remove(collected)
+            signal.raise_signal(signal.SIGTERM)
+
+    gc.callbacks.append(collected)
+    gc.collect()
+    assert ended_by(a_while) == "SIGTERM"
+    assert "ignored" not in capsys.readouterr().err
+
+
+def test_its_clean_up_is_torn_neither_by_itself_nor_by_further_signals() -> None:
+    steps = []
+
+    def work() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGINT)
+            a_while()
+            steps.append("cleaned up")
+
+    assert ended_by(work) == "SIGTERM" and steps
+
+
+def test_an_import_is_over_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "import signal, time\nsignal.raise_signal(signal.SIGTERM)\ntime.sleep(0.3)\nwhole = True\n"
+    (tmp_path / "ends_while_it_is_imported.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def work() -> None:
+        __import__("ends_while_it_is_imported")
+        a_while()
+
+    assert ended_by(work) == "SIGTERM"
+    assert sys.modules.pop("ends_while_it_is_imported").whole
