@@ -412,7 +412,17 @@ def prepared_in_parts(cluster: Cluster, another_raylet: int) -> None:
     assert f"continuing with {len(finished)} of {FILES} parts judged" in ended.err
     assert f"judge: {FILES - len(finished)} parts on " in ended.err
     assert cluster.ended(one).code == 0
-    assert files_of(shared / "many") == files_of(shared / "one")
+    (many, typed), (one_machine, _) = (without_command(shared / name) for name in ("many", "one"))
+    assert many == one_machine
+    assert typed == [*words, str(shared / "many"), "--on", f"ray:{HEAD}"]
+
+
+def without_command(store: Path) -> tuple[dict[str, bytes], list[str]]:
+    """The store's files, the manifest without the words that were typed, and these words."""
+    files = files_of(store)
+    manifest = json.loads(files["manifest.json"])
+    typed = manifest.pop("command")
+    return files | {"manifest.json": json.dumps(manifest).encode()}, typed
 
 
 def wrong_id(cluster: Cluster, folder: Path) -> tuple[Path, tuple[str, ...]]:

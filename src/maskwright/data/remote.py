@@ -319,7 +319,7 @@ def _room(base: str) -> int:
     if limit is None:
         return free
     try:
-        most = int(float(limit) * 1e9)
+        most = round(float(limit) * 1e9)  # int() takes 0.000009936 for 9,935 bytes
     except (ValueError, OverflowError):
         most = -1
     if most < 0:
