@@ -119,8 +119,9 @@ SMALLEST_MEAN_SEGMENT = 16
 """Tokens. With shorter segments the calls would cost more than the products."""
 
 
-def full_attention(segments: Segments, dtype: torch.dtype) -> Attention:
-    """Attention within whole segments, for activations of `dtype`.
+def full_attention(segments: Segments, dtype: torch.dtype, *, by_segment: bool = True) -> Attention:
+    """Attention within whole segments, for activations of `dtype`. `by_segment`: whether a CPU may compute long rows
+    so; compiled layers would be compiled anew for each row's lengths of segments.
 
     Plain products add the mask (0, or -inf for keys of other segments). The fused kernel uses bools (True = seen),
     which is 5 % of a step faster there. Padding (segment 0) attends to padding, so no row of the softmax is empty and
@@ -133,8 +134,8 @@ def full_attention(segments: Segments, dtype: torch.dtype) -> Attention:
     if segments.device.type == "cpu" and not _any_causal(segments):
         if bool((segments == segments[:, :1]).all()):
             return Masked(None)
-        if T > BY_SEGMENT_ABOVE_TOKENS and (by_segment := _by_segment(segments)):
-            return by_segment
+        if by_segment and T > BY_SEGMENT_ABOVE_TOKENS and (kind := _by_segment(segments)):
+            return kind
     return Masked(_as_mask(_together(segments, segments, torch.arange(T, device=segments.device)), dtype, T))
 
 

@@ -57,6 +57,8 @@ class ModernBert(nn.Module):
         self.config = config
         self.recompute = False
         """Whether layers compute their activations again in the backward pass instead of keeping them."""
+        self.compiled = False
+        """Whether torch compiles the layers."""
         D, eps = config.hidden_size, config.layer_norm_eps
         self.word = unset_table(config.padded_vocab_size, D)
         self.norm = Norm(D, eps, bias=False)
@@ -67,7 +69,10 @@ class ModernBert(nn.Module):
     def views(self, position_ids: Tensor, segments: Segments, dtype: torch.dtype) -> list[View]:
         """One view for each layer: layers that attend to everything share one, and local layers another."""
         config = self.config
-        everywhere: View = self.rotation(position_ids, config.rope_theta, dtype), full_attention(segments, dtype)
+        everywhere: View = (
+            self.rotation(position_ids, config.rope_theta, dtype),
+            full_attention(segments, dtype, by_segment=not self.compiled),
+        )
         if not config.local_layers:
             return [everywhere] * config.num_hidden_layers
         rotation = self.rotation(position_ids, config.local_rope_theta, dtype)

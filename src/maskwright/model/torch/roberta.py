@@ -50,6 +50,8 @@ class Roberta(nn.Module):
         self.config = config
         self.recompute = False
         """Whether layers compute their activations again in the backward pass instead of keeping them."""
+        self.compiled = False
+        """Whether torch compiles the layers."""
         D = config.hidden_size
         self.word = unset_table(config.padded_vocab_size, D)
         self.position = unset_table(config.max_position_embeddings, D)
@@ -79,7 +81,7 @@ class Roberta(nn.Module):
             position_PD = position_PD + self.token_type.weight[0]
         x_MTD = self.norm(table.look_up(input_ids) + EmbeddingTable(position_PD).look_up(position_ids + first))
         x_MTD = dropout(x_MTD, self.config.hidden_dropout_prob, self.training)
-        attention = full_attention(segments, x_MTD.dtype)
+        attention = full_attention(segments, x_MTD.dtype, by_segment=not self.compiled)
         for layer in self.layers[:-1]:
             again = self.recompute
             x_MTD = checkpoint(layer, x_MTD, attention, use_reentrant=False) if again else layer(x_MTD, attention)
