@@ -491,4 +491,5 @@ def test_as_a_job_it_computes_on_the_cluster_of_the_job(cluster: Cluster, tmp_pa
     ended = cluster.ended(cluster.start(*job))
     assert ended.code == 0 and "Ray cluster: " in ended.out and "one is started" not in ended.out, ended
     assert cluster.maskwright(*words, "--to", str(tmp_path / "one")).code == 0
-    assert files_of(tmp_path / "store") == files_of(tmp_path / "one")
+    (there, _), (here, typed) = (without_command(tmp_path / name) for name in ("store", "one"))
+    assert there == here and typed == [*words, "--to", str(tmp_path / "one")]
