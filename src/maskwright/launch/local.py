@@ -22,17 +22,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import FrameType
 
-from maskwright.config.finetuning import FinetuneConfig
-from maskwright.config.pretraining import RunConfig
 from maskwright.core.console import say, warn
-from maskwright.core.errors import ConfigError, InputError, MaskwrightError
+from maskwright.core.errors import ConfigError, MaskwrightError
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
 from maskwright.launch.attempts import Stop, run
 from maskwright.launch.outcome import End
-from maskwright.launch.ray import gang as ray_gang
 from maskwright.launch.target import Training
-from maskwright.launch.topology import LaunchOptions, WorkerGroup, choose
+from maskwright.launch.topology import WorkerGroup
 from maskwright.processes.child import python_module
 from maskwright.processes.parent import (
     ERROR_FILE,
@@ -255,25 +252,3 @@ def supervise(command: Training, group: WorkerGroup, grace_seconds: float) -> No
             saved=directory.newest_step,
             who="process",
         )
-
-
-# ---- which launcher trains ------------------------------------------------------------------------------------------
-
-
-def train_elsewhere(
-    command: Training, config: RunConfig | FinetuneConfig, machines: LaunchOptions, *, dry_run: bool = False
-) -> bool:
-    """Trains as the gang of a Ray job whose driver this is, or in processes of this machine. False where neither is
-    needed: then the caller computes by itself. `dry_run` only checks what was asked for."""
-    if ray_gang.job_id() is not None:
-        if not dry_run:
-            ray_gang.train_as_a_job(command, config, machines.num_nodes, machines.gpus_per_node)
-        return not dry_run
-    if machines.gpus_per_node is not None:
-        fix = "start it with `maskwright submit ray …`, or `ray job submit … -- maskwright pretrain …`"
-        raise InputError("is for a Ray job, and this is none", where="--gpus-per-node", fix=fix)
-    group = choose(config, machines)
-    if group is None or dry_run:
-        return False
-    supervise(command, group, config.checkpoint.grace_seconds)
-    return True
