@@ -286,7 +286,7 @@ def test_restarts_pause_and_a_job_that_saves_nothing_is_given_up(tmp_path: Path)
         now = float(turn)
         folder.put_json("hosts/host-0.json", {"beat": turn, "submission": 1, "idle": True})
         before = job_folder.last_attempt(folder, 1)
-        host_0.turn(spec, before, False)
+        host_0.poll(spec, before, False)
         if job_folder.read_result(folder, 1) is not None:
             break
         if (number := job_folder.last_attempt(folder, 1)) > before:

@@ -263,7 +263,7 @@ def begin(stand_in: dict[str, str], does: str, run: str, grace_seconds: float = 
 def heard(member: Member, seconds: float = 120.0) -> tuple[list[str], int | None, str]:
     lines, deadline = [], time.monotonic() + seconds
     while time.monotonic() < deadline:
-        more, over, code, reason = member.hear(0.2)
+        more, over, code, reason = member.poll(0.2)
         lines += more
         if over:
             return lines, code, reason
@@ -286,17 +286,17 @@ def test_a_worker_that_is_told_to_end_has_its_grace_period(stand_in: dict[str, s
         "import signal, sys, time\ndef stop(*_): {}\nsignal.signal(15, stop)\nprint('on', flush=True)\ntime.sleep(60)"
     )
     member = begin(stand_in, catch.format("print('saved'); sys.exit(75)"), run)
-    wait_until(lambda: "on" in member.hear(1.0)[0])
-    member.tell()
+    wait_until(lambda: "on" in member.poll(1.0)[0])
+    member.request_stop()
     assert heard(member) == (["saved"], 75, "")
 
     member = begin(stand_in, catch.format("None") + "\ntime.sleep(60)", run, grace_seconds=0.5)
-    wait_until(lambda: "on" in member.hear(1.0)[0])
-    member.tell()
+    wait_until(lambda: "on" in member.poll(1.0)[0])
+    member.request_stop()
     assert heard(member)[1] == 137
 
     member = Member()
-    member.tell()
+    member.request_stop()
     member.start(["{files}/a.py"], run, {}, stand_in, 1.0)
     assert heard(member) == ([], 75, "")
 
@@ -304,7 +304,7 @@ def test_a_worker_that_is_told_to_end_has_its_grace_period(stand_in: dict[str, s
 def test_who_begins_again_waits_for_what_still_saves(stand_in: dict[str, str], tmp_path: Path) -> None:
     run = str(tmp_path / "run")
     first = begin(stand_in, "import time\nprint('on', flush=True)\ntime.sleep(60)", run)
-    wait_until(lambda: "on" in first.hear(1.0)[0])
+    wait_until(lambda: "on" in first.poll(1.0)[0])
     assert Member().prepare(run, "127.0.0.1", 0.3)[1] is False
     assert Member().prepare(run + "2", "127.0.0.1", 0.3)[1] is True
     os.kill(processes("-m", "one", run)[0], signal.SIGKILL)

@@ -149,33 +149,33 @@ def test_what_is_wrong_with_the_slice_is_one_line(pod: Pod, monkeypatch: pytest.
             monkeypatch.delenv(name)
     for name, value in pod.environment.items():
         monkeypatch.setenv(name, value)
-    assert TpuSlice("pod", ZONE).look() == ("READY", "v4-32", 2)
+    assert TpuSlice("pod", ZONE).describe() == ("READY", "v4-32", 2)
 
     def complaint(place: TpuSlice) -> str:
         with pytest.raises(InputError) as caught:
-            place.look()
+            place.describe()
         assert "\n" not in str(caught.value) and ". Fix: " in str(caught.value)
         return str(caught.value)
 
     assert "slice other: no such TPU VM slice" in complaint(TpuSlice("other", ZONE))
     assert "no zone is given. Fix: give --zone" in complaint(TpuSlice("pod"))
     monkeypatch.setenv("CLOUDSDK_COMPUTE_ZONE", ZONE)
-    assert TpuSlice("pod").look()[0] == "READY"
+    assert TpuSlice("pod").describe()[0] == "READY"
     monkeypatch.delenv("CLOUDSDK_CORE_PROJECT")
-    assert TpuSlice("pod", ZONE, PROJECT).look()[0] == "READY"
+    assert TpuSlice("pod", ZONE, PROJECT).describe()[0] == "READY"
     assert "no project is given. Fix: give --project" in complaint(TpuSlice("pod", ZONE))
     monkeypatch.delenv("CLOUDSDK_AUTH_ACCESS_TOKEN")
     assert "gcloud is not logged in. Fix: `gcloud auth login`" in complaint(TpuSlice("pod", ZONE, PROJECT))
     pod.cloud.node["networkEndpoints"] = None
     monkeypatch.setenv("CLOUDSDK_AUTH_ACCESS_TOKEN", "made-up-token")
     with pytest.raises(MaskwrightError, match="does not know"):
-        TpuSlice("pod", ZONE, PROJECT).look()
+        TpuSlice("pod", ZONE, PROJECT).describe()
 
 
 def test_gcloud_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match=r"gcloud: is not installed.* Fix: .*submit bucket"):
-        TpuSlice("pod", ZONE).look()
+        TpuSlice("pod", ZONE).describe()
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_a_configuration_that_lies_here_is_looked_at_first(
 ) -> None:
     config = tmp_path / "a.yaml"
     config.write_text("data: {store: stores/one}\nschedule: {steps: 1}\nbatch: {micro_batch_rows: 32}\n")
-    monkeypatch.setattr(TpuSlice, "look", lambda place: ("READY", kind, 2))
+    monkeypatch.setattr(TpuSlice, "describe", lambda place: ("READY", kind, 2))
     with pytest.raises(InputError) as caught:
         TpuSlice("pod", ZONE).submit(Training(str(config), "runs/a"), dry_run=True)
     rows = 32 // devices

@@ -114,16 +114,16 @@ def test_configuration_in_a_bucket_is_read(monkeypatch: pytest.MonkeyPatch) -> N
 def test_machine_that_tells_and_machine_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_metadata("host-x", {"worker-id": "3"}) as fake:
         monkeypatch.setenv("GCE_METADATA_HOST", fake.host)
-        assert machine.told_index() == 3 and machine.address() == "127.0.0.1"
+        assert machine.assigned_index() == 3 and machine.address() == "127.0.0.1"
         fake.attributes = {"agent-worker-number": "1", "worker-id": "3"}
-        assert machine.told_index() == 1
+        assert machine.assigned_index() == 1
         fake.attributes = {}
-        assert machine.told_index() is None
+        assert machine.assigned_index() is None
         fake.failures = [503]
         with pytest.raises(InputError, match="does not tell agent-worker-number"):
-            machine.told_index()
+            machine.assigned_index()
     with pytest.raises(InputError, match="does not tell"):  # it was there a moment ago
-        machine.told_index()
+        machine.assigned_index()
     assert machine.address().count(".") == 3
 
 
@@ -312,8 +312,8 @@ def test_host_that_said_that_it_goes_is_lost_at_once(tmp_path: Path) -> None:
     folder = Folder(f"file://{tmp_path}")
     lead, spec = leader.Leader(folder, 1, 0.1, saved=lambda spec: 0), JobSpec(Training("a.yaml", "r"), restarts=0)
     folder.put_json("hosts/host-0.json", {"beat": 1})
-    lead.turn(spec, 1, False)
+    lead.poll(spec, 1, False)
     assert job_folder.read_result(folder, 1) is None
     folder.put_json("hosts/host-0.json", {"beat": 2, "gone": True})
-    lead.turn(spec, 1, False)
+    lead.poll(spec, 1, False)
     assert (job_folder.read_result(folder, 1) or {})["cause"] == "host 0: lost (its agent was ended)"

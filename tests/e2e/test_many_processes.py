@@ -241,7 +241,7 @@ def test_an_error_in_one_process_is_the_runs(machine: Machine) -> None:
 def test_a_process_that_hangs_is_ended_and_the_run_goes_on(machine: Machine) -> None:
     """As `supervise` does, but with less patience."""
     script = (
-        "import sys; from maskwright.launch import local; local.HUNG_SECONDS = 2.0; local.LOOK_EVERY_SECONDS = 0.5; "
+        "import sys; from maskwright.launch import local; local.HUNG_SECONDS = 2.0; local.HANG_POLL_SECONDS = 0.5; "
         "from maskwright.cli.main import main; main()"
     )
     process = machine.start("hung", 2, command=[sys.executable, "-c", script], **LONG)

@@ -81,7 +81,7 @@ def test_a_part_that_takes_long_is_named_with_its_machine(
         (tmp_path / "1").write_text("node-7 (process 12)")
         for _ in range(40):
             now[0] += 2.0
-            seen.look({1, 2})
+            seen.poll({1, 2})
     told = [line for line in capsys.readouterr().err.splitlines() if "has been running" in line]
     assert told == ["work: part 1 has been running for 62 s on node-7 (process 12); the median is 20.00 s"]
 

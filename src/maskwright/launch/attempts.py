@@ -41,8 +41,8 @@ class Streak:
 
 
 class Attempt(Protocol):
-    """One attempt at a job, which runs already. `turn` works through what has come, and waits a moment for something.
-    `tell_all`: all are to save and end. `size` ends make it whole; `ends` has them in the order of time."""
+    """One attempt at a job, which runs already. `poll` works through what has come, and waits a moment for something.
+    `request_stop`: all are to save and end. `size` ends make it whole; `ends` has them in the order of time."""
 
     ends: list[End]
     size: int
@@ -50,9 +50,9 @@ class Attempt(Protocol):
     @property
     def over(self) -> bool: ...
 
-    def turn(self) -> None: ...
+    def poll(self) -> None: ...
 
-    def tell_all(self) -> None: ...
+    def request_stop(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -85,9 +85,9 @@ class Stop:
         """Follows an attempt until it is over. Its hosts are told to stop when this process is; a second request leaves
         at once."""
         while not attempt.over and not self.urgent:
-            attempt.turn()
+            attempt.poll()
             if self.asked:
-                attempt.tell_all()
+                attempt.request_stop()
 
     @contextmanager
     def on_signals(self, more: Mapping[int, Callable[[int, FrameType | None], None]] | None = None) -> Iterator[Stop]:

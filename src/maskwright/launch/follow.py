@@ -40,7 +40,7 @@ def until_over(
     where: str,
     poll_seconds: float,
     *,
-    passes: Callable[[MaskwrightError], bool] = lambda error: True,
+    is_transient: Callable[[MaskwrightError], bool] = lambda error: True,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> T:
     """Calls `look` until it returns the job's end. What `passes` ends no job and no budget: it is said once and waited
@@ -55,7 +55,7 @@ def until_over(
         except StoppedEarly:  # a signal, or a wish: nothing that passes
             raise
         except MaskwrightError as error:
-            if not passes(error):
+            if not is_transient(error):
                 say(f"{where}: no longer followed; the job goes on, and `maskwright stop {where}` ends it")
                 raise
             if str(error) != trouble:

@@ -51,7 +51,7 @@ ANSWER_SECONDS = 10.0
 """Beyond the grace period: Python and CUDA take a while to end."""
 RESTARTS, RESTART_WAIT_SECONDS = 5, 0.5
 """What is lost every time would be lost for ever."""
-LOOK_EVERY_SECONDS, HUNG_SECONDS = 5.0, 60.0
+HANG_POLL_SECONDS, HUNG_SECONDS = 5.0, 60.0
 """How long a process may be seen to hang: someone may have stopped it, and may let it go on."""
 
 # ---- one attempt ----------------------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ class _RankProcess:
     number: int
     process: subprocess.Popen[bytes]
     reader: threading.Thread | None = None
-    told_at: float | None = None
+    stop_requested_at: float | None = None
     end: End | None = None
 
     def send(self, number: int) -> None:
@@ -70,14 +70,14 @@ class _RankProcess:
             with suppress(ProcessLookupError):
                 self.process.send_signal(number)
 
-    def tell(self) -> None:
-        if self.told_at is None and self.end is None:
-            self.told_at = time.monotonic()
+    def request_stop(self) -> None:
+        if self.stop_requested_at is None and self.end is None:
+            self.stop_requested_at = time.monotonic()
             self.send(signal.SIGTERM)
 
 
 class _LocalAttempt:
-    """All processes of this machine, from their start to their end. Call `turn` until `over`."""
+    """All processes of this machine, from their start to their end. Call `poll` until `over`."""
 
     def __init__(self, command: Training, group: WorkerGroup, run: str, grace_seconds: float) -> None:
         self._grace_seconds, self._failed_at, self.size = grace_seconds, 0.0, group.processes
@@ -140,7 +140,7 @@ class _LocalAttempt:
     def over(self) -> bool:
         return len(self.ends) == len(self.members)
 
-    def turn(self, seconds: float = 0.05) -> None:
+    def poll(self, seconds: float = 0.05) -> None:
         time.sleep(seconds)
         now = time.monotonic()
         for member in self.members:
@@ -149,22 +149,22 @@ class _LocalAttempt:
                     member.reader.join(1.0)
                 code = 128 - code if code < 0 else code
                 reason = read_reason(os.path.join(self._reasons.name, str(member.number)))
-                member.end = End(member.number, code, member.told_at is not None, reason)
+                member.end = End(member.number, code, member.stop_requested_at is not None, reason)
                 self.ends.append(member.end)
-                if code and member.told_at is None:
+                if code and member.stop_requested_at is None:
                     self._failed_at = self._failed_at or now
                     pass_error_on(os.path.join(self._reasons.name, f"{member.number}.json"))
         if self._failed_at and now - self._failed_at > OTHERS_SECONDS:
-            self.tell_all()
+            self.request_stop()
         for member in self.members:
-            if member.told_at and now - member.told_at > self._grace_seconds + ANSWER_SECONDS:
+            if member.stop_requested_at and now - member.stop_requested_at > self._grace_seconds + ANSWER_SECONDS:
                 member.send(signal.SIGKILL)
         self._end_who_hangs(now)
 
     def _end_who_hangs(self, now: float) -> None:
         """Ends a process that makes no progress while the others wait for it, by the heartbeats in the run directory: a
         hang is then a loss, after which all start again."""
-        if now - self._looked < LOOK_EVERY_SECONDS:
+        if now - self._looked < HANG_POLL_SECONDS:
             return
         self._looked = now
         rank = self._hung()
@@ -192,9 +192,9 @@ class _LocalAttempt:
                 return None
         return rank
 
-    def tell_all(self) -> None:
+    def request_stop(self) -> None:
         for member in self.members:
-            member.tell()
+            member.request_stop()
 
     def close(self) -> None:
         for member in self.members:

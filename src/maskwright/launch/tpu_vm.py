@@ -43,13 +43,13 @@ from maskwright.launch.target import (
 )
 
 TPU_VM = ("compute", "tpus", "tpu-vm")
-PASSING = {"CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING"}
+TRANSITIONAL_STATES = {"CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING"}
 """States of a slice (TPU API v2, `Node.State`) after which READY comes without anyone doing anything."""
 CORES_OF_A_DEVICE = {"v4": 2, "v5p": 2}
 """The number in an accelerator type counts cores. JAX has a device for each chip of these kinds, and for each core of
 v2 and v3: docs.cloud.google.com/tpu/docs/system-architecture-tpu-vm"""
 DESCRIBE_SECONDS = 120.0
-LOOK_EVERY_SECONDS, READY_SECONDS = 5.0, 1800.0
+POLL_SECONDS, READY_SECONDS = 5.0, 1800.0
 SSH_FLAGS = ("-oConnectTimeout=20", "-oServerAliveInterval=15", "-oServerAliveCountMax=4")
 """A host that has gone is noticed after a minute; ssh alone would wait for hours."""
 
@@ -96,7 +96,7 @@ class TpuSlice(Place):
         if not os.path.isfile(find_config(command.config, command.verb)):
             return
         config, _ = checks.read(command)
-        kind, _, cores = self.look()[1].rpartition("-")
+        kind, _, cores = self.describe()[1].rpartition("-")
         checks.for_tpu(command, config, int(cores) // CORES_OF_A_DEVICE.get(kind, 1))
         for key, path in checks.locations(command, config).items():
             if path and key.startswith("data.") and not is_url(path) and not path.startswith("/"):
@@ -114,7 +114,7 @@ class TpuSlice(Place):
         words = ["gcloud", *track, *TPU_VM, "ssh", self.name, *self._where(), f"--worker={index}", *how, *flags]
         return [*words, "--quiet", f"--command={command}"]
 
-    def look(self) -> tuple[str, str, int]:
+    def describe(self) -> tuple[str, str, int]:
         """State, accelerator type and number of hosts. Raises `InputError` when there is no such slice to be seen."""
         words = ["gcloud", *TPU_VM, "describe", self.name, *self._where(), "--format=json"]
         absent = (
@@ -152,7 +152,7 @@ class TpuSlice(Place):
 
 def describe(place: TpuSlice, spec: JobSpec) -> str:
     """The commands for each host, and what is written on their input; of variables only the names."""
-    state, kind, num_hosts = place.look()
+    state, kind, num_hosts = place.describe()
     mark = "maskwright-MARK"
     values = dict.fromkeys(spec.environment, "***")
     lines = [f"# slice {place.name}: {kind}, {state}, {several(num_hosts, 'host')}"]
@@ -193,13 +193,13 @@ def _wait_until_ready(place: TpuSlice, stop: Stop, again: bool) -> int:
     """The number of hosts. A slice that is being made or repaired is waited for; one that is gone is not."""
     began, told = time.monotonic(), False
     while True:
-        state, kind, num_hosts = place.look()
+        state, kind, num_hosts = place.describe()
         if state == "READY" and num_hosts and not stop.asked:
             return num_hosts
         where = f"slice {place.name} ({kind})"
         if stop.asked:
             raise StoppedEarly("the same command continues the run", where=where)
-        if state not in PASSING:
+        if state not in TRANSITIONAL_STATES:
             kind_of_error = StoppedEarly if again else InputError
             fix = "start it, or create one with the same name, and submit again: the run continues"
             raise kind_of_error(f"is {state}, not READY", where=where, fix=fix)
@@ -208,4 +208,4 @@ def _wait_until_ready(place: TpuSlice, stop: Stop, again: bool) -> int:
         if not told:
             say(f"{where} is {state}: waiting up to {READY_SECONDS / 60:.0f} minutes for READY")
             told = True
-        stop.pause(LOOK_EVERY_SECONDS)
+        stop.pause(POLL_SECONDS)

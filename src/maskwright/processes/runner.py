@@ -26,7 +26,7 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 FLIGHT = 2
 """Parts that are running or queued for each process."""
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 
 
 class Runner(Protocol):
@@ -166,7 +166,7 @@ class Here:
         return self._pool
 
     def _ended(self, waiting: dict[Future[Result], int], bar: Progress) -> Generator[tuple[int, Result]]:
-        ended = wait(waiting, LOOK_SECONDS, FIRST_COMPLETED).done
+        ended = wait(waiting, POLL_SECONDS, FIRST_COMPLETED).done
         bar.advance(self._done.value - bar.done)
         for future in ended:
             yield waiting.pop(future), future.result()

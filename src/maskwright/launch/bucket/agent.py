@@ -78,7 +78,7 @@ OnEvent = Callable[[AgentEvent], object]
 
 
 class Agent:
-    """`turn` until `over`, `idle_for_good` or `displaced`. Trouble with the bucket is waited out: the job goes on
+    """`poll` until `over`, `idle_for_good` or `displaced`. Trouble with the bucket is waited out: the job goes on
     meanwhile."""
 
     def __init__(
@@ -118,15 +118,15 @@ class Agent:
         software = {"maskwright": __version__, "image": os.environ.get(IMAGE, "")}
         self._self = {"instance": self._instance, "host": platform.node(), "software": software}
 
-    def turn(self, stop: Stop) -> None:
+    def poll(self, stop: Stop) -> None:
         """For about `poll_seconds` the job's, then the bucket's."""
         until = time.monotonic() + self.poll_seconds
         if self._attempt is None:
             stop.pause(self.poll_seconds)
         while self._attempt and not self._attempt.over and time.monotonic() < until:
             if stop.asked:
-                self._attempt.tell_all()
-            self._attempt.turn()
+                self._attempt.request_stop()
+            self._attempt.poll()
         try:
             self._sync()
             self._trouble = ""
@@ -139,7 +139,7 @@ class Agent:
     def leave(self, stop: Stop) -> None:
         """Ends what runs, and says so in the bucket as well as it can."""
         if self._attempt is not None:
-            self._attempt.tell_all()
+            self._attempt.request_stop()
             stop.drive(self._attempt)
             self._attempt.close()
         if self.displaced:
@@ -167,13 +167,13 @@ class Agent:
             self._before = spec.submission if result is not None else 0
         if result is not None:
             if self._attempt is not None:  # counted as lost meanwhile
-                self._attempt.tell_all()
+                self._attempt.request_stop()
             elif self.once and spec.submission != self._before:
                 self.over = result
             return
         number, asked = last_attempt(self.folder, spec.submission), is_asked(self.folder, spec.submission)
         if self._leader:
-            self._leader.turn(spec, number, asked)
+            self._leader.poll(spec, number, asked)
         self._follow(spec, number, asked)
 
     def _rest(self, spec: JobSpec | None, *, waiting: bool) -> None:
@@ -216,7 +216,7 @@ class Agent:
         if self._attempt is not None:
             attempt_place = self._place.rpartition("/")[0]
             if asked or place != self._place or self.folder.get(f"{attempt_place}/end.json") is not None:
-                self._attempt.tell_all()
+                self._attempt.request_stop()
             return
         if not number or self.folder.get(f"{place}/exit.json") is not None:
             return
@@ -244,7 +244,7 @@ class Agent:
             line=self._take_line,
         )
         self._set_up = spec.submission
-        self._tell("begins")
+        self._emit("begins")
 
     def _node_words(self, spec: JobSpec, number: int) -> list[str]:
         """Several hosts meet at the first one. Slices too: whether JAX would find the hosts of an instance group by
@@ -279,9 +279,9 @@ class Agent:
 
     def _put_exit(self, end: End) -> None:
         self.folder.put_json(f"{self._place}/exit.json", asdict(end))
-        self._tell("ends", end.code, end.why)
+        self._emit("ends", end.code, end.why)
 
-    def _tell(self, event: Event, code: int | None = None, why: str = "") -> None:
+    def _emit(self, event: Event, code: int | None = None, why: str = "") -> None:
         attempt = (self._submission, self._number)
         self._on_event(AgentEvent(time.time(), event, self._instance, self.index, *attempt, code, redact(why)))
 
@@ -301,7 +301,7 @@ def run_agent(
     gives the process the job's exit code."""
     folder = spec_folder(spec)
     if index is None:
-        index = machine.told_index() if num_hosts else int(machine.attribute("agent-worker-number"))
+        index = machine.assigned_index() if num_hosts else int(machine.attribute("agent-worker-number"))
     num_hosts = num_hosts or len(machine.attribute("worker-network-endpoints").split(","))
     if index is not None and not 0 <= index < num_hosts:
         raise InputError(f"{index} is not in 0 … {num_hosts - 1}", where="--host-index", fix="count hosts from 0")
@@ -309,7 +309,7 @@ def run_agent(
     slots = Slots(folder, name, num_hosts, leader.LOST_SECONDS) if index is None else None
     idle_seconds = None if idle_minutes is None else 60.0 * idle_minutes
 
-    def tell(event: Event, host: int | None, why: str = "", code: int | None = None) -> None:
+    def emit(event: Event, host: int | None, why: str = "", code: int | None = None) -> None:
         on_event(AgentEvent(time.time(), event, name, host, exit_code=code, why=redact(why)))
 
     with Stop(patient=True).on_signals() as stop:
@@ -319,10 +319,10 @@ def run_agent(
             if number is None:
                 if stop.asked:
                     break
-                tell("leaves", None, what := f"no free place for {idle_minutes:g} minutes")
+                emit("leaves", None, what := f"no free place for {idle_minutes:g} minutes")
                 return _leave_note(folder, name, what)
             say(f"agent: {name} is host {number} of {num_hosts}, waiting for {spec}")
-            tell("waits", number)
+            emit("waits", number)
             agent = Agent(
                 folder,
                 number,
@@ -337,23 +337,23 @@ def run_agent(
             )
             _run(agent, stop)
             if agent.idle_for_good:
-                return tell("leaves", number, agent.idle_for_good)
+                return emit("leaves", number, agent.idle_for_good)
             if agent.over is not None:
                 code, cause = int(agent.over["code"]), str(agent.over["cause"])
-                tell("leaves", number, cause, code)
+                emit("leaves", number, cause, code)
                 return conclude(code, cause, spec, as_reason(str(agent.over.get("reason"))))
             if stop.asked:
                 break
-            tell("displaced", number)
+            emit("displaced", number)
             warn(f"another machine has become host {number}: this one was silent for long")
-    tell("leaves", number, "told to end")
+    emit("leaves", number, "told to end")
     raise StoppedEarly("the agent was told to end; started again, it waits for the next attempt")
 
 
 def _run(agent: Agent, stop: Stop) -> None:
     try:
         while agent.over is None and not (agent.idle_for_good or agent.displaced or stop.asked):
-            agent.turn(stop)
+            agent.poll(stop)
     finally:
         agent.leave(stop)
 

@@ -124,7 +124,7 @@ def follow(
 
     def look() -> dict[str, Any] | None:
         result = read_result(folder, submission)  # before the logs, so that none is missed
-        logs.turn(meanwhile)
+        logs.poll(meanwhile)
         return result
 
     with followed(where):
@@ -150,7 +150,7 @@ class _Logs:
         """The last piece that was shown, by the host's folder."""
         self._left_out = False
 
-    def turn(self, meanwhile: Callable[[], object]) -> None:
+    def poll(self, meanwhile: Callable[[], object]) -> None:
         """The last two attempts: hosts still log the end of one when the next begins."""
         newest, self._left_out = last_attempt(self._folder, self._submission), False
         for number in range(max(1, newest - 1, *(seen + 1 for seen in self._attempts)), newest + 1):

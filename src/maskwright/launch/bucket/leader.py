@@ -64,7 +64,7 @@ class Leader:
         self._rest: tuple[str, Streak, float] = ("", Streak(), 0.0)
         """After the end of which attempt, which of how many it is, and until when."""
 
-    def turn(self, spec: JobSpec, number: int, asked: bool) -> None:
+    def poll(self, spec: JobSpec, number: int, asked: bool) -> None:
         """`number` is that of the last attempt, 0 before the first. `asked`: the job is to end."""
         said = read_beats(self.folder, self.num_hosts)
         beats = [self._living(host, beat) for host, beat in enumerate(said)]

@@ -40,7 +40,7 @@ def attribute(name: str) -> str:
     return metadata(f"attributes/{name}")
 
 
-def told_index() -> int | None:
+def assigned_index() -> int | None:
     """Which host of its slice this is, where the machine says it: `agent-worker-number` on TPU VMs, `worker-id` seen on
     TPU7x hosts of managed instance groups. None on any other. Raises `InputError` when a server is there and does not
     answer: to take a free number then would give two hosts the same."""

@@ -64,7 +64,7 @@ class BucketPlace(Place):
         job_folder.follow(folder, submission, POLL_SECONDS)
 
     def status(self) -> JobReport:
-        return look(job_folder.spec_folder(self.spec), self.spec)
+        return read_report(job_folder.spec_folder(self.spec), self.spec)
 
     def logs(self, *, follow: bool, lines: int | None, show: Show) -> int:
         folder, submission = self._submitted()
@@ -117,7 +117,7 @@ class JobReport:
         return asdict(self)
 
 
-def look(folder: Folder, name: str, num_hosts: int | None = None) -> JobReport:
+def read_report(folder: Folder, name: str, num_hosts: int | None = None) -> JobReport:
     """`num_hosts`: as many as have spoken when not given."""
     spec = read_spec(folder)
     if spec is None:

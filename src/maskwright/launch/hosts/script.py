@@ -22,7 +22,19 @@ from collections.abc import Mapping, Sequence
 from maskwright.core.shell import typed
 from maskwright.launch.target import JobSpec
 
-# POSIX sh, as dash (Debian's and Ubuntu's sh) has it: there only `kill -s` takes a group after `--`.
+# POSIX sh, as dash (Debian's and Ubuntu's sh) has it: only `kill -s` takes a group after `--`, and numbers of files
+# have one digit.
+SUPERVISE = """
+  setsid sh -c 'cat >/dev/null; kill -s TERM "$1"; sleep "$2"; kill -s KILL -- "-$1"' watch "$mw_leader" "$mw_grace" \\
+    <&3 3<&- 4>&- >/dev/null 2>&1 &
+  mw_watch=$!
+  exec 3<&-
+  wait "$mw_leader"; mw_code=$?
+  kill -s KILL -- "-$mw_leader" 2>/dev/null
+  kill -s KILL -- "-$mw_watch" "$mw_watch" 2>/dev/null
+"""
+"""Waits for the process group of `mw_leader`. At the end of file 3 the group gets SIGTERM, the grace period, SIGKILL,
+even if this shell is dead by then."""
 SCRIPT = """
 say() { echo "$mw_mark $*"; }
 refuse() { say refused "$@"; exit 0; }
@@ -64,17 +76,12 @@ main() {
   exec 9>&-
   tail -n +1 -s 0.1 --pid="$mw_leader" -f "$mw_log" 3<&- &
   mw_tail=$!
-  setsid sh -c 'cat >/dev/null; kill -s TERM "$1"; sleep "$2"; kill -s KILL -- "-$1"' watch "$mw_leader" "$mw_grace" \\
-    <&3 3<&- >/dev/null 2>&1 &
-  mw_watch=$!
-  wait "$mw_leader"; mw_code=$?
-  kill -s KILL -- "-$mw_leader" 2>/dev/null
-  kill -s KILL -- "-$mw_watch" "$mw_watch" 2>/dev/null
+{SUPERVISE}
   wait "$mw_tail"
   printf '\\n'; say exit "$mw_code" "$(cat "$mw_reason" 2>/dev/null)"
   exit 0
 }
-"""
+""".replace("{SUPERVISE}", SUPERVISE.strip("\n"))
 
 
 def first_command(mark: str) -> str:

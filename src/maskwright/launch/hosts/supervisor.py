@@ -49,7 +49,7 @@ class _HostProcess:
     greeted: bool = False
     ready: bool = False
     blank_lines: int = 0
-    told_at: float | None = None
+    stop_requested_at: float | None = None
     closed: set[str] = field(default_factory=set)
     closed_at: float | None = None
     end: End | None = None
@@ -67,10 +67,10 @@ class _HostProcess:
             self.process.stdin.write(text.encode())
             self.process.stdin.flush()
 
-    def tell(self) -> None:
+    def request_stop(self) -> None:
         """The end of its input is the wish that it ends."""
-        if self.told_at is None and self.end is None:
-            self.told_at = time.monotonic()
+        if self.stop_requested_at is None and self.end is None:
+            self.stop_requested_at = time.monotonic()
             self._close()
 
     def _close(self) -> None:
@@ -87,7 +87,7 @@ class _HostProcess:
 
 class ShellAttempt:
     """Starts `spec` on all hosts: `argv(index, command)` are the words that run the shell line `command` there. It
-    begins nowhere before each host is ready. Call `turn` until `over`; `ends` come in the order of time."""
+    begins nowhere before each host is ready. Call `poll` until `over`; `ends` come in the order of time."""
 
     def __init__(
         self,
@@ -146,13 +146,13 @@ class ShellAttempt:
 
     # ---- what comes in -----------------------------------------------------------------------------------------
 
-    def turn(self, seconds: float = 0.2) -> None:
+    def poll(self, seconds: float = 0.2) -> None:
         """Works through what has come, and waits at most so long for something."""
         with suppress(queue.Empty):
             self._take(*self._events.get(timeout=seconds))
             while True:
                 self._take(*self._events.get_nowait())
-        self._look_at_the_clock()
+        self._check_deadlines()
 
     def _take(self, host: _HostProcess, kind: str, text: str) -> None:
         if host.end is not None:
@@ -205,7 +205,7 @@ class ShellAttempt:
             host.blank_lines = 0
 
     def _ended(self, host: _HostProcess, code: int | None, why: str, reason: StopReason = "") -> None:
-        host.end = End(host.index, code, host.told_at is not None, reason, redact(why), tuple(host.tail))
+        host.end = End(host.index, code, host.stop_requested_at is not None, reason, redact(why), tuple(host.tail))
         self.ends.append(host.end)
         if code is None:
             host.drop()
@@ -214,26 +214,26 @@ class ShellAttempt:
 
     # ---- what time brings --------------------------------------------------------------------------------------
 
-    def _look_at_the_clock(self) -> None:
+    def _check_deadlines(self) -> None:
         now = time.monotonic()
         if self._failed_at and (not self._going or now - self._failed_at > max(OTHERS_SECONDS, MOMENTS_SECONDS)):
-            self.tell_all()
+            self.request_stop()
         for host in self.hosts:
             if host.end is None and host.closed_at is not None and now - host.closed_at > CLOSED_SECONDS:
                 self._ended(host, None, host.complaint("the connection ended"))
             if host.end is None and not host.greeted and now > self._connect_by:
                 self._ended(host, None, host.complaint("cannot be reached"))
-            if host.end is None and host.told_at is not None:
+            if host.end is None and host.stop_requested_at is not None:
                 limit = ANSWER_SECONDS if host.greeted else 0.0
                 limit += self.spec.grace_seconds if host.ready else 0.0
-                if now - host.told_at > limit:
+                if now - host.stop_requested_at > limit:
                     self._ended(host, None, "did not answer")
 
-    def tell_all(self) -> None:
+    def request_stop(self) -> None:
         """Every host that still runs the job is to end it; what has not begun does not begin."""
         self._waiting.clear()
         for host in self.hosts:
-            host.tell()
+            host.request_stop()
 
     def close(self) -> None:
         """Drops what is left, and waits for the processes, so that none is left behind here."""

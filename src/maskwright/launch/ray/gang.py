@@ -42,7 +42,7 @@ STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
 """Between SIGTERM and SIGKILL; 3 if not set, too short to save. Ray reads it in the job's own environment."""
 TELL_EVERY_SECONDS, ROOM_SECONDS = 30.0, 1800.0
 """For a machine that was lost to be replaced."""
-HEAR_SECONDS = 1.0
+POLL_SECONDS = 1.0
 
 
 def job_id() -> str | None:
@@ -211,7 +211,7 @@ def _machines() -> list[dict[str, float]]:
 
 
 class _RayAttempt:
-    """One attempt: `begin`, then `turn` until `over`; `ends` come in the order of time."""
+    """One attempt: `begin`, then `poll` until `over`; `ends` come in the order of time."""
 
     def __init__(self, command: _NodeCommand, gang: Gang) -> None:
         self.command, self.gang = command, gang
@@ -219,9 +219,9 @@ class _RayAttempt:
         self.ends: list[End] = []
         self._group: Any = None
         self._actors: list[Any] = []
-        self._heard: dict[Any, int] = {}
+        self._pending: dict[Any, int] = {}
         self._tails = [deque[str](maxlen=TAIL_LINES) for _ in range(gang.num_nodes)]
-        self._told_at: float | None = None
+        self._stop_requested_at: float | None = None
         self._failed_at: float | None = None
 
     @property
@@ -255,7 +255,7 @@ class _RayAttempt:
             self._start_all(ready)
 
     def _wait_for_room(self, stop: Stop, patient: bool) -> None:
-        began = told_at = time.monotonic()
+        began = stop_requested_at = time.monotonic()
         while not self._group.wait(timeout_seconds=0.5):
             now = time.monotonic()
             if stop.asked:
@@ -263,8 +263,8 @@ class _RayAttempt:
             enough = self.gang.fits(_machines())
             if not enough and now - began > (ROOM_SECONDS if patient else TELL_EVERY_SECONDS):
                 raise StoppedEarly(f"the cluster has no room for {self.gang} any more; submit again when it has")
-            if now - told_at > TELL_EVERY_SECONDS:
-                told_at = now
+            if now - stop_requested_at > TELL_EVERY_SECONDS:
+                stop_requested_at = now
                 say(f"waiting for {self.gang}: {'others use the cluster' if enough else 'a machine is missing'}")
 
     def _prepare(self, stop: Stop) -> list[tuple[int, bool]] | None:
@@ -289,7 +289,7 @@ class _RayAttempt:
                 self._ended(index, None, _reason(error))
         if len(ready) == len(waited):
             return ready
-        self._told_at = time.monotonic()
+        self._stop_requested_at = time.monotonic()
         lost = {end.host for end in self.ends}
         for index in set(range(self.gang.num_nodes)) - lost:
             self._ended(index, StoppedEarly.exit_code, "")
@@ -303,17 +303,17 @@ class _RayAttempt:
         for index, actor in enumerate(self._actors):
             words, environment = self.command.on(index, self.gang, rendezvous)
             actor.start.remote(words, self.command.run, self.command.files, environment, self.command.grace_seconds)
-            self._heard[actor.hear.remote(HEAR_SECONDS)] = index
+            self._pending[actor.poll.remote(POLL_SECONDS)] = index
 
     # ---- going on ----------------------------------------------------------------------------------------------
 
-    def turn(self, seconds: float = 0.2) -> None:
+    def poll(self, seconds: float = 0.2) -> None:
         """Works through what has come, and waits at most so long for something."""
         import ray
         from ray.exceptions import RayError
 
-        for reference in ray.wait(list(self._heard), timeout=seconds)[0] if self._heard else ():
-            index = self._heard.pop(reference)
+        for reference in ray.wait(list(self._pending), timeout=seconds)[0] if self._pending else ():
+            index = self._pending.pop(reference)
             try:
                 lines, over, code, reason = ray.get(reference)
             except RayError as error:
@@ -325,29 +325,30 @@ class _RayAttempt:
             if over:
                 self._ended(index, code, "" if code is not None else "its process was lost", reason)
             else:
-                self._heard[self._actors[index].hear.remote(HEAR_SECONDS)] = index
-        self._look_at_the_clock()
+                self._pending[self._actors[index].poll.remote(POLL_SECONDS)] = index
+        self._check_deadlines()
 
     def _ended(self, index: int, code: int | None, why: str, reason: StopReason = "") -> None:
-        end = End(index, code, self._told_at is not None, reason, redact(why), tuple(self._tails[index]))
+        end = End(index, code, self._stop_requested_at is not None, reason, redact(why), tuple(self._tails[index]))
         self.ends.append(end)
         if code != 0:
             self._failed_at = self._failed_at or time.monotonic()
 
-    def _look_at_the_clock(self) -> None:
+    def _check_deadlines(self) -> None:
         now = time.monotonic()
         if self._failed_at is not None and now - self._failed_at > OTHERS_SECONDS:
-            self.tell_all()
-        if self._told_at is not None and now - self._told_at > self.command.grace_seconds + ANSWER_SECONDS:
-            for index in list(self._heard.values()):
+            self.request_stop()
+        patience = self.command.grace_seconds + ANSWER_SECONDS
+        if self._stop_requested_at is not None and now - self._stop_requested_at > patience:
+            for index in list(self._pending.values()):
                 self._ended(index, None, "did not answer")
-            self._heard.clear()
+            self._pending.clear()
 
-    def tell_all(self) -> None:
-        if self._told_at is None:
-            self._told_at = time.monotonic()
+    def request_stop(self) -> None:
+        if self._stop_requested_at is None:
+            self._stop_requested_at = time.monotonic()
             for actor in self._actors:
-                actor.tell.remote()
+                actor.request_stop.remote()
 
     def close(self) -> None:
         """Gives the machines back. What still runs there is told to save and end, by the end of its actor."""

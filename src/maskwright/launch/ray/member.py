@@ -24,6 +24,7 @@ from contextlib import suppress
 from typing import IO
 
 from maskwright.core.errors import MaskwrightError, StoppedEarly, StopReason
+from maskwright.launch.hosts.script import SUPERVISE
 from maskwright.processes.child import python_module
 from maskwright.processes.parent import REASON_FILE, as_reason
 
@@ -31,26 +32,18 @@ LONGEST_LINE = 1 << 16
 LINES_AT_ONCE = 1000
 CLOSED_SECONDS = 2.0
 """Between the end of the command and that of its output, which a process that it left behind may keep open."""
-
-# Its input becomes 3, and 4 is where it tells the exit code and the reason. POSIX sh, as dash has it: only `kill -s`
-# takes a group after `--`, and numbers of files have one digit.
-MINDER = """
+SHELL = """
 exec 3<&0 4>&2 2>&1 </dev/null
 (
   setsid "$@" 3<&- 4>&- &
-  leader=$!
-  setsid sh -c 'cat >/dev/null; kill -s TERM "$1"; sleep "$2"; kill -s KILL -- "-$1"' watch "$leader" "$mw_grace" \\
-    <&3 3<&- 4>&- >/dev/null 2>&1 &
-  watch=$!
-  exec 3<&-
-  wait "$leader"; code=$?
-  kill -s KILL -- "-$leader" 2>/dev/null
-  kill -s KILL -- "-$watch" "$watch" 2>/dev/null
-  reason=$(cat "$MASKWRIGHT_REASON_FILE" 2>/dev/null)
+  mw_leader=$!
+{SUPERVISE}
+  mw_reason=$(cat "$MASKWRIGHT_REASON_FILE" 2>/dev/null)
   rm -rf "$mw_files"
-  echo "$code $reason" >&4
+  echo "$mw_code $mw_reason" >&4
 ) &
-"""
+""".replace("{SUPERVISE}", SUPERVISE.strip("\n"))
+"""File 3 is the shell's input; file 4 takes the exit code and the reason."""
 
 
 class Member:
@@ -90,7 +83,7 @@ class Member:
         grace_seconds: float,
     ) -> None:
         """Begins `maskwright` with `arguments`, in which `{files}` stands for a folder that holds `files`.
-        `environment` is added to the actor's own. `hear` tells how it ends, that it could not begin too."""
+        `environment` is added to the actor's own. `poll` tells how it ends, that it could not begin too."""
         with self._changing:
             if self._told:
                 return self._not_begun(StoppedEarly.exit_code)
@@ -104,8 +97,8 @@ class Member:
                 ours[REASON_FILE] = os.path.join(folder, "reason")
                 with _lock_of(run) as lock:
                     fcntl.flock(lock, fcntl.LOCK_SH)
-                    minder = subprocess.Popen(
-                        ["sh", "-c", MINDER, "minder", *words],
+                    shell = subprocess.Popen(
+                        ["sh", "-c", SHELL, "sh", *words],
                         env={**_without_ray(os.environ), **environment, **ours},
                         stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE,
@@ -116,10 +109,10 @@ class Member:
             except OSError as error:
                 self._lines.put(f"{error.filename or 'sh'}: cannot be started: {error.strerror}")
                 return self._not_begun(MaskwrightError.exit_code)
-            assert minder.stdin and minder.stdout and minder.stderr
-            self._input = minder.stdin
-        minder.wait()  # only of the shell that has put the other one into the background
-        for stream, read in ((minder.stdout, self._read), (minder.stderr, self._wait)):
+            assert shell.stdin and shell.stdout and shell.stderr
+            self._input = shell.stdin
+        shell.wait()  # only of the shell that has put the other one into the background
+        for stream, read in ((shell.stdout, self._read), (shell.stderr, self._wait)):
             threading.Thread(target=read, args=(stream,), daemon=True).start()
 
     def _not_begun(self, code: int) -> None:
@@ -143,7 +136,7 @@ class Member:
         self._code, self._ended_at = code, time.monotonic()
         self._ended.set()
 
-    def hear(self, seconds: float) -> tuple[list[str], bool, int | None, StopReason]:
+    def poll(self, seconds: float) -> tuple[list[str], bool, int | None, StopReason]:
         """What the command printed; whether it is over; its exit code, None where nobody knows; why it stopped early.
         Waits at most so long for something."""
         lines: list[str] = []
@@ -155,7 +148,7 @@ class Member:
         silent = self._closed.is_set() or time.monotonic() - self._ended_at > CLOSED_SECONDS
         return lines, self._ended.is_set() and silent and self._lines.empty(), self._code, self._reason
 
-    def tell(self) -> None:
+    def request_stop(self) -> None:
         """The command is to save and end; what has not begun does not begin."""
         with self._changing:
             self._told = True

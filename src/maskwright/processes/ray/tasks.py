@@ -38,7 +38,7 @@ REPETITIONS, MEMORY_REPETITIONS = 3, 2
 """Retries of a part whose worker or machine was lost; and of one whose machine ran out of memory."""
 FLIGHT = 2
 """Parts that are submitted for each CPU: an autoscaler adds machines for those that wait."""
-TURN_SECONDS, PROBE_SECONDS = 0.5, 120.0
+POLL_SECONDS, PROBE_SECONDS = 0.5, 120.0
 CONNECT_SECONDS, CANCEL_SECONDS = 2.0, 5.0
 STORE_BYTES = 100_000_000
 """Memory for objects of a cluster that is started here: the results of parts are small."""
@@ -87,7 +87,7 @@ def connected(address: str | None, worker_memory_bytes: int | None = None) -> It
             yield tasks
     finally:
         if tasks is not None:
-            tasks.take_board_away()
+            tasks.remove_board()
         ray.shutdown()
 
 
@@ -194,7 +194,7 @@ class Tasks:
                 raise MaskwrightError(f"{what}, and this machine has {__version__}", where="Ray", fix=fix)
 
     def require_seen(self, folder: str, files: Sequence[str]) -> None:
-        self.take_board_away()
+        self.remove_board()
         folder, token = os.path.abspath(folder), secrets.token_hex(8)
         for name in os.listdir(folder):
             if name.startswith(BOARD):  # of a driver that was killed
@@ -224,7 +224,7 @@ class Tasks:
             if path is not None:
                 raise _unseen(node, folder if path == sign else path)
 
-    def take_board_away(self) -> None:
+    def remove_board(self) -> None:
         if self._board is not None:
             shutil.rmtree(self._board, ignore_errors=True)
 
@@ -247,11 +247,11 @@ class Tasks:
         left = answers
         while left and time.monotonic() < deadline:
             with signals_wait():
-                left = ray.wait(left, num_returns=len(left), timeout=TURN_SECONDS)[1]
+                left = ray.wait(left, num_returns=len(left), timeout=POLL_SECONDS)[1]
         results = []
         for name, answer in zip(names, answers, strict=True):
             try:
-                results.append((name, ray.get(answer, timeout=TURN_SECONDS)))
+                results.append((name, ray.get(answer, timeout=POLL_SECONDS)))
             except (exceptions.NodeDiedError, exceptions.TaskUnschedulableError, exceptions.WorkerCrashedError):
                 warn(f"{name}, a machine of the Ray cluster, was lost: it gets no parts")
             except exceptions.RayError as error:
@@ -281,7 +281,7 @@ class Tasks:
                         while waiting and len(running) < max(FLIGHT * watch.slots(self._slots), 1):
                             number = waiting.popleft()
                             running[task.remote(shared, parts[number], number, cwd, self._board)] = number
-                        for reference in ray.wait(list(running), num_returns=1, timeout=TURN_SECONDS)[0]:
+                        for reference in ray.wait(list(running), num_returns=1, timeout=POLL_SECONDS)[0]:
                             number = running.pop(reference)
                             if answer := _answer(reference, number, watch):
                                 ended.append((number, answer))
@@ -290,7 +290,7 @@ class Tasks:
                     for number, answer in ended:
                         watch.ended(number, answer, sizes[number])
                         yield number, answer.result
-                    watch.look(set(running.values()))
+                    watch.poll(set(running.values()))
                 watch.conclude(sum(sizes))
             finally:
                 for reference in running:

@@ -14,7 +14,7 @@ from typing import Any
 
 from maskwright.core.console import Progress, human_bytes, human_seconds, say, several
 
-LOOK_SECONDS, WAIT_SECONDS = 2.0, 30.0
+POLL_SECONDS, WAIT_SECONDS = 2.0, 30.0
 SLOW, SLOW_SECONDS = 3.0, 10.0
 """A part is slow once it takes this many times the median, and at least this long."""
 
@@ -43,12 +43,12 @@ class Watch:
         """When each part was first seen running."""
         self._slow = set[int]()
         self._began = self._looked_at = self._heard_at = time.monotonic()
-        self._slots, self.counted_at = 0, -LOOK_SECONDS
+        self._slots, self.counted_at = 0, -POLL_SECONDS
 
     def slots(self, count: Callable[[], int]) -> int:
         """The number of slots, cached: called for each part, while the cluster is polled every few seconds."""
         now = time.monotonic()
-        if now - self.counted_at >= LOOK_SECONDS:
+        if now - self.counted_at >= POLL_SECONDS:
             self._slots, self.counted_at = count(), now
         return self._slots
 
@@ -70,9 +70,9 @@ class Watch:
         self.peak_bytes = max(self.peak_bytes, answer.peak_bytes)
         self.bar.advance(size, f"{len(self._seconds):,}/{self.parts:,} parts")
 
-    def look(self, running: set[int]) -> None:
+    def poll(self, running: set[int]) -> None:
         now = time.monotonic()
-        if now - self._looked_at < LOOK_SECONDS:
+        if now - self._looked_at < POLL_SECONDS:
             return
         self._looked_at = now
         for name in os.listdir(self.board) if self.board else ():
