@@ -215,7 +215,7 @@ def test_agent_needs_a_place_and_a_number(monkeypatch: pytest.MonkeyPatch, tmp_p
         assert machine.attribute("agent-worker-number") == "3"
         with pytest.raises(InputError, match="--host-index: 3 is not in"):
             agent_module.run_agent(f"file://{tmp_path}/job.json", None, 2, once=True, poll_seconds=1)
-    with pytest.raises(InputError, match=r"does not tell agent-worker-number.* Fix: .*--host-index"):
+    with pytest.raises(InputError, match=r"did not give agent-worker-number.* Fix: .*--host-index"):
         agent_module.run_agent(f"file://{tmp_path}/job.json", None, None, once=True, poll_seconds=1)
     for wrong in ("gs://bucket/jobs/", "job.json"):
         with pytest.raises(InputError, match=r"is not job\.json in a folder"):
@@ -327,7 +327,7 @@ def test_host_whose_beat_stands_still_is_lost(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(leader, "LOST_SECONDS", 0.0)
     agent._sync()
     result = folder.get_json("0001/result.json")
-    assert result is not None and result["code"] == 75 and "host 1: lost (no sign of life" in result["report"][0]
+    assert result is not None and result["code"] == 75 and "host 1: lost (no heartbeat" in result["report"][0]
 
 
 def test_log_of_a_bucket_that_cannot_be_reached_is_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -120,9 +120,9 @@ def test_machine_that_tells_and_machine_that_does_not(monkeypatch: pytest.Monkey
         fake.attributes = {}
         assert machine.assigned_index() is None
         fake.failures = [503]
-        with pytest.raises(InputError, match="does not tell agent-worker-number"):
+        with pytest.raises(InputError, match="did not give agent-worker-number"):
             machine.assigned_index()
-    with pytest.raises(InputError, match="does not tell"):  # it was there a moment ago
+    with pytest.raises(InputError, match="did not give"):  # it was there a moment ago
         machine.assigned_index()
     assert machine.address().count(".") == 3
 
@@ -251,8 +251,8 @@ def test_host_for_which_there_is_no_place_ends_too(group: Group) -> None:
         group.agent(host)
         wait_for(group.folder / "hosts" / f"host-{host}.json")
     _, err = end(group.agent(2, "--idle-minutes=0.02"), 0)
-    assert "all hosts' numbers are taken" in err and "no free place for 0.02 minutes: ending" in err
-    assert json.loads((group.folder / "idle/g-2.json").read_text())["what"].startswith("no free place")
+    assert "all host numbers are taken" in err and "no free host number for 0.02 minutes: ending" in err
+    assert json.loads((group.folder / "idle/g-2.json").read_text())["what"].startswith("no free host number")
 
 
 def test_job_that_comes_with_the_last_minute_keeps_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +289,7 @@ def test_host_whose_job_waits_for_another_one_in_vain_does_not_bill_for_ever(
         one._sync()
     assert agent.idle_for_good and not stays.idle_for_good  # where idle hosts stay, so does this one
     note = folder.get_json("idle/g.json")
-    assert note and note["what"].startswith("a job waited in vain for its other hosts")
+    assert note and note["what"].startswith("no peers for")
 
 
 def test_hosts_with_different_images_begin_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -316,4 +316,4 @@ def test_host_that_said_that_it_goes_is_lost_at_once(tmp_path: Path) -> None:
     assert job_folder.read_result(folder, 1) is None
     folder.put_json("hosts/host-0.json", {"beat": 2, "gone": True})
     lead.poll(spec, 1, False)
-    assert (job_folder.read_result(folder, 1) or {})["cause"] == "host 0: lost (its agent was ended)"
+    assert (job_folder.read_result(folder, 1) or {})["cause"] == "host 0: lost (its agent was stopped)"
