@@ -54,7 +54,7 @@ def test_spec_comes_back_from_json() -> None:
         ({"command": COMMAND | {"stop_after_steps": 1.5}}, "stop_after_steps is of the wrong type"),
         ({"command": COMMAND | {"profile_steps": True}}, "profile_steps is of the wrong type"),
         ({"command": COMMAND | {"words": []}}, "unknown key 'words'"),
-        ({"environment": ["A=secret"]}, "is no name of a variable"),
+        ({"environment": ["A=secret"]}, "is not the name of a variable"),
         ({"restarts": 1.5}, "restarts is of the wrong type"),
         ({"restarts": -1}, "restarts is below 0"),
         ({"grace_seconds": float("nan")}, "grace_seconds is not above 0"),
@@ -74,7 +74,7 @@ def test_spec_is_refused(change: dict[str, Any], complaint: str) -> None:
 def test_spec_lacks_a_key_or_is_no_json() -> None:
     values = json.loads(SPEC.to_json())
     del values["setup"]
-    for text, complaint in ((json.dumps(values), "lacks key 'setup'"), ("{", "not JSON"), ("[]", "no job spec")):
+    for text, complaint in ((json.dumps(values), "lacks key 'setup'"), ("{", "not JSON"), ("[]", "not a job spec")):
         with pytest.raises(InputError, match=complaint):
             parse_spec(text, "x")
 

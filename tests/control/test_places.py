@@ -140,7 +140,7 @@ def test_a_program_is_told_the_job_before_it_is_followed(
         (["stop", "lab.yaml", "--checkpoint"], "--checkpoint: is for a run directory"),
         (["stop", "gs://b/jobs/job.json", "--checkpoint"], "--checkpoint: is for a run directory"),
         (["status", "runs/a", "--address", "http://127.0.0.1:1"], "--address: is for a Ray job"),
-        (["status", "ray:../a"], "ray:ID: 'ray:../a' is no Ray job"),
+        (["status", "ray:../a"], "ray:ID: 'ray:../a' is not a Ray job"),
         (["list", "slurm"], "list: slurm keeps no list of jobs"),
         (["list", "slrum"], "submit: 'slrum' is no place to run. Fix: did you mean slurm?"),
     ],

@@ -117,7 +117,7 @@ def test_what_would_be_lost_with_the_job_is_refused(tmp_path: Path) -> None:
 def test_names_and_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_id("ray:one-286e7d") == "one-286e7d"
     for odd in ("one", "ray:", "ray:../a", "slice:a"):
-        with pytest.raises(InputError, match="is no Ray job"):
+        with pytest.raises(InputError, match="is not a Ray job"):
             parse_id(odd)
     for name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
@@ -202,7 +202,7 @@ def test_the_end_of_one_of_many_jobs(
 def test_what_is_refused_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert Ray().entrypoint(Training("a b.yaml", "/runs/a")) == "exec maskwright pretrain 'a b.yaml' --run /runs/a"
     assert Ray().name("/runs/a/").startswith("a-") and jobs.ID.fullmatch(Ray().name("/runs/ü/"))
-    with pytest.raises(InputError, match="is no ID"):
+    with pytest.raises(InputError, match="is not a valid ID"):
         Ray(job_id="a/b")
     monkeypatch.setenv("HF_TOKEN", "hf_123456789")
     monkeypatch.setenv("PAGE", "http://me:hunter2@proxy")

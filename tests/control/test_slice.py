@@ -112,7 +112,7 @@ def test_ctrl_c_is_passed_on_and_nothing_stays_behind(pod: Pod) -> None:
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=240)
     assert process.returncode == 75, err
-    assert "the hosts are told to save and stop" in err and "restart" not in err
+    assert "asking the hosts to save and stop" in err and "restart" not in err
     assert {"host 0 | saving", "host 1 | saving"} <= set(out.splitlines())
     assert err.splitlines()[-1] == "stopped: slice pod: the same command continues the run"
     assert pod.hosts.left_over() == []
@@ -183,9 +183,9 @@ def test_gcloud_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp
     [
         (["a.yaml"], "'a.yaml' is no place to run. Fix: maskwright submit PLACE CONFIG --run RUN; PLACE is ray, "),
         (["slrum", "a.yaml"], "'slrum' is no place to run. Fix: did you mean slurm?"),
-        (["slice", "my pod", "a.yaml"], "is no name of a slice"),
+        (["slice", "my pod", "a.yaml"], "is not the name of a slice"),
         (["slice", "a", "a.yaml", "--env", "NOT_SET_HERE"], "--env NOT_SET_HERE: is not set here"),
-        (["slice", "a", "a.yaml", "--env", "A=b"], "is no name of a variable"),
+        (["slice", "a", "a.yaml", "--env", "A=b"], "is not the name of a variable"),
         (["slice", "a", "https://me:hunter2@host/a.yaml"], "command holds a secret"),
         (["bucket", "gs://bucket/other.json", "a.yaml"], "gs://bucket/other.json: is not job.json in a folder"),
     ],
