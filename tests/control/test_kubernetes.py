@@ -332,7 +332,7 @@ def test_kubectl_gets_what_dry_run_prints(cli: Cli, tmp_path: Path, monkeypatch:
 
 def test_a_job_that_was_there_before_is_no_start(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stub(tmp_path, monkeypatch, "echo configmap/base-1 unchanged; echo job.batch/base-1 unchanged")
-    assert "warning: job.batch/base-1 was there before" in submit(cli, tmp_path).err
+    assert "warning: job.batch/base-1 existed before" in submit(cli, tmp_path).err
 
 
 def test_what_kubectl_says_is_one_line(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,7 +394,7 @@ def test_the_real_kubectl_on_what_is_there_or_cannot_be(cli: Cli, tmp_path: Path
         kubectl(cluster)
         assert submit(cli, tmp_path).code == 0
         again = submit(cli, tmp_path)
-        assert again.code == 0 and "warning: job.batch/base-1 was there before" in again.err, again.err
+        assert again.code == 0 and "warning: job.batch/base-1 existed before" in again.err, again.err
         missing = submit(cli, tmp_path, "--kind=jobset")  # a cluster without JobSet
         assert missing.code == 1 and missing.err.splitlines()[-1].startswith("error: kubectl apply: error: ")
         assert "jobset" not in "".join(cluster.objects)

@@ -181,7 +181,7 @@ def test_host_that_dies_and_comes_back_is_taken_in_with_the_next_attempt(bucket:
     end(again, 0)
     end(agents[0], 0)
     said = bucket.json("0001/attempt-001/host-1/exit.json")
-    assert said["code"] is None and "started again" in said["why"]
+    assert said["code"] is None and "was restarted" in said["why"]
     assert bucket.json("0001/attempt-001/host-0/exit.json")["told"]
     assert bucket.hosts.left_over() == []
 
@@ -269,7 +269,7 @@ def test_beat_of_a_host_that_is_gone_begins_no_job(tmp_path: Path) -> None:
     for _ in range(5):
         agent._sync()
     assert job_folder.last_attempt(folder, 1) == 0
-    folder.put_json("hosts/host-1.json", {**agent._self, "beat": 10, "submission": 1, "idle": True})
+    folder.put_json("hosts/host-1.json", {**agent._description, "beat": 10, "submission": 1, "idle": True})
     agent._sync()
     assert job_folder.last_attempt(folder, 1) == 1
 
@@ -317,7 +317,7 @@ def test_host_whose_beat_stands_still_is_lost(tmp_path: Path, monkeypatch: pytes
     folder.put("job.json", JobSpec(JOB, restarts=0).to_json().encode())
     agent = agent_module.Agent(folder, 0, 2, once=True, poll_seconds=0.1)
     for beat in (1, 2):
-        folder.put_json("hosts/host-1.json", {**agent._self, "beat": beat, "submission": 1, "idle": True})
+        folder.put_json("hosts/host-1.json", {**agent._description, "beat": beat, "submission": 1, "idle": True})
         agent._sync()
     exit_ = {"host": 0, "code": 75, "told": False, "reason": "", "why": "", "tail": [], "time": 0.0}
     folder.put_json("0001/attempt-001/host-0/exit.json", exit_)

@@ -128,7 +128,7 @@ def test_names_and_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_address(None) == "https://ray.example"
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://a:1")
     assert (find_address(None), find_address("http://b:2")) == ("http://a:1", "http://b:2")
-    with pytest.raises(InputError, match="no HTTP address"):
+    with pytest.raises(InputError, match="not an HTTP address"):
         find_address("auto")
 
 
@@ -157,7 +157,7 @@ def test_run_of_a_submitted_command(entrypoint: str, run: str | None) -> None:
         ("FAILED", -9, "", 1, "killed by SIGKILL"),
         ("FAILED", 137, "", 1, "killed by SIGKILL"),
         ("FAILED", 127, "", 1, "not installed"),
-        ("FAILED", None, "RUNTIME_ENV_SETUP_FAILURE no such package", 1, "did not begin"),
+        ("FAILED", None, "RUNTIME_ENV_SETUP_FAILURE no such package", 1, "did not start"),
         ("FAILED", None, "JOB_SUPERVISOR_ACTOR_DIED node gone", 75, "node gone; the same submission continues"),
     ],
 )

@@ -168,7 +168,7 @@ def test_what_is_wrong_with_the_slice_is_one_line(pod: Pod, monkeypatch: pytest.
     assert "gcloud is not logged in. Fix: `gcloud auth login`" in complaint(TpuSlice("pod", ZONE, PROJECT))
     pod.cloud.node["networkEndpoints"] = None
     monkeypatch.setenv("CLOUDSDK_AUTH_ACCESS_TOKEN", "made-up-token")
-    with pytest.raises(MaskwrightError, match="does not know"):
+    with pytest.raises(MaskwrightError, match="in an unknown format"):
         TpuSlice("pod", ZONE, PROJECT).describe()
 
 

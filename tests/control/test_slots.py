@@ -296,14 +296,14 @@ def test_hosts_with_different_images_begin_nothing(tmp_path: Path, capsys: pytes
     folder = Folder(f"file://{tmp_path}")
     folder.put("job.json", JobSpec(Training("a.yaml", "r")).to_json().encode())
     agent = agent_module.Agent(folder, 0, 2, once=True, poll_seconds=0.1)
-    other = {"submission": 1, "idle": True, "software": {**agent._self["software"], "image": "sha256:other"}}
+    other = {"submission": 1, "idle": True, "software": {**agent._description["software"], "image": "sha256:other"}}
     for beat in range(3):
         folder.put_json("hosts/host-1.json", {**other, "beat": beat})
         agent._sync()
     assert job_folder.last_attempt(folder, 1) == 0
     said = capsys.readouterr().err
     assert said.count("host 1 runs") == 1 and "sha256:other" in said
-    folder.put_json("hosts/host-1.json", {**other, "beat": 4, "software": agent._self["software"]})
+    folder.put_json("hosts/host-1.json", {**other, "beat": 4, "software": agent._description["software"]})
     agent._sync()
     assert job_folder.last_attempt(folder, 1) == 1
 

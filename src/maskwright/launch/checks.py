@@ -36,7 +36,7 @@ def ask(words: list[str], text: str, seconds: float, *, absent: str, silent: str
         )  # fmt: skip
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
-        what = "is not installed, or not on the PATH" if missing else f"cannot be started: {error.strerror}"
+        what = "is not installed, or not on the path" if missing else f"cannot be started: {error.strerror}"
         raise InputError(what, where=words[0], fix=absent) from None
     except subprocess.TimeoutExpired:
         raise MaskwrightError(f"no answer in {seconds:.0f} s", where=words[0], fix=silent) from None

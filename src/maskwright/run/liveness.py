@@ -56,8 +56,8 @@ class Judgement:
 
 
 def judge(beats: Sequence[Beat], now: float, states: Mapping[int, State] | None = None) -> list[Judgement]:
-    """A judgement for each of `beats`, which belong to one start. `now`: Unix seconds. `states`: from the kernel, of the
-    processes of this machine by rank."""
+    """A judgement for each of `beats`, which belong to one start. `now`: Unix seconds. `states`: from the kernel, of
+    the processes of this machine by rank."""
     known = states or {}
     silent = {beat.rank for beat in beats if not beat.ended and now - beat.time > stale_after(beat)}
     by_file = [_by_file(beat, beats, silent, now, known.get(beat.rank)) for beat in beats]

@@ -128,7 +128,7 @@ class ShellAttempt:
             except OSError as error:
                 for host in self.hosts:
                     host.drop()
-                fix = "check that it is installed and on the PATH"
+                fix = "check that it is installed and on the path"
                 raise InputError(f"cannot be started: {error.strerror}", where=words[0], fix=fix) from None
             host = _HostProcess(index, process)
             self.hosts.append(host)

@@ -184,7 +184,7 @@ def _name_of(run: str) -> str:
 
 
 def script(place: Slurm, name: str, command: Training, log: str) -> str:
-    """The batch script. It has no values of variables: sbatch passes the environment on. `log`: as sbatch writes the name."""
+    """The batch script. It has no values of variables: sbatch passes the environment on. `log`: its name for sbatch."""
     config, _ = checks.read(command)
     command = checks.sized(command, config, place.num_nodes, place.gpus_per_node)
     header = {

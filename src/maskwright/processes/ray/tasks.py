@@ -92,8 +92,8 @@ def connected(address: str | None, worker_memory_bytes: int | None = None) -> It
 
 
 def _running_here() -> str | None:
-    """The cluster in Ray's variable, or one that was started on this machine and answers. Ray's `auto` waits minutes for
-    a killed cluster, and uses one of any other process."""
+    """The cluster in Ray's variable, or one that was started on this machine and answers. Ray's `auto` waits minutes
+    for a killed cluster, and uses one of any other process."""
     if address := os.environ.get("RAY_ADDRESS"):
         return address
     with suppress(OSError, ValueError):

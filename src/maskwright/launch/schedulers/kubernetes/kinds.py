@@ -216,7 +216,7 @@ def _rayjob(job: KubernetesJob, command: Training) -> list[Manifest]:
     for word in words:
         if shlex.quote(word) != word:
             fix = "write it into the configuration, or use another --kind"
-            raise InputError(f"the two shells of a RayJob would change {word[:80]!r}", where="submit", fix=fix)
+            raise InputError(f"{word[:80]!r} does not survive the two shells of a RayJob", where="submit", fix=fix)
     if job.cpus.isdecimal() and int(job.cpus) < job.gpus:
         raise InputError(f"{job.cpus} is less than one for each GPU", where="--cpus", fix=f"--cpus {4 * job.gpus}")
     wait = {"env_vars": {STOP_WAIT: str(job.grace_seconds + STOP_SECONDS)}}
