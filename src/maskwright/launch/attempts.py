@@ -108,7 +108,7 @@ def run(
     restarts: int | None,
     wait_seconds: float,
     saved: Callable[[], int] = lambda: 0,
-    who: str = "host",
+    member: str = "host",
 ) -> None:
     """Runs a job to its end; raises as `conclude` does. `begin` starts the attempt of a number, from 1.
 
@@ -124,10 +124,10 @@ def run(
             attempt.close()
         verdict = judge(attempt.ends, attempt.size, asked=stop.asked)
         streak = streak.after(saved())
-        if who == "host" and (verdict.code or verdict.restart):
+        if member == "host" and (verdict.code or verdict.restart):
             for line in report(attempt.ends, verdict):
                 say(line)
-        cause = verdict.cause.describe(who) if verdict.cause else ""
+        cause = verdict.cause.describe(member) if verdict.cause else ""
         if verdict.restart and restarts is None:
             verdict = JobOutcome(EARLY, False, verdict.cause, verdict.reason)
         if not verdict.restart or streak.ends > (restarts or 0):

@@ -36,7 +36,7 @@ from maskwright.processes.parent import (
     LISTENER,
     PARENT,
     REASON_FILE,
-    forget_error,
+    delete_error,
     pass_error_on,
     read_reason,
 )
@@ -85,7 +85,7 @@ class _LocalAttempt:
         self.ends: list[End] = []
         self.members: list[_RankProcess] = []
         self._reasons = tempfile.TemporaryDirectory(prefix="maskwright-")
-        forget_error()
+        delete_error()
         listener = socket.create_server(("127.0.0.1", 0), backlog=1024) if group.rendezvous is None else None
         port = listener.getsockname()[1] if listener else 0
         if listener and not group.takes_listener:
@@ -249,5 +249,5 @@ def supervise(command: Training, group: WorkerGroup, grace_seconds: float) -> No
             restarts=restarts,
             wait_seconds=RESTART_WAIT_SECONDS,
             saved=directory.newest_step,
-            who="process",
+            member="process",
         )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from time import time as clock
 
 from maskwright.core.errors import JobError, StoppedEarly, StopReason
-from maskwright.processes.parent import WISHES
+from maskwright.processes.parent import REQUESTED
 
 EARLY = StoppedEarly.exit_code
 MOMENTS_SECONDS = 2.0
@@ -49,14 +49,14 @@ class End:
         """Whether its code means that a restart would end in the same way."""
         return self.code not in (None, 0, EARLY) and not self.killed
 
-    def describe(self, who: str = "host") -> str:
+    def describe(self, member: str = "host") -> str:
         if self.code is None:
             words = "lost"
         elif self.killed:
             words = f"killed by {_signal(self.code - 128)}"
         else:
             words = {0: "done", EARLY: f"exit {EARLY}, stopped early"}.get(self.code, f"exit {self.code}")
-        return f"{who} {self.host}: {words}{', told to end' if self.told else ''}" + (
+        return f"{member} {self.host}: {words}{', told to end' if self.told else ''}" + (
             f" ({self.why})" if self.why else ""
         )
 
@@ -79,7 +79,7 @@ def judge(ends: Sequence[End], hosts: int, *, asked: bool = False) -> JobOutcome
     done = len(ends) == hosts and all(end.code == 0 for end in ends)
     if asked:
         # The run may have ended by a request, and the scheduler's signal may follow from that: srun ends all nodes.
-        reason: StopReason = next((end.reason for end in ends if end.reason in WISHES), "signal")
+        reason: StopReason = next((end.reason for end in ends if end.reason in REQUESTED), "signal")
         cause = next((end for end in ends if end.failed), None)
         return JobOutcome(_code(cause) if cause else 0 if done else EARLY, False, cause, reason)
     by_itself = [end for end in ends if not end.told]
@@ -92,7 +92,7 @@ def judge(ends: Sequence[End], hosts: int, *, asked: bool = False) -> JobOutcome
     early = [end for end in by_itself if end.code == EARLY] or [end for end in ends if end.code != 0]
     if not early:
         return JobOutcome(0 if done else EARLY, not done, None)
-    requested = next((end for end in early if end.reason in WISHES), None)
+    requested = next((end for end in early if end.reason in REQUESTED), None)
     silent = next((end for end in ends if end.code is None), None)  # it had died before the request to stop
     first = requested or silent or early[0]
     return JobOutcome(EARLY, requested is None, first, first.reason)

@@ -27,19 +27,19 @@ PARENT = "MASKWRIGHT_PARENT"
 LISTENER = "MASKWRIGHT_LISTENER"
 """File descriptor of a socket that already listens on MASTER_PORT. `launch.local` passes it to rank 0, so that no other
 program can take the port in between."""
-WISHES: tuple[StopReason, ...] = ("asked", "limit")
+REQUESTED: tuple[StopReason, ...] = ("asked", "limit")
 """Reasons after which a launcher does not restart the run."""
 PR_SET_PDEATHSIG = 1
 
 
-def tell_reason(error: MaskwrightError) -> None:
+def write_reason(error: MaskwrightError) -> None:
     """Writes the reason, in place of one that a child process may have written there."""
     if path := os.environ.get(REASON_FILE):
         with suppress(OSError), open(path, "w", encoding="ascii") as file:
             file.write(f"{error.reason if isinstance(error, StoppedEarly) else ''}\n")
 
 
-def tell_error(error: MaskwrightError) -> None:
+def write_error(error: MaskwrightError) -> None:
     """Writes the error. A job's error only says that a process failed, so it does not replace that process's own."""
     path = os.environ.get(ERROR_FILE)
     if path and not (isinstance(error, JobError) and os.path.exists(path)):
@@ -47,7 +47,7 @@ def tell_error(error: MaskwrightError) -> None:
             json.dump(as_record(error), file)
 
 
-def forget_error() -> None:
+def delete_error() -> None:
     """Deletes the error; called before processes start again."""
     if path := os.environ.get(ERROR_FILE):
         with suppress(FileNotFoundError):

@@ -183,7 +183,7 @@ class RunDirectory:
         with open(self.metrics, encoding="utf-8", errors="replace") as file:
             return read_lines(file.read())
 
-    def forget_metrics_after(self, step: int) -> int:
+    def drop_metrics_after(self, step: int) -> int:
         """Drops the lines of steps that a resumed run computes again. Returns how many."""
         records = self.read_metrics()
         kept = [record for record in records if record["step"] <= step]

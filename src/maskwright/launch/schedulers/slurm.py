@@ -24,7 +24,7 @@ from maskwright.core.shell import typed
 from maskwright.launch import checks
 from maskwright.launch.side_by_side import GONE
 from maskwright.launch.target import JobName, OnSubmission, Option, Place, Restarts, Submission, Training, show
-from maskwright.processes.parent import REASON_FILE, WISHES
+from maskwright.processes.parent import REASON_FILE, REQUESTED
 
 BEFORE_SECONDS = 30
 """Time between the end of the grace period and the time limit."""
@@ -47,7 +47,7 @@ fi
 code=$?
 reason=$(cat "${REASON_FILE}" 2>/dev/null)
 rm -f "${REASON_FILE}"
-if [ "$code" -eq 75 ]; then case $reason in {"|".join(WISHES)}) exit 199 ;; esac; fi
+if [ "$code" -eq 75 ]; then case $reason in {"|".join(REQUESTED)}) exit 199 ;; esac; fi
 if [ "$code" -eq 0 ] || [ "$code" -eq 75 ] || [ "$code" -gt 128 ]; then exit "$code"; fi
 [ "$code" -le 55 ] || code=55
 exit $((200 + code))
