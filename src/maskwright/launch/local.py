@@ -80,7 +80,7 @@ class _LocalAttempt:
 
     def __init__(self, command: Training, group: WorkerGroup, run: str, grace_seconds: float) -> None:
         self._grace_seconds, self._failed_at, self.size = grace_seconds, 0.0, group.processes
-        self._run, self._polled, self._hung_since, self._hung_rank = run, time.monotonic(), 0.0, -1
+        self._run, self._polled_at, self._hung_since, self._hung_rank = run, time.monotonic(), 0.0, -1
         self._shown: set[str] = set()
         self.ends: list[End] = []
         self.members: list[_RankProcess] = []
@@ -163,9 +163,9 @@ class _LocalAttempt:
     def _kill_hung(self, now: float) -> None:
         """Kills a process that makes no progress while the others wait for it, by the heartbeats in the run directory.
         A hang then counts as a loss, after which all processes are restarted."""
-        if now - self._polled < HANG_POLL_SECONDS:
+        if now - self._polled_at < HANG_POLL_SECONDS:
             return
-        self._polled = now
+        self._polled_at = now
         rank = self._find_hung()
         if rank is None or rank != self._hung_rank:
             self._hung_rank, self._hung_since = -1 if rank is None else rank, now
@@ -225,13 +225,13 @@ def supervise(command: Training, group: WorkerGroup, grace_seconds: float) -> No
 
     def begin(number: int) -> _LocalAttempt:
         nonlocal first_step
-        now = command
+        limited = command
         if number > 1:
             status = directory.read_status()
             if number == 2 and status and status.heartbeat >= began:
                 first_step = status.began  # a copy of the run may have been fetched
-            now = _for_restart(command, time.monotonic() - clock, directory.newest_step() - first_step)
-        attempt = _LocalAttempt(now, group, directory.location, grace_seconds)
+            limited = _for_restart(command, time.monotonic() - clock, directory.newest_step() - first_step)
+        attempt = _LocalAttempt(limited, group, directory.location, grace_seconds)
         running[:] = attempt.members
         return attempt
 

@@ -78,7 +78,8 @@ OnEvent = Callable[[AgentEvent], object]
 
 
 class Agent:
-    """Call `poll` until `over`, `idle_for_good` or `displaced`. While the bucket cannot be reached, the job goes on."""
+    """The agent of one host of a job. Call `poll` until `over`, `idle_for_good` or `displaced`. While the bucket cannot
+    be reached, the job goes on."""
 
     def __init__(
         self,
