@@ -74,7 +74,7 @@ class Gang:
 
     @property
     def strategy(self) -> str:
-        """Places GPUs close together, where they are fast, and CPU nodes on different machines if possible."""
+        """GPUs are placed close together, where they are fast, and CPU nodes on different machines if possible."""
         return "PACK" if self.gpus else "SPREAD"
 
     def fits(self, machines: Sequence[Mapping[str, float]]) -> bool:
