@@ -438,7 +438,7 @@ def test_lost_host_is_begun_again_and_the_job_ends_well(hosts: Hosts, capsys: py
     hosts.plan(1, "[ $n = 1 ] && exit 75; exit 0")
     submit(hosts)
     assert [hosts.file(worker, "n").read_text() for worker in hosts.workers] == ["2\n", "2\n"]
-    assert "restart 1 of 1 in 0 s" in capsys.readouterr().err
+    assert "restarting in 0 s (restart 1 of 1)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

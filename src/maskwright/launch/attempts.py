@@ -36,8 +36,8 @@ class Streak:
 
     def describe(self, cause: str, restarts: int, seconds: float) -> str:
         """The announcement of the restart."""
-        origin = f"from step {self.newest:,}, " if self.newest else ""
-        return f"{cause or 'one was lost'}: starting again {origin}restart {self.ends} of {restarts} in {seconds:g} s"
+        origin = f" from step {self.newest:,}" if self.newest else ""
+        return f"{cause or 'one was lost'}: restarting{origin} in {seconds:g} s (restart {self.ends} of {restarts})"
 
 
 class Attempt(Protocol):
