@@ -247,7 +247,7 @@ def read_json(location: str, fix: str = "repair or restore the file") -> Any:
     except UnicodeDecodeError:
         raise InputError("is not JSON: not UTF-8", where=location, fix=fix) from None
     except (ValueError, RecursionError):  # ValueError: a number of more than 4,300 digits
-        what = "is not readable as JSON: nested too deeply, or a number too long"
+        what = "is not JSON that can be read: nested too deeply, or a number too long"
         raise InputError(what, where=location, fix=fix) from None
 
 
