@@ -327,7 +327,7 @@ def locked(path: str, *, remove: bool) -> Iterator[None]:
         os.close(descriptor)
 
 
-def make_once(path: str, find: Callable[[], T | None], make: Callable[[], T]) -> T | None:
+def made_once(path: str, find: Callable[[], T | None], make: Callable[[], T]) -> T | None:
     """The result of `find`, or if that is None of `make`, called under a lock beside `path` in the cache. None while
     another process holds the lock."""
     if (value := find()) is None:
@@ -337,7 +337,7 @@ def make_once(path: str, find: Callable[[], T | None], make: Callable[[], T]) ->
     return value
 
 
-def wait_for(poll: Callable[[], T | None]) -> T:
+def awaited(poll: Callable[[], T | None]) -> T:
     """Calls `poll` until it returns an answer."""
     while (answer := poll()) is None:
         time.sleep(WAIT_SECONDS)

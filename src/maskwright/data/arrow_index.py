@@ -105,7 +105,7 @@ class ArrowIndex:
 
     def _file(self, file_idx: int) -> Columns:
         if file_idx not in self._opened:
-            self._opened[file_idx] = storage.wait_for(lambda: self._of_file(file_idx))
+            self._opened[file_idx] = storage.awaited(lambda: self._of_file(file_idx))
         return self._opened[file_idx]
 
     def _made(self, name: str) -> Columns:
@@ -121,11 +121,11 @@ class ArrowIndex:
                 if not found.keys() & missing:  # other processes are at all of them
                     time.sleep(storage.WAIT_SECONDS)
         parts = [found[file_idx] for file_idx in range(len(sizes))]
-        return storage.wait_for(lambda: _make_once(name, partial(self._join, parts)))
+        return storage.awaited(lambda: _made_once(name, partial(self._join, parts)))
 
     def _of_file(self, file_idx: int, advance: Callable[[float], None] = lambda _: None) -> Columns | None:
         """None while another process makes it."""
-        return _make_once(self._names[file_idx], partial(self._read, file_idx, advance))
+        return _made_once(self._names[file_idx], partial(self._read, file_idx, advance))
 
     def _read(self, file_idx: int, advance: Callable[[float], None], append: Append) -> Note:
         """Reads every id of a file. Returns `read`, `train` and `valid`: documents and tokens, read and kept; `dtype`
@@ -226,9 +226,9 @@ def _pieces(index: Columns, column: str) -> list[Int64]:
     return index.pieces(column) if column in index else []
 
 
-def _make_once(name: str, make: Callable[[Append], Note]) -> Columns | None:
+def _made_once(name: str, make: Callable[[Append], Note]) -> Columns | None:
     """The index of that name, made if there is none. None while another process makes it."""
-    return storage.make_once(_path(name), lambda: _opened(name), lambda: _write(name, make))
+    return storage.made_once(_path(name), lambda: _opened(name), lambda: _write(name, make))
 
 
 def _write(name: str, make: Callable[[Append], Note]) -> Columns:

@@ -92,7 +92,7 @@ class ShardPlans:
             storage.write_json(path, found.__dict__)
             return found
 
-        return storage.wait_for(lambda: storage.make_once(path, lambda: self._noted(path), make))
+        return storage.awaited(lambda: storage.made_once(path, lambda: self._noted(path), make))
 
     def _noted(self, path: str) -> Counted | None:
         try:

@@ -37,7 +37,7 @@ def open_epochs(location: str, tokenizer: str | None = None) -> TokenStore:
     name = storage.sha256_of([FORMAT, vocabulary.fingerprint, special, _states(location)])[:32]
     folder = storage.cache_folder("pregenerated", name)
     make = partial(_make, location, tokenizer, folder)
-    return TokenStore(location, storage.wait_for(lambda: storage.make_once(folder, lambda: _made(folder), make)))
+    return TokenStore(location, storage.awaited(lambda: storage.made_once(folder, lambda: _made(folder), make)))
 
 
 def _states(location: str) -> list[list[Any]]:

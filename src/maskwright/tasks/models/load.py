@@ -145,7 +145,7 @@ def fetched(location: str) -> str:
             return True
         return None
 
-    storage.wait_for(fetch)
+    storage.awaited(fetch)
     if not os.path.exists(os.path.join(folder, TOKENIZER, "tokenizer.json")):
         fix = "the run's own command with an empty --run folder brings it here whole"
         raise InputError("was copied without its tokenizer, by an earlier version", where=location, fix=fix)
