@@ -147,7 +147,7 @@ def test_submitted_and_followed_it_ends_as_the_plain_command_does(cluster: Clust
     cluster.same("plain")
 
     ended = cluster.ended(cluster.submit("other", "--job-id", "plain"))
-    assert ended.code == 2 and "--job-id plain: there is such a job, SUCCEEDED" in ended.last
+    assert ended.code == 2 and "--job-id plain: such a job exists already: SUCCEEDED" in ended.last
     (job,) = [job for job in json.loads(cluster.maskwright("list", "--json").out)["jobs"] if job["id"] == "plain"]
     assert (job["state"], job["code"], job["run"]) == ("SUCCEEDED", 0, cluster.run("plain").location)
 
