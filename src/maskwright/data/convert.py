@@ -359,6 +359,7 @@ class Conversion:
                 say(f"{count:,} {what}")
         passes, findings = self.source.passes, self.source.described(found) if self.source.described else []
         more = ({"passes": passes} if passes > 1 else {}) | ({"findings": findings} if findings else {})
+        more |= manifests.typed(self.command)
         self.writer.finish(asdict(counts), self.recorded, self.sources, {"numpy"}, more)
 
 
