@@ -19,7 +19,7 @@ from tokenizers import models, pre_tokenizers
 from maskwright.config.finetuning import Task
 from maskwright.core.errors import InputError, TokenizerError
 from maskwright.labels.answers import best_answers
-from maskwright.labels.encode import Encoded, SpanTargets, WordTargets, encode
+from maskwright.labels.encode import EncodedRows, SpanTargets, WordTargets, encode
 from maskwright.labels.example import Answer, Example
 
 SINGLE, TOKENS = Task(), Task(kind="token_classification")
@@ -45,7 +45,7 @@ def classified(texts: list[str], pairs: list[str] | None = None) -> list[Example
     ]
 
 
-def rows(encoded: Encoded) -> list[list[int]]:
+def rows(encoded: EncodedRows) -> list[list[int]]:
     return [encoded.row(number).tolist() for number in range(len(encoded))]
 
 

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from maskwright.core import storage
 from maskwright.core.console import progress
 from maskwright.core.errors import MaskwrightError, StoppedEarly, StoreError
-from maskwright.data.convert import Cleaner, ConvertOptions, Counts, document_keys
+from maskwright.data.convert import ConvertCounts, ConvertOptions, IdCleaner, document_keys
 from maskwright.data.foreign.blocks import Block, Int64
 from maskwright.data.foreign.columns import arrow_parts, grouped
 from maskwright.data.store import SplitName
@@ -131,7 +131,7 @@ class ArrowIndex:
         """Reads every id of a file. Returns `read`, `train` and `valid`: documents and tokens, read and kept; `dtype`
         of the ids, None without documents; `kept`: documents of each block."""
         file, size = self._files[file_idx], self._states[file_idx][1]
-        cleaner = Cleaner(self._vocabulary, self._options, Counts(), [file.path])
+        cleaner = IdCleaner(self._vocabulary, self._options, ConvertCounts(), [file.path])
         counts = {name: np.zeros(2, np.int64) for name in ("read", *SIDES)}
         dtype: str | None = None
         kept: list[int] = []
@@ -168,9 +168,9 @@ class ArrowIndex:
         return {"files": files, "keys_sha256": digest.hexdigest()}
 
 
-def _documents(block: Block, cleaner: Cleaner) -> tuple[Int64, Int64, Int64, NDArray[np.uint64]]:
+def _documents(block: Block, cleaner: IdCleaner) -> tuple[Int64, Int64, Int64, NDArray[np.uint64]]:
     """(index in the block, begin and end in its ids, key) of each document that is not empty."""
-    ids = cleaner.own_ids(block)
+    ids = cleaner.tokenizer_ids(block)
     ends = np.cumsum(block.sizes)
     begins = ends - block.sizes
     if (special := cleaner.special(ids)) is not None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.labels.encode import Encoded, SpanTargets
+from maskwright.labels.encode import EncodedRows, SpanTargets
 from maskwright.labels.example import Example
 
 Scores = NDArray[np.float32]
@@ -19,7 +19,7 @@ WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def best_answers(
-    encoded: Encoded,
+    encoded: EncodedRows,
     examples: Sequence[Example],
     start_scores: Scores,
     end_scores: Scores,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from maskwright.config.finetuning import Task
 from maskwright.labels.answers import best_answers, exact_match, overlap_f1
-from maskwright.labels.encode import Encoded, WordTargets
+from maskwright.labels.encode import EncodedRows, WordTargets
 from maskwright.labels.example import Example
 from maskwright.labels.scoring import METRICS, ClassCounts, Floats, Kind, Scoring, scorer
 from maskwright.labels.spans import OUTSIDE, mark_spans, spans
@@ -69,7 +69,7 @@ def metric_names(task: Task, labels: Sequence[str]) -> tuple[str, ...]:
 
 def decode(
     task: Task,
-    encoded: Encoded,
+    encoded: EncodedRows,
     examples: Sequence[Example],
     logits: NDArray[np.float32],
     labels: Sequence[str],

@@ -19,7 +19,7 @@ from maskwright.config.finetuning import TaskKind
 from maskwright.data.batch import Batch
 from maskwright.data.order import order
 from maskwright.data.packing import best_fit
-from maskwright.labels.encode import Encoded, SpanTargets, WordTargets
+from maskwright.labels.encode import EncodedRows, SpanTargets, WordTargets
 
 Ints = NDArray[np.int64]
 Places = tuple[Ints, Ints, int]
@@ -54,7 +54,7 @@ class Packed:
     slots: Ints
     """(slots,): indices of the weighted predictions among the batch's K."""
     rows: Ints
-    """(examples,): rows of `Encoded`, in the order of `slots`; words in the order of their rows."""
+    """(examples,): rows of `EncodedRows`, in the order of `slots`; words in the order of their rows."""
 
 
 def largest_shape(packed: Sequence[Packed]) -> Shape:
@@ -68,7 +68,7 @@ def largest_shape(packed: Sequence[Packed]) -> Shape:
 class Packer:
     """Makes batches of some rows of `encoded`."""
 
-    encoded: Encoded
+    encoded: EncodedRows
     kind: TaskKind
     pad: int
     T: int
@@ -80,7 +80,7 @@ class Packer:
     @classmethod
     def of(
         cls,
-        encoded: Encoded,
+        encoded: EncodedRows,
         kind: TaskKind,
         pad: int,
         *,

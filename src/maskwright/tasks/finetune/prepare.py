@@ -19,7 +19,7 @@ from maskwright.core.console import human_count, note, say
 from maskwright.core.errors import ConfigError
 from maskwright.engines.base import TrainState
 from maskwright.labels.dataset import Dataset, read_dataset
-from maskwright.labels.encode import Encoded, WordTargets, encode
+from maskwright.labels.encode import EncodedRows, WordTargets, encode
 from maskwright.labels.example import Example
 from maskwright.labels.rows import Examples, Packer
 from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, model_config, recorded_config, training_flops
@@ -292,7 +292,7 @@ def prepare_finetuning(
 
 def _encoded(
     examples: Sequence[Example], tokenizer: str, task: Task, labels: Sequence[str], max_seq_len: int, model: ModelConfig
-) -> Encoded:
+) -> EncodedRows:
     stride, longest = model.token_type_stride, model.max_seq_len
     return encode(examples, tokenizer, task, labels, max_seq_len, token_type_stride=stride, longest=longest)
 
@@ -322,7 +322,7 @@ def _with_head(model: ModelConfig, config: FinetuneConfig, dataset: Dataset) -> 
     )
 
 
-def class_weights(config: FinetuneConfig, dataset: Dataset, encoded: Encoded) -> NDArray[np.float32] | None:
+def class_weights(config: FinetuneConfig, dataset: Dataset, encoded: EncodedRows) -> NDArray[np.float32] | None:
     """fp32 [C], or None without weights. Raises `ConfigError` unless every label has its weight."""
     weights, labels = config.optimizer.class_weights, dataset.labels
     if weights is None:
