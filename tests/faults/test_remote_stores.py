@@ -24,7 +24,7 @@ from maskwright.config.pretraining import RunConfig
 from maskwright.core import folder as folders
 from maskwright.core.errors import InputError, MaskwrightError, StoreError
 from maskwright.data import remote
-from maskwright.data.legs import windows_at
+from maskwright.data.data_phases import windows_at
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.mixture import MixedRows
 from maskwright.data.opening import open_held_out, open_store, recorded_stores
@@ -328,7 +328,9 @@ def test_the_next_window_is_there_before_its_rows_are_taken(
             path.unlink()
         loader.batches(step)
         leg = loader._leg(step)
-        windows = windows_at(leg, step * config.rows_per_step, loader.legs[1] if len(loader.legs) > 1 else None)
+        windows = windows_at(
+            leg, step * config.rows_per_step, loader.data_phases[1] if len(loader.data_phases) > 1 else None
+        )
         wanted = set[Path]()
         for one, window in zip(stores, windows, strict=True):
             names = [shard["files"]["tokens"]["name"] for shard in one.shards if shard["split"] == "train"]

@@ -186,7 +186,7 @@ def test_each_leg_continues_where_the_last_one_stopped(store: TokenStore, config
     assert len(split.shards) > 2
     stream, place = Stream(store, 0, "documents"), Place()
     every: Counter[tuple[int, int, int]] = Counter()
-    for leg, seq_len, rows in zip(loader.legs, (16, 24, 32), (30 * 16 + 20 * 8, 40 * 24, None), strict=True):
+    for leg, seq_len, rows in zip(loader.data_phases, (16, 24, 32), (30 * 16 + 20 * 8, 40 * 24, None), strict=True):
         span = stream.span(place, seq_len, rows)
         expected = slow_chunks(store, 0, seq_len, place, None if rows is None else span.next)
         every, place = every + expected, span.next
@@ -204,7 +204,7 @@ def test_each_leg_continues_where_the_last_one_stopped(store: TokenStore, config
         assert chunks_of(leg.rows) == expected
     assert max(every.values()) == 1 and sum(end - begin for _, begin, end in every) == split.tokens
     seen = np.concatenate([loader.row_numbers(step, worker)[1] for step in range(50) for worker in (0, 1)])
-    size = loader.legs[0].rows.plan.rows
+    size = loader.data_phases[0].rows.plan.rows
     assert seen.tolist() == [oracles.order(0, 0, index, size) for index in range(30 * 16 + 20 * 8)]
 
 
@@ -262,7 +262,7 @@ def test_a_mixture_changes_its_weights_and_goes_on_in_each_source(store: TokenSt
     keys = {"data.store": None, "data.mixture": sources, "schedule.steps": 120, "phases": phases}
     run = small_config("", **keys)
     loader = Loader(run, open_store(run.data))
-    first, middle, last = loader.legs
+    first, middle, last = loader.data_phases
     assert isinstance(first.order, MixedOrder)
     given = first.order.shares.given(320).tolist()
     assert sum(given) == 320 and given[0] == pytest.approx(240, abs=30)

@@ -23,19 +23,19 @@ from maskwright.core.errors import InputError
 from maskwright.core.secrets import redact
 from maskwright.processes.runner import Here, Runner
 from maskwright.text.cleaning.language import STEP, merge_languages
-from maskwright.text.cleaning.limits import KEEP, NAMES, NEAR_DUPLICATE, Limits, Totals
+from maskwright.text.cleaning.limits import KEEP, NAMES, NEAR_DUPLICATE, DropTotals, Limits
 from maskwright.text.cleaning.steps import C4_LINES, CleaningOptions, apply_cleaning
 from maskwright.text.compression import changed_while_read
 from maskwright.text.document import Document, Fault
-from maskwright.text.kept import Kept, kept_by
-from maskwright.text.layout import LAYOUTS, Layout, share_held_out, smaller
+from maskwright.text.layout import LAYOUTS, Layout, finer_layouts, share_held_out
 from maskwright.text.parts.columns import Columns, ColumnWriter, Note, written
 from maskwright.text.parts.cut import Part, cut, digest_of, split
-from maskwright.text.parts.duplicates import Resolved, found_in, repeated_in, resolve, write_keys
+from maskwright.text.parts.duplicates import Resolved, find_repeats, repeated_in, resolve, write_keys
 from maskwright.text.parts.judge import Judge, Judging, read
 from maskwright.text.parts.phase import compute, fault_note, paths_of
 from maskwright.text.records import SEQUENCE_ENDINGS, Letters
 from maskwright.text.sources import Sources, file_kind
+from maskwright.text.text_form import TextForm, form_of
 
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
 SPECIAL = re.compile(r"<s>|</s>|<pad>|<unk>|<mask>|<bos>|<eos>|\[(?:CLS|SEP|PAD|UNK|MASK)\]")
@@ -139,7 +139,7 @@ def audit(
     machines that compute have to see it. None for a temporary one. Raises `SourceError` only where reading cannot go on
     (damaged archive, no column)."""
     with tempfile.TemporaryDirectory(prefix="maskwright-audit-") if folder is None else _locked(folder) as work:
-        limits = Limits(compared=kept_by(tokenizer))
+        limits = Limits(compared=form_of(tokenizer))
         sources, result = _open_sources(patterns, layout, text_column, letters)
         return _Audit(runner or Here(), work, tokenizer, cleaning or CleaningOptions(), limits, sources, result).run()
 
@@ -174,7 +174,9 @@ class _Audit:
             scripts.update(note["scripts"])
         self._count_repeated(paths)
         samples = islice(chain.from_iterable(part.open() for part in self.parts), SAMPLE_DOCUMENTS)
-        add_samples([document.text[:SAMPLE_CHARACTERS] for document in samples], self.result, self.tokenizer, self.sources)
+        add_samples(
+            [document.text[:SAMPLE_CHARACTERS] for document in samples], self.result, self.tokenizer, self.sources
+        )
         if self.cleaning.any:
             self._clean(judged)
         self.result.scripts = _shares(scripts)
@@ -188,7 +190,7 @@ class _Audit:
         return [*zip(paths, notes, strict=True)]
 
     def _count_repeated(self, judged: tuple[str, ...]) -> None:
-        repeat_paths = found_in(self.runner, self.folder, judged, (AS_READ,), self.result.documents, None)
+        repeat_paths = find_repeats(self.runner, self.folder, judged, (AS_READ,), self.result.documents, None)
         examples: list[str] = []
         for part in range(len(judged)):
             if len(examples) < EXAMPLES:
@@ -205,8 +207,10 @@ class _Audit:
     def _clean(self, judged: list[tuple[str, Note]]) -> None:
         paths = tuple(path for path, _ in judged)
         resolved = resolve(self.runner, self.folder, judged, self.parts, self.cleaning, self.limits)
-        reviewed = self._computed("look", ReviewChanges(self.cleaning, resolved), [os.path.basename(path) for path in paths])
-        totals, examples, changes = Totals(), dict[str, list[str]](), Changes(self.cleaning)
+        reviewed = self._computed(
+            "look", ReviewChanges(self.cleaning, resolved), [os.path.basename(path) for path in paths]
+        )
+        totals, examples, changes = DropTotals(), dict[str, list[str]](), Changes(self.cleaning)
         near = list[tuple[int, list[int]]]()
         for part, ((_, note), (_, review)) in enumerate(zip(judged, reviewed, strict=True)):
             totals.add(note["names"], resolved.codes(part))
@@ -247,7 +251,7 @@ class Examine:
 class _Examined:
     """The judge's observer."""
 
-    def __init__(self, compared: Kept) -> None:
+    def __init__(self, compared: TextForm) -> None:
         self.compared = compared
         self.result = Audit(0, "", findings=new_findings())
         self.scripts = Counter[str]()
@@ -288,7 +292,9 @@ def _add_part(result: Audit, note: Note) -> None:
         result.sentences = (result.sentences or 0) + audit_of_part["sentences"]
     shortest = [result.shortest_document_characters, audit_of_part["shortest_document_characters"]]
     result.shortest_document_characters = min((length for length in shortest if length is not None), default=None)
-    result.longest_document_characters = max(result.longest_document_characters, audit_of_part["longest_document_characters"])
+    result.longest_document_characters = max(
+        result.longest_document_characters, audit_of_part["longest_document_characters"]
+    )
     for size, count in audit_of_part["lengths"]:
         result.lengths[size] = result.lengths.get(size, 0) + count
     for name, finding in audit_of_part["findings"].items():
@@ -457,7 +463,7 @@ def report(result: Audit) -> str:
         f"{human_bytes(result.bytes)} of text, {human_count(result.characters)} characters"
     ]
     if result.documents < 300:  # one corpus in twenty then has none in prepare's 1 %: 0.99^300 is 0.05
-        fixes = ["take more text", *smaller(result.layout, result.layouts, result.documents)]
+        fixes = ["take more text", *finer_layouts(result.layout, result.layouts, result.documents)]
         fixes.append(f"prepare with --valid-fraction {share_held_out(result.documents):.2g}")
         lines.append(
             "warning: so few documents may leave none held out, and `data prepare` then stops: " + ", or ".join(fixes)

@@ -17,7 +17,7 @@ from typing import Any
 
 from maskwright.core.console import several
 from maskwright.core.errors import SourceError
-from maskwright.text.compression import Span, ending, open_text
+from maskwright.text.compression import ByteSpan, ending, open_text
 from maskwright.text.document import Counted, Fault, FaultHandler, place, strict
 from maskwright.text.lines import lines_of
 from maskwright.text.parquet import COPY_AGAIN, open_parquet, parquet_records
@@ -94,7 +94,7 @@ def open_table(
     *,
     has_header: bool = True,
     watch: Callable[[Callable[[], int]], None] | None = None,
-    span: Span | None = None,
+    span: ByteSpan | None = None,
 ) -> Iterator[Table]:
     """Opens the file `name`, of one of the kinds in `TABLES`.
 

@@ -213,7 +213,9 @@ def _train_unigram(words: dict[str, int], vocab_size: int) -> Any:
         raise InputError(f"--vocab-size {vocab_size}: {error}", fix=fix) from None
     pieces = json.loads(tokenizer.to_str())["model"]["vocab"]
     scored = [pair for pair in pieces if pair[0] not in (*FIRST_TOKENS, "<mask>")]  # a text may spell them out
-    tokenizer = Tokenizer(models.Unigram([*((token, 0.0) for token in FIRST_TOKENS), *_in_fixed_order(scored)], unk_id=3))
+    tokenizer = Tokenizer(
+        models.Unigram([*((token, 0.0) for token in FIRST_TOKENS), *_in_fixed_order(scored)], unk_id=3)
+    )
     tokenizer.decoder = decoders.Metaspace()
     tokenizer.add_special_tokens(FIRST_TOKENS)
     tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False, special=True)])
@@ -293,7 +295,9 @@ def load_tokenizer(location: str, *, special_tokens_are_text: bool) -> Any:
         mask = {"id": vocabulary.mask, "content": vocabulary.mask_token, "single_word": False, "lstrip": False}
         added.append({**mask, "rstrip": False, "normalized": False, "special": True})
     is_unchanged = content_to_load is content and added == (content.get("added_tokens") or [])
-    tokenizer = parsed(content if is_unchanged else {**content_to_load, "added_tokens": added}, path, is_unchanged=is_unchanged)
+    tokenizer = parsed(
+        content if is_unchanged else {**content_to_load, "added_tokens": added}, path, is_unchanged=is_unchanged
+    )
     tokenizer.encode_special_tokens = special_tokens_are_text
     return tokenizer
 

@@ -11,7 +11,7 @@ from maskwright.core import storage
 from maskwright.core.errors import TokenizerError
 from maskwright.core.hub import how_to_get
 from maskwright.text.special_tokens import CONFIG_FILES, SAVE_AGAIN, special_tokens
-from maskwright.text.vocabulary_files import files_of, made_from
+from maskwright.text.vocabulary_files import create_from, files_of
 
 Kind = Literal["byte_level_bpe", "wordpiece", "unigram", "sentencepiece_bpe"]
 TRAIN_ONE = "train one with `maskwright tokenizer train`"
@@ -69,7 +69,7 @@ def tokenizer_file(location: str) -> str:
     if not os.path.exists(location):
         raise TokenizerError("no such folder", where=location, fix=how_to_get(location))
     if not os.path.isfile(path) and (names := files_of(location)):
-        return made_from(location, names)
+        return create_from(location, names)
     if not os.path.isfile(path):
         fix = f"{TRAIN_ONE}, or have `transformers` write it: {SAVE_AGAIN}"
         raise TokenizerError("has no tokenizer.json", where=location, fix=fix)

@@ -202,7 +202,8 @@ def grouped(parts: Iterator[ColumnPart], file: int) -> Iterator[tuple[Block, Int
 
     def block() -> tuple[Block, Int64]:
         ids, sizes, offsets = (
-            np.concatenate(arrays) if len(waiting_parts) > 1 else arrays[0] for arrays in zip(*waiting_parts, strict=True)
+            np.concatenate(arrays) if len(waiting_parts) > 1 else arrays[0]
+            for arrays in zip(*waiting_parts, strict=True)
         )
         return Block(ids, sizes, file, first), offsets
 
@@ -284,7 +285,9 @@ def require_counts(folder: str, counts: dict[str, tuple[int, int]]) -> None:
                 what = "is not a line of a file name, documents and tokens"
                 raise StoreError(what, where=f"{path}:{line}", fix="repair it, or delete the file") from None
             file_path = next((file_path for file_path in _ends_of(name, base) if file_path in counts), None)
-            if file_path is None and any(os.path.isdir(folder) for folder in map(os.path.dirname, _ends_of(name, base))):
+            if file_path is None and any(
+                os.path.isdir(folder) for folder in map(os.path.dirname, _ends_of(name, base))
+            ):
                 raise StoreError(f"{name} is not there", where=f"{path}:{line}", fix=fix)
             if file_path and counts[file_path] != (documents, tokens):
                 what = f"{name} has {counts[file_path][0]:,} documents and {counts[file_path][1]:,} tokens"

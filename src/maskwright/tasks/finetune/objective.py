@@ -25,7 +25,7 @@ from maskwright.labels.metrics import (
     measure,
     metric_names,
 )
-from maskwright.labels.rows import Examples, Packed, Packer, in_order, prediction_batches
+from maskwright.labels.rows import ExampleStream, Packed, Packer, in_order, prediction_batches
 from maskwright.training import hypertune
 from maskwright.training.best import Best
 from maskwright.training.objective import UpdateCounts
@@ -68,7 +68,7 @@ class LabelledObjective:
     def __init__(
         self,
         config: FinetuneConfig,
-        train: Examples,
+        train: ExampleStream,
         split: EvaluationSplit | None,
         labels: tuple[str, ...],
         num_labels: int,

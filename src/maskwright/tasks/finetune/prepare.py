@@ -21,7 +21,7 @@ from maskwright.engines.base import TrainState
 from maskwright.labels.dataset import Dataset, read_dataset
 from maskwright.labels.encode import EncodedRows, WordTargets, encode
 from maskwright.labels.example import Example
-from maskwright.labels.rows import Examples, Packer
+from maskwright.labels.rows import ExampleStream, Packer
 from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, model_config, recorded_config, training_flops
 from maskwright.model.hf.config import class_name
 from maskwright.model.hf.names import Parameters, count_parameters
@@ -77,7 +77,7 @@ class FinetuneRun:
     """The resolved configuration."""
     model: ModelConfig
     dataset: Dataset
-    train: Examples
+    train: ExampleStream
     start: TrainedModel | None
     """The model that training starts from; None for a random one, and for a run that is continued."""
     base: str | None
@@ -286,7 +286,7 @@ def prepare_finetuning(
         few_shapes=config.engine.kind == "jax",
         class_weights=class_weights(config, dataset, encoded),
     )
-    train = Examples(packer, config.seed, config.batch.examples, config.batch.virtual_workers)
+    train = ExampleStream(packer, config.seed, config.batch.examples, config.batch.virtual_workers)
     return FinetuneRun(resolved, model, dataset, train, start, base, tokenizer, longest)
 
 
