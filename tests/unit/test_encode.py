@@ -77,10 +77,10 @@ def test_an_encoder_that_differs_is_refused(
         require_equal(Wrong(tokenizer), TokenizersEncoder(tokenizer), ["a"], tokenizer)
     monkeypatch.setattr(encoders, "GigatokenEncoder", Wrong)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    with pytest.raises(TokenizerError, match="otherwise than tokenizers"):
+    with pytest.raises(TokenizerError, match="differently from tokenizers"):
         open_encoder(tokenizer, "gigatoken")
     assert isinstance(open_encoder(tokenizer)[0], TokenizersEncoder)
-    assert "otherwise than tokenizers (from token 24 on): encoding with tokenizers" in capfd.readouterr().err
+    assert "differently from tokenizers (from token 24 on): encoding with tokenizers" in capfd.readouterr().err
     assert isinstance(open_encoder(tokenizer, "tokenizers")[0], TokenizersEncoder)
 
 

@@ -62,7 +62,7 @@ def test_the_printed_command_makes_exactly_the_same_configuration(
     build, read_again = (build_finetune_config, read_finetune_config) if finetuning else (build_config, read_config)
     made = json.loads(json.dumps(flat(build(values, "config.yaml"))))
     record = {"config": made} | ({"task": {}} if finetuning else {})
-    run = recorded("r", [], record=record, given=base)
+    run = recorded("r", [], record=record, config_text=base)
     code, *folded = configuration.again(run)
     assert isinstance(code, Code)
     words = shlex.split(code.text.splitlines()[0])

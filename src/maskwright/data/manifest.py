@@ -170,7 +170,7 @@ def _require_agreement(shards: list[dict[str, Any]], dtype: str, where: str) -> 
             elif file["name"] in names:
                 what = f"{file['name']} is listed twice"
             elif file["bytes"] != count * bits // 8:
-                what = f"{file['name']} should have {file['bytes']:,} bytes for {count:,} {role}"
+                what = f"{file['name']} is recorded with {file['bytes']:,} bytes for {count:,} {role}"
             names.add(file["name"])
         if what:
             raise StoreError(f"shards.{shard_idx}: {what}", where=where, fix=COPY_AGAIN)

@@ -55,20 +55,20 @@ def _single(
     for heading, blocks in (
         ("Scores", training.results(run)),
         ("Held-out text", [*training.by_source([run]), *computed.held_out.get(run.name, [])]),
-        ("What it would write", computed.fill.get(run.name, [])),
-        ("What happened", _happened(run)),
+        ("Predictions", computed.fill.get(run.name, [])),
+        ("Events", _events(run)),
         ("Data", background.data(run)),
         ("Configuration", configuration.configuration(run)),
-        ("Where it comes from", background.lineage(run)),
-        ("Where it ran", background.environment(run)),
-        ("How to make it again", configuration.how_to_repeat(run, page)),
+        ("Lineage", background.lineage(run)),
+        ("Machine", background.environment(run)),
+        ("How to repeat it", configuration.how_to_repeat(run, page)),
     ):
         if blocks:
             sections.append(ReportSection(heading, tuple(blocks)))
     return sections
 
 
-def _happened(run: RecordedRun) -> list[Block]:
+def _events(run: RecordedRun) -> list[Block]:
     lines = incidents.in_words(run)
     return [Paragraph(incidents.summary(run)), *([Listing(tuple(lines))] if lines else [])]
 
@@ -79,18 +79,18 @@ def _several(
     sections = [
         ReportSection("", (training.beside(runs),)),
         ReportSection("Training", tuple(training.curves(runs))),
-        ReportSection("What differs", tuple(configuration.differences(runs))),
+        ReportSection("Differences", tuple(configuration.differences(runs))),
     ]
     for run in runs:
         blocks: list[Block] = [Paragraph(run.location, faint=True), training.glance(run, dollars_per_hour)]
         blocks += [Paragraph(f"{line}.") for line in run.damaged]
         blocks += [*training.results(run), *computed.held_out.get(run.name, []), *computed.fill.get(run.name, [])]
-        blocks += _happened(run)
+        blocks += _events(run)
         for heading, inner_blocks in (
             ("Data", background.data(run)),
             ("Configuration", configuration.configuration(run)),
-            ("Where it comes from and ran", [*background.lineage(run), *background.environment(run)]),
-            ("How to make it again", configuration.how_to_repeat(run)),
+            ("Lineage and machine", [*background.lineage(run), *background.environment(run)]),
+            ("How to repeat it", configuration.how_to_repeat(run)),
         ):
             blocks.append(Folded(heading, tuple(inner_blocks)))
         sections.append(ReportSection(run.name, tuple(blocks)))

@@ -197,7 +197,7 @@ def unreadable(name: str, kinds: Sequence[str]) -> SourceError:
     if ending(name) in (".pickle", ".pkl"):
         return _pickled(name)
     fix = f"use {' '.join(kinds)}, each also .gz or .zst"
-    return SourceError("is of an unknown kind", where=name, fix=fix)
+    return SourceError("is of a kind that cannot be read", where=name, fix=fix)
 
 
 def require_utf8(name: str, raw: bytes) -> None:

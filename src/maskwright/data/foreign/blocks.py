@@ -152,6 +152,6 @@ def require_inside(starts: Int64, sizes: Int64, available: int, index: str, file
     is_outside = (starts < 0) | (sizes < 0) | (starts + sizes > available)
     if is_outside.any():
         sequence_idx = int(np.argmax(is_outside))
-        what = f"sequence {sequence_idx:,} claims to be ids {starts[sequence_idx]:,} to {starts[sequence_idx] + sizes[sequence_idx]:,}"
+        what = f"sequence {sequence_idx:,} is recorded as ids {starts[sequence_idx]:,} to {starts[sequence_idx] + sizes[sequence_idx]:,}"
         what += f" of {os.path.basename(file)}, which has {available:,}"
         raise StoreError(what, where=index, fix=f"the two files are not of one store, or one is cut: {COPY_AGAIN}")

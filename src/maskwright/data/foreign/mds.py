@@ -66,7 +66,7 @@ def _shard(folder: str, record: dict[str, Any], options: Options) -> _Shard:
         raise ValueError
     name = options.column or next((usual for usual in COLUMNS if usual in names), None)
     if name not in names:
-        what = f"has no column {name or 'of a usual name'}; it has {', '.join(names)}"
+        what = f"has no column {name or 'of a known name'}; it has {', '.join(names)}"
         raise StoreError(what, where=os.path.join(folder, "index.json"), fix="name the column of the ids: --column")
     raw, packed = record["raw_data"], record["zip_data"]
     path, size = os.path.join(folder, _plain_name(raw["basename"])), int(raw["bytes"])
