@@ -749,7 +749,11 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
         lambda folder: put(folder / "examples.tfrecord", 0, b"\x07"),
         "is not a TFRecord file, or is cut in its first record",
     ),
-    "arrow cut": ("arrow", lambda folder: truncate(folder / "shards" / "news" / "a.arrow", 200), "not a whole Arrow IPC"),
+    "arrow cut": (
+        "arrow",
+        lambda folder: truncate(folder / "shards" / "news" / "a.arrow", 200),
+        "not a whole Arrow IPC",
+    ),
     "stream cut between documents": (
         "arrow",
         lambda folder: cut_stream(folder / "shards" / "books" / "b.arrow", 12),
@@ -760,7 +764,11 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
         lambda folder: cut_stream(folder / "shards" / "news" / "b.arrow", 2),
         "b.arrow.*is an Arrow stream without its end",
     ),
-    "stream cut": ("arrow", lambda folder: truncate(folder / "shards" / "books" / "b.arrow", 90), "not a whole Arrow IPC"),
+    "stream cut": (
+        "arrow",
+        lambda folder: truncate(folder / "shards" / "books" / "b.arrow", 90),
+        "not a whole Arrow IPC",
+    ),
     "fairseq far": (
         "fairseq",
         lambda folder: put(folder / "bin" / "train.idx", 26 + 4 * sequences_in(folder / "bin" / "train.idx"), FAR),

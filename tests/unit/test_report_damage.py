@@ -17,7 +17,7 @@ from maskwright.data.store import TokenStore
 from maskwright.prove.reproduce import TextPaths, reproduce
 from maskwright.report.made_of import can_be_reproduced
 from maskwright.report.page import NOTHING, contents
-from maskwright.report.run import METRICS, CONTENTS, read
+from maskwright.report.run import CONTENTS, METRICS, read
 from maskwright.tasks.pretrain.run import pretrain
 
 
@@ -97,7 +97,9 @@ def test_a_damaged_record_is_named_on_the_page_and_in_the_terminal(
         (run / name).write_bytes(content)
     capfd.readouterr()
     assert main.run(["report", str(run), "--to", f"{run}.md"]) == 0
-    told = f"{run}/{name}: {what}; the page lacks {CONTENTS[Path(name).name]}. Fix: restore the file, and write the page"
+    told = (
+        f"{run}/{name}: {what}; the page lacks {CONTENTS[Path(name).name]}. Fix: restore the file, and write the page"
+    )
     (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning: ")]
     assert line == f"warning: {told} again"
     assert f"{told} again." in text_of(run)

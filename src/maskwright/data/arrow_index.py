@@ -1,9 +1,9 @@
 """Index of Arrow files that are trained on in place: the place, size and split of each document.
 
-Building it reads every id once: for errors, for the split and for the fingerprint. Later openings map the index and read
-no id. Its name is a digest of all that decides it: the file's location, size and time, the tokenizer, and how ids
-become documents. So a changed file gets a new index, and the other files keep theirs. The processes of a host
-divide the files, and each file is read by one of them.
+Building it reads every id once: for errors, for the split and for the fingerprint. Later openings map the index and
+read no id. Its name is a digest of all that decides it: the file's location, size and time, the tokenizer, and how ids
+become documents. So a changed file gets a new index, and the other files keep theirs. The processes of a host divide
+the files, and each file is read by one of them.
 
     $MASKWRIGHT_CACHE/arrow/NAME.columns     see `core.storage.cache_folder`; either of
       one file      train.starts, train.ends (in its ids), train.numbers (in the file, from 0), the same of valid;

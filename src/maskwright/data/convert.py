@@ -339,8 +339,8 @@ class Conversion:
         return [[number, name, held_out, *self.decided] for number, name in enumerate(self.names)]
 
     def finish(self, counts: ConvertCounts, findings: Mapping[str, int]) -> None:
-        """Writes the manifest. `described`: sums of `Block.findings`. Raises `InputError` if no document is left, or none
-        is held out."""
+        """Writes the manifest. `described`: sums of `Block.findings`. Raises `InputError` if no document is left, or
+        none is held out."""
         if not self.writer.shards:
             what = f"no document is left of {counts.read:,} read ({counts.empty:,} empty)"
             raise StoreError(what, where=self.source.files[0], fix="check the files and --document-end")

@@ -29,10 +29,10 @@ def encode_documents(encoder: Encoder, documents: Sequence[Document], byte_lengt
     """`byte_length` [vocabulary]: the bytes of text that each id stands for, -1 if unknown.
 
     A document without sentences counts as one sentence. Sentences are encoded one by one, each with the space before it
-    (see `Encoder.sentence_prefix`). An encoder that is faster with documents gets documents if the bytes of ids are known, as
-    they are without normalization and loss of white space: no token crosses the space between two sentences, so
-    counting bytes finds the ends of sentences. If a token does cross it, by splitting rules of its own, the document is
-    encoded by sentence."""
+    (see `Encoder.sentence_prefix`). An encoder that is faster with documents gets documents if the bytes of ids are
+    known, as they are without normalization and loss of white space: no token crosses the space between two sentences,
+    so counting bytes finds the ends of sentences. If a token does cross it, by splitting rules of its own, the document
+    is encoded by sentence."""
     counts = np.array([len(document.parts) for document in documents])
     first_of_document = np.cumsum(counts) - counts
     if encoder.by_sentence or byte_length.max(initial=-1) < 0:

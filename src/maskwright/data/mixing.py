@@ -148,8 +148,8 @@ def mixed_order(
     weights: Sequence[float],
     max_epochs: Sequence[float | None],
 ) -> MixedOrder:
-    """`orders`, `sizes`: of the rows of each source. `max_epochs`: most epochs of each source; None for no limit. Raises
-    `ConfigError` for a weight below one row in a block, and for a limit below one row."""
+    """`orders`, `sizes`: of the rows of each source. `max_epochs`: most epochs of each source; None for no limit.
+    Raises `ConfigError` for a weight below one row in a block, and for a limit below one row."""
     supply = [None if epochs is None else int(epochs * size) for epochs, size in zip(max_epochs, sizes, strict=True)]
     if 0 in supply:
         what = f"max_epochs {max_epochs[supply.index(0)]:g} is less than one of {sizes[supply.index(0)]:,} rows"

@@ -30,8 +30,8 @@ def open_held_out(data: Data) -> dict[str, StoreWithSplits]:
 
 
 def open_evaluation_store(location: str, run: dict[str, Any] | None, tokenizer: str) -> StoreWithSplits:
-    """Opens a store to evaluate a model on. A folder of Arrow files is held out in full. It is read as the run of that record
-    reads its own Arrow files, or with `tokenizer` if the run has none."""
+    """Opens a store to evaluate a model on. A folder of Arrow files is held out in full. It is read as the run of that
+    record reads its own Arrow files, or with `tokenizer` if the run has none."""
     data = recorded_data(run)
     arrow = data.arrow if data is not None and data.format == "arrow" else Arrow(tokenizer=tokenizer)
     return _held_out_store(location, arrow if os.path.isdir(location) and is_arrow(location) else None)
@@ -52,8 +52,8 @@ def recorded_data(run: dict[str, Any] | None) -> Data | None:
 
 
 def recorded_stores(run: dict[str, Any]) -> dict[str, StoreWithSplits]:
-    """The stores on which a run is evaluated, by its record: those of its `data.validation`; else its own store under an
-    empty name, or the sources of its mixture with a validation split. Raises `InputError` if there are none."""
+    """The stores on which a run is evaluated, by its record: those of its `data.validation`; else its own store under
+    an empty name, or the sources of its mixture with a validation split. Raises `InputError` if there are none."""
     data = recorded_data(run)
     fix = "`maskwright evaluate --store` takes a store of held-out text"
     if data is None:

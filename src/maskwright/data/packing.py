@@ -113,8 +113,8 @@ def plan(
     packing: Packing,
     document_starts: Int64 | None = None,
 ) -> Plan:
-    """Plans the rows of a shard. Starts and ends [documents or sentences] are ascending token offsets. Without starts, each document begins where
-    the last one ends. Raises `StoreError` if sentence ends are needed and absent."""
+    """Plans the rows of a shard. Starts and ends [documents or sentences] are ascending token offsets. Without starts,
+    each document begins where the last one ends. Raises `StoreError` if sentence ends are needed and absent."""
     if packing == "documents":
         return plan_documents(document_ends, seq_len, document_starts)
     return plan_full_sentences(document_ends, required(sentence_ends), seq_len)

@@ -90,8 +90,8 @@ def push(store: str, to: str) -> None:
 
 
 def pull(location: str, to: str) -> None:
-    """Copies a store from `location` to the local folder `to`, or unpacks a `.tar`, `.tar.gz` or `.tgz` there. A stopped
-    pull continues. Raises `InputError` if `to` holds something else, `StoreError` for damage."""
+    """Copies a store from `location` to the local folder `to`, or unpacks a `.tar`, `.tar.gz` or `.tgz` there. A
+    stopped pull continues. Raises `InputError` if `to` holds something else, `StoreError` for damage."""
     storage.require_local(to)
     if location.lower().endswith((".tar", ".tar.gz", ".tgz")):
         return _unpack(location, to)

@@ -294,7 +294,8 @@ class TokenStore:
         return max(others, default=0)
 
     def verify_at_start(self) -> None:
-        """Calls `verify`, but not for a remote store: its files are checked as they arrive, and a run need not read all."""
+        """Calls `verify`, but not for a remote store: its files are checked as they arrive, and a run need not read
+        all."""
         if self._cache is None:
             self.verify()
 

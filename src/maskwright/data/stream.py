@@ -176,7 +176,8 @@ class Stream:
     def _blocks(
         self, position: StreamPosition, seq_len: int, rows_left: int | None
     ) -> tuple[list[RowBlock], StreamPosition]:
-        """(rows from `position` to the end of its epoch, or the first `rows_left` and perhaps a few more; the next place)"""
+        """(rows from `position` to the end of its epoch, or the first `rows_left` and perhaps a few more; the next
+        place)"""
         blocks: list[RowBlock] = []
         epoch, shards, token = position
         in_order, rows = shard_order(self.seed, epoch, len(self.split.shards)).tolist(), 0

@@ -21,8 +21,9 @@ Row = tuple[int, list[str]]
 
 
 def read_conll(name: str, reading: Reading) -> Iterator[Example]:
-    """Reads a file of columns. The word is in the first column and the tag in the last, unless the configuration numbers them. Columns are
-    separated by tabs if the first line with words has one, else by spaces and tabs. Raises `SourceError`."""
+    """Reads a file of columns. The word is in the first column and the tag in the last, unless the configuration
+    numbers them. Columns are separated by tabs if the first line with words has one, else by spaces and tabs. Raises
+    `SourceError`."""
     sentences = _sentences(name, [*numbered_lines(name)], reading)
     first = next((row for sentence in sentences for row in sentence), None)
     if first is None:

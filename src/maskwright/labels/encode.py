@@ -93,9 +93,9 @@ def encode(
     longest: int = 0,
     spelt: Spelt = IN_CONFIGURATION,
 ) -> EncodedRows:
-    """Encodes examples. `tokenizer_folder`: a folder with tokenizer.json, or the file. `labels`: in the order of their ids.
-    `token_type_stride`: the model's (`ModelConfig`). `longest`: the model's `max_seq_len`, for the fix of a question
-    that is too long.
+    """Encodes examples. `tokenizer_folder`: a folder with tokenizer.json, or the file. `labels`: in the order of their
+    ids. `token_type_stride`: the model's (`ModelConfig`). `longest`: the model's `max_seq_len`, for the fix of a
+    question that is too long.
 
     Ids equal those of `transformers`: its template, longest-first truncation of pairs, special tokens in a text
     recognised; words as with `is_split_into_words` and `add_prefix_space`. Raises `TokenizerError`, `InputError`.
@@ -125,8 +125,8 @@ def encode(
 
 
 def open_tokenizer(location: str, *, words: bool = False) -> Any:
-    """Opens a `tokenizers.Tokenizer` that adds its model's special tokens. `words`: every word begins as after a space, even
-    the first; the tokenizer exported with a model of words has to be this one (`.save(path)`). Raises
+    """Opens a `tokenizers.Tokenizer` that adds its model's special tokens. `words`: every word begins as after a space,
+    even the first; the tokenizer exported with a model of words has to be this one (`.save(path)`). Raises
     `TokenizerError`."""
     # Unlike in pretraining, a special token that is spelt out in a text counts as one, as in `transformers`, with which
     # the model will be used.

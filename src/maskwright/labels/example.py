@@ -64,8 +64,8 @@ class Skipped(NamedTuple):
 
 @dataclass(frozen=True)
 class Spelt:
-    """The caller's names of columns and lengths, for fixes that can be typed. By default those of a run's configuration;
-    None for what the caller cannot set."""
+    """The caller's names of columns and lengths, for fixes that can be typed. By default those of a run's
+    configuration; None for what the caller cannot set."""
 
     text: str = "under data.text"
     text_pair: str = "under data.text_pair"

@@ -37,8 +37,8 @@ class _Step(NamedTuple):
 
 
 def require_bounded(content: dict[str, Any], path: str) -> None:
-    """Raises `TokenizerError` for steps that may turn one character into over `MOST_GROWTH`, for too many steps, and for
-    affixes that are too long."""
+    """Raises `TokenizerError` for steps that may turn one character into over `MOST_GROWTH`, for too many steps, and
+    for affixes that are too long."""
     text_steps = [*steps(content.get("normalizer")), *steps(content.get("pre_tokenizer"))]
     try:
         decoder_steps = steps(content.get("decoder"))

@@ -98,8 +98,8 @@ def report(extension: Extension, vocabulary: Vocabulary, folder: str) -> str:
 
 
 def _letters(tokenizer: Any, never_joined: Collection[str]) -> Callable[[str], Iterable[str]]:
-    """Splits a text into words of letters, with ▁ before them or not, and yields those of several pieces. `never_joined`:
-    pieces that are never joined."""
+    """Splits a text into words of letters, with ▁ before them or not, and yields those of several pieces.
+    `never_joined`: pieces that are never joined."""
 
     # Two pieces decide by themselves whether they are joined. So a new merge does in any text what it does in the words
     # that it was learned from.
@@ -174,8 +174,8 @@ def _more_merges(
     max_tokens: int,
     min_frequency: int,
 ) -> Extension:
-    """Merges the most frequent pair until `max_tokens` tokens are new or no pair occurs `min_frequency` times. Of equal counts, the
-    first pair in the alphabet goes first."""
+    """Merges the most frequent pair until `max_tokens` tokens are new or no pair occurs `min_frequency` times. Of equal
+    counts, the first pair in the alphabet goes first."""
     rows = [
         (list(pieces_of_word[word]), count) for word, count in sorted(words.items()) if len(pieces_of_word[word]) > 1
     ]

@@ -146,8 +146,8 @@ def _csv_table(name: str, kind: str, lines: Lines, handle: FaultHandler, has_hea
 
 
 def _delimiter(head: list[str], has_header: bool) -> str:
-    """The delimiter that gives all `head` lines the same number of columns, two or more; else one that splits the header
-    line; else the comma. A single line without a header gets the comma too: it may be a text with semicolons."""
+    """The delimiter that gives all `head` lines the same number of columns, two or more; else one that splits the
+    header line; else the comma. A single line without a header gets the comma too: it may be a text with semicolons."""
     csv.field_size_limit(LARGEST_CELL)
     widths: dict[str, list[int]] = {}
     for mark in DELIMITERS:

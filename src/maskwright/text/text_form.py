@@ -28,8 +28,9 @@ LOSE_NOTHING = ("Sequence", "Prepend", "Strip", "ByteLevel")
 
 @dataclass(frozen=True)
 class TextForm:
-    """The properties of a text that a tokenizer keeps; in doubt, fewer. So texts that differ in, say, spaces before commas alone may
-    count as duplicates, and texts of the same ids always do, unless characters without a token differ."""
+    """The properties of a text that a tokenizer keeps; in doubt, fewer. So texts that differ in, say, spaces before
+    commas alone may count as duplicates, and texts of the same ids always do, unless characters without a token
+    differ."""
 
     white_space: bool = True
     case: bool = True

@@ -1,5 +1,5 @@
-"""A `tokenizer.json` created from older files, as the class of `transformers` does it: `vocab.json` and `merges.txt` are
-RoBERTa's byte-level BPE, `vocab.txt` is BERT's WordPiece.
+"""A `tokenizer.json` created from older files, as the class of `transformers` does it: `vocab.json` and `merges.txt`
+are RoBERTa's byte-level BPE, `vocab.txt` is BERT's WordPiece.
 
 It lies in `storage.cache_folder("tokenizers")`, beside copies of the files. The folder itself stays as it is.
 """

@@ -142,8 +142,8 @@ class _Measured:
 def judge(
     results: Results, *, draws: int = statistics.DRAWS, class_draws: int = CLASS_DRAWS, random_seed: int = 0
 ) -> VerdictReport:
-    """Computes the verdicts. Raises `InputError` for results that contradict themselves. The same results and random seed
-    give the same report, whatever the order of the runs."""
+    """Computes the verdicts. Raises `InputError` for results that contradict themselves. The same results and random
+    seed give the same report, whatever the order of the runs."""
     check(results)
     recipe = len(results.arms[0].pretraining_runs) > 1
     count = len(results.tasks) * (len(results.arms) - 1)

@@ -48,8 +48,8 @@ def smallest_p(sizes: tuple[int, ...]) -> float:
 
 
 def smallest_difference(spread: Spread, comparisons: int, random: np.random.Generator) -> float | None:
-    """The difference as a fraction of 1; None where none could be shown, however large. Of the `comparisons` that Holm's
-    correction counts, this one alone is taken to differ."""
+    """The difference as a fraction of 1; None where none could be shown, however large. Of the `comparisons` that
+    Holm's correction counts, this one alone is taken to differ."""
     if smallest_p(spread.sizes) * comparisons >= statistics.ALPHA:
         return None
     count = sum(spread.sizes)

@@ -41,9 +41,9 @@ ColumnPart = tuple[Ids, Int64, Int64]
 
 
 def arrow_parts(path: str, column: str | None, *, with_offsets: bool = False) -> Iterator[ColumnPart]:
-    """The documents of an Arrow IPC file or stream. `with_offsets`: whether parts have them; compressed ids then have places
-    outside the file. Raises `StoreError` for a cut file, a stream without its end, nulls, and a column that is absent
-    or holds no ids."""
+    """The documents of an Arrow IPC file or stream. `with_offsets`: whether parts have them; compressed ids then have
+    places outside the file. Raises `StoreError` for a cut file, a stream without its end, nulls, and a column that is
+    absent or holds no ids."""
     require("pyarrow", path)
     import pyarrow as arrow
     from pyarrow import ipc

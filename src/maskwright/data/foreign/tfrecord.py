@@ -2,8 +2,8 @@
 
 A record is its length (u64), a checksum of that, the bytes and a checksum of those. The bytes are a `tf.train.Example`:
 features by name, each a list of 64-bit numbers. `masked_lm_ids` are the tokens that stood at `masked_lm_positions`, so
-the text can be restored. `segment_ids` tell the two texts of a pair; they are one document unless `next_sentence_labels`
-says that the second is from elsewhere.
+the text can be restored. `segment_ids` tell the two texts of a pair; they are one document unless
+`next_sentence_labels` says that the second is from elsewhere.
 """
 
 from __future__ import annotations

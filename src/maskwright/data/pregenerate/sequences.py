@@ -1,5 +1,5 @@
-"""Documents of sentences to sequences, as BERT's scripts build them: sentences up to a target length, which is sometimes
-shorter. With next-sentence prediction, the second segment follows the first or is of another document.
+"""Documents of sentences to sequences, as BERT's scripts build them: sentences up to a target length, which is
+sometimes shorter. With next-sentence prediction, the second segment follows the first or is of another document.
 
 No text is lost and none is added: a sentence that does not fit begins the next sequence, one longer than a sequence is
 cut, and without next-sentence prediction a sequence never has text of another document.

@@ -36,8 +36,9 @@ class EpochWriter:
         self.dtypes = dict.fromkeys(ARRAYS, "<u4") | small
 
     def masked(self, sequences: Sequence[Unmasked], longest: int, max_predictions: int, epoch: int) -> MaskedExamples:
-        """Masks each sequence with `predictions` predictions, on average for whole words. No sequence has more than `max_predictions`,
-        and one that would have none gets a word if one fits. `longest`: an upper bound of the sequences' tokens."""
+        """Masks each sequence with `predictions` predictions, on average for whole words. No sequence has more than
+        `max_predictions`, and one that would have none gets a word if one fits. `longest`: an upper bound of the
+        sequences' tokens."""
         lengths, first_segment, random_next, rows, predictions = (
             np.array(column) for column in zip(*((len(ids), *rest) for ids, *rest in sequences), strict=True)
         )

@@ -1,7 +1,7 @@
 """Contamination: documents that share an n-gram of words with an example of the user's evaluation files.
 
-GPT-3 was checked in this way (Brown et al. 2020, https://arxiv.org/abs/2005.14165, appendix C): 13 words without case and
-punctuation. An example of 8 to 12 words is one n-gram. A shorter one is skipped, since it would match by chance. In
+GPT-3 was checked in this way (Brown et al. 2020, https://arxiv.org/abs/2005.14165, appendix C): 13 words without case
+and punctuation. An example of 8 to 12 words is one n-gram. A shorter one is skipped, since it would match by chance. In
 scripts without spaces between words, a character counts as a part of a word: see `words`.
 """
 
