@@ -32,7 +32,9 @@ class Expected:
 def expected(request: Request) -> Expected:
     options, cleaning = request.options, request.cleaning or CleaningOptions()
     files = cleaning.evaluation_files
-    cleaner = Cleaner(cleaning, read_evaluations(files, cleaning.contamination_words) if files else None, request.text_form)
+    cleaner = Cleaner(
+        cleaning, read_evaluations(files, cleaning.contamination_words) if files else None, request.text_form
+    )
     encoder = TokenizersEncoder(request.tokenizer)
     byte_length = np.array(read_vocabulary(request.tokenizer).byte_length, np.int32)
     found, seen, held = Expected(), set[bytes](), set[bytes]()

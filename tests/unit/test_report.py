@@ -174,7 +174,7 @@ def test_runs_in_a_bucket_and_their_copies(folder: Path) -> None:
     bucket.put(f"{folder}/", "/bucket/run/", recursive=True)
     there, copied = read("memory://bucket/run"), read(COPIES)
     assert (there.metrics, there.history, there.card) == (here.metrics, here.history, here.card)
-    assert copied.status_report.state == "only checkpoints" and copied.card == here.card
+    assert copied.report.state == "only checkpoints" and copied.card == here.card
     assert copied.config == here.config and copied.points("loss") == here.points("loss")
     title, sections = contents([there, copied], NOTHING, None)
     assert title == "2 runs: run and copies" and sections

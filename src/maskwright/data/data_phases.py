@@ -39,19 +39,19 @@ def make_data_phases(config: RunConfig, store: OpenedStore | Mixture) -> list[Da
     phases: list[DataPhase] = []
     sources = store.stores if isinstance(store, Mixture) else (store,)
     streams = [Stream(source, config.seed, config.data.packing, config.data.window_shards) for source in sources]
-    positions = [StreamPosition()] * len(streams)
+    starts = [StreamPosition()] * len(streams)
     first_row = earlier = 0
     for group in groups:
         rows = sum(stage.rows for stage in group)
         count = None if group is groups[-1] else rows
         data = group[0].config.data
         if isinstance(store, Mixture):
-            mixed_rows, order, positions = _mixed(config.seed, store, streams, positions, data, count)
+            mixed_rows, order, starts = _mixed(config.seed, store, streams, starts, data, count)
             phases.append(DataPhase(first_row, count, mixed_rows, order, earlier))
         else:
-            span = streams[0].span(positions[0], data.seq_len, count)
+            span = streams[0].span(starts[0], data.seq_len, count)
             phases.append(DataPhase(first_row, count, span.rows, span.order, earlier))
-            positions = [span.next]
+            starts = [span.next]
         first_row, earlier = first_row + rows, earlier + phases[-1].rows.plan.rows
     return phases
 
@@ -84,7 +84,7 @@ def _sources_at(phase: DataPhase, row: int) -> list[tuple[Rows, Order, int]]:
     """[sources]: (its rows, their order, the number of the first that is read from row `row` of the phase on)"""
     if isinstance(phase.rows, MixedRows) and isinstance(phase.order, MixedOrder):
         return list(
-            zip(phase.rows.sources, phase.order.orders, phase.order.shares.rows_of_sources(row).tolist(), strict=True)
+            zip(phase.rows.sources, phase.order.orders, phase.order.shares.source_rows(row).tolist(), strict=True)
         )
     assert isinstance(phase.rows, Rows) and not isinstance(phase.order, MixedOrder)
     return [(phase.rows, phase.order, row)]
@@ -108,16 +108,14 @@ def _single_phase(config: RunConfig, store: OpenedStore | Mixture) -> DataPhase:
 
 
 def _mixed(
-    seed: int, store: Mixture, streams: list[Stream], positions: list[StreamPosition], data: Data, count: int | None
+    seed: int, store: Mixture, streams: list[Stream], starts: list[StreamPosition], data: Data, count: int | None
 ) -> tuple[MixedRows, MixedOrder, list[StreamPosition]]:
     """(rows, order, places of the sources after them) of a phase of a mixture."""
-    epochs_read = [
-        position.epoch + position.token / stream.tokens for position, stream in zip(positions, streams, strict=True)
-    ]
+    read_epochs = [start.epoch + start.token / stream.tokens for start, stream in zip(starts, streams, strict=True)]
     in_epoch = [stream.rows_in_epoch(data.seq_len) for stream in streams]
     supply = [
         None if limit is None else max(int((limit - done) * rows), 0)
-        for limit, done, rows in zip(store.max_epochs, epochs_read, in_epoch, strict=True)
+        for limit, done, rows in zip(store.max_epochs, read_epochs, in_epoch, strict=True)
     ]
     weights = store.weights(data.mixture or {}, [stream.tokens for stream in streams])
     weights = [0.0 if limit == 0 else weight for weight, limit in zip(weights, supply, strict=True)]
@@ -125,10 +123,9 @@ def _mixed(
     if shares.end is not None and (count or 1) > shares.end:
         what = "every source has given its max_epochs before the last phase ends"
         raise ConfigError(what, where="data.mixture", fix="raise or leave out one of them, or lower schedule.steps")
-    row_counts = [None] * len(streams) if count is None else shares.rows_of_sources(count).tolist()
+    counts = [None] * len(streams) if count is None else shares.source_rows(count).tolist()
     spans = [
-        stream.span(position, data.seq_len, rows)
-        for stream, position, rows in zip(streams, positions, row_counts, strict=True)
+        stream.span(start, data.seq_len, rows) for stream, start, rows in zip(streams, starts, counts, strict=True)
     ]
     rows = MixedRows(store.names, tuple(span.rows for span in spans))
     order = MixedOrder(shares, [span.order for span in spans], [span.rows.plan.rows for span in spans])

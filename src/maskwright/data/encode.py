@@ -36,7 +36,7 @@ def encode_documents(encoder: Encoder, documents: Sequence[Document], byte_lengt
     counts = np.array([len(document.parts) for document in documents])
     first_of_document = np.cumsum(counts) - counts
     if encoder.by_sentence or byte_length.max(initial=-1) < 0:
-        parts = [document_ids for document in documents for document_ids in _spaced(document, encoder.sentence_prefix)]
+        parts = [part for document in documents for part in _spaced(document, encoder.sentence_prefix)]
         ids, sizes = encoder.encode(parts)
         return Encoded(ids, sizes, np.add.reduceat(sizes, first_of_document))
     ids, sizes = encoder.encode([document.utf8 for document in documents])
@@ -47,15 +47,13 @@ def encode_documents(encoder: Encoder, documents: Sequence[Document], byte_lengt
         return Encoded(ids, all_sizes, sizes)
     pieces: list[NDArray[np.uint32]] = []
     sentence_sizes: list[Int64] = []
-    for document, document_ids in zip(documents, np.split(ids, np.cumsum(sizes)[:-1]), strict=True):
-        sizes_of_document = _split(byte_length[document_ids], _byte_lengths([document]))
+    for document, part in zip(documents, np.split(ids, np.cumsum(sizes)[:-1]), strict=True):
+        sizes_of_document = _split(byte_length[part], _byte_lengths([document]))
         if sizes_of_document is None:
-            document_ids, sizes_of_document = encoder.encode(_spaced(document, encoder.sentence_prefix))
-        pieces.append(document_ids)
+            part, sizes_of_document = encoder.encode(_spaced(document, encoder.sentence_prefix))
+        pieces.append(part)
         sentence_sizes.append(sizes_of_document)
-    return Encoded(
-        np.concatenate(pieces), np.concatenate(sentence_sizes), np.array([len(document_ids) for document_ids in pieces])
-    )
+    return Encoded(np.concatenate(pieces), np.concatenate(sentence_sizes), np.array([len(part) for part in pieces]))
 
 
 def without_empty(encoded: Encoded, documents: Sequence[Document]) -> tuple[Encoded, NDArray[np.bool_]]:

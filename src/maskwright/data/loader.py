@@ -113,16 +113,13 @@ class Loader:
         """(name, share of all rows, epochs) of each source of a mixture in the first `step` steps."""
         if not isinstance(self.rows, MixedRows):
             return []
-        row_counts, row = np.zeros(len(self.rows.names)), stage_at(self.stages, step).rows_before(step)
+        counts, row = np.zeros(len(self.rows.names)), stage_at(self.stages, step).rows_before(step)
         for phase in self.data_phases:
             if isinstance(phase.order, MixedOrder) and phase.first_row <= row:
-                rows_of_phase = row - phase.first_row
-                rows_of_phase = rows_of_phase if phase.length is None else min(rows_of_phase, phase.length)
-                row_counts, epochs = (
-                    row_counts + phase.order.shares.rows_of_sources(rows_of_phase),
-                    phase.order.epochs(rows_of_phase),
-                )
-        return list(zip(self.rows.names, (row_counts / max(row, 1)).tolist(), epochs.tolist(), strict=True))
+                done = row - phase.first_row
+                done = done if phase.length is None else min(done, phase.length)
+                counts, epochs = (counts + phase.order.shares.source_rows(done), phase.order.epochs(done))
+        return list(zip(self.rows.names, (counts / max(row, 1)).tolist(), epochs.tolist(), strict=True))
 
     def masking_rate(self, step: int) -> float:
         """Share of tokens that are predicted."""

@@ -130,16 +130,12 @@ def mask_rows(
     group_begins = positions if begins is None else begins.ravel()[flat_idx] - row_begins
     action = bits.extend(keys_of_rows, group_begins.astype(np.uint64) + np.uint64(ACTION_PURPOSE))
     is_mask = bits.below(action, masking.mask_share)
-    replacements = (
-        labels + (np.int32(masker.mask_id) - labels) * is_mask
-    )  # `np.where` branches, which takes 4 times as long
-    random_idx = np.flatnonzero(bits.below(action, masking.mask_share + masking.random_share) & ~is_mask)
-    random_draws = bits.extend(
-        keys_of_rows[random_idx], positions[random_idx].astype(np.uint64) + np.uint64(REPLACEMENT_PURPOSE)
-    )
-    replacements[random_idx] = masker.ordinary[(random_draws % np.uint64(len(masker.ordinary))).astype(np.int64)]
+    shown = labels + (np.int32(masker.mask_id) - labels) * is_mask  # `np.where` branches, which takes 4 times as long
+    random = np.flatnonzero(bits.below(action, masking.mask_share + masking.random_share) & ~is_mask)
+    draw = bits.extend(keys_of_rows[random], positions[random].astype(np.uint64) + np.uint64(REPLACEMENT_PURPOSE))
+    shown[random] = masker.ordinary[(draw % np.uint64(len(masker.ordinary))).astype(np.int64)]
     masked = input_ids.copy()
-    masked.ravel()[flat_idx] = replacements
+    masked.ravel()[flat_idx] = shown
 
     # Each row's predictions fill its first slots. Each other slot has a position of its own: a GPU adds up the
     # gradients of one that many share one after the other, which took a fifth of a step of nano on an H200.

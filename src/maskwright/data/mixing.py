@@ -54,7 +54,7 @@ class Shares:
             if not limits:
                 return stretches, None
             rows, source = min((self._rows_until(stretch, source, most), source) for source, most in limits)
-            used = used + self._rows_of_sources(stretch, rows)
+            used = used + self._source_rows(stretch, rows)
             start, weights = start + rows, np.where(np.arange(len(weights)) == source, 0.0, weights)
         return stretches, start
 
@@ -66,7 +66,7 @@ class Shares:
         source_of_row, index_in_source = self._assignment(stretch, blocks)
         return blocks * BLOCK + int(np.flatnonzero((source_of_row == source) & (index_in_source == rest - 1))[0]) + 1
 
-    def _rows_of_sources(self, stretch: MixStretch, rows: int) -> Int64:
+    def _source_rows(self, stretch: MixStretch, rows: int) -> Int64:
         """[sources]: rows of each among the first `rows` of the stretch."""
         blocks, rest = divmod(rows, BLOCK)
         source_of_row, _ = self._assignment(stretch, blocks)
@@ -96,24 +96,20 @@ class Shares:
         starts = [stretch.start for stretch in self.stretches]
         of_stretch = np.searchsorted(starts, seen, side="right") - 1
         sources, index = np.empty(len(seen), np.int64), np.empty(len(seen), np.int64)
-        block, index_in_block = np.divmod(seen - np.array(starts)[of_stretch], BLOCK)
+        block, in_block = np.divmod(seen - np.array(starts)[of_stretch], BLOCK)
         for stretch_idx, block_idx in np.unique(np.stack((of_stretch, block)), axis=1).T.tolist():
             is_here = (of_stretch == stretch_idx) & (block == block_idx)
             stretch = self.stretches[stretch_idx]
-            source_of_row, index_in_source = self._assignment(stretch, block_idx)
-            row_sources = sources[is_here] = source_of_row[index_in_block[is_here]]
-            index[is_here] = (
-                index_in_source[index_in_block[is_here]]
-                + stretch.used[row_sources]
-                + block_idx * stretch.counts[row_sources]
-            )
+            source_of_row, indices = self._assignment(stretch, block_idx)
+            chosen = sources[is_here] = source_of_row[in_block[is_here]]
+            index[is_here] = indices[in_block[is_here]] + stretch.used[chosen] + block_idx * stretch.counts[chosen]
         return sources, index
 
-    def rows_of_sources(self, rows: int) -> Int64:
+    def source_rows(self, rows: int) -> Int64:
         """[sources]: rows of each among the first `rows` rows."""
         rows = rows if self.end is None else min(rows, self.end)
         stretch = next(stretch for stretch in reversed(self.stretches) if stretch.start <= rows)
-        counts: Int64 = stretch.used + self._rows_of_sources(stretch, rows - stretch.start)
+        counts: Int64 = stretch.used + self._source_rows(stretch, rows - stretch.start)
         return counts
 
 
@@ -137,22 +133,18 @@ class MixedOrder:
 
     def epochs(self, rows: int) -> NDArray[np.float64]:
         """[sources]: epochs of each in the first `rows` rows of the run."""
-        counts = self.shares.rows_of_sources(rows).tolist()
+        counts = self.shares.source_rows(rows).tolist()
         return np.array([order.epochs(count) for order, count in zip(self.orders, counts, strict=True)])
 
 
 def mixed_order(
-    seed: int,
-    orders: Sequence[Order],
-    sizes: Sequence[int],
-    weights: Sequence[float],
-    max_epochs: Sequence[float | None],
+    seed: int, orders: Sequence[Order], sizes: Sequence[int], weights: Sequence[float], limits: Sequence[float | None]
 ) -> MixedOrder:
-    """`orders`, `sizes`: of the rows of each source. `max_epochs`: most epochs of each source; None for no limit.
+    """`orders`, `sizes`: of the rows of each source. `limits`: most epochs of each source; None for no limit.
     Raises `ConfigError` for a weight below one row in a block, and for a limit below one row."""
-    supply = [None if epochs is None else int(epochs * size) for epochs, size in zip(max_epochs, sizes, strict=True)]
+    supply = [None if epochs is None else int(epochs * size) for epochs, size in zip(limits, sizes, strict=True)]
     if 0 in supply:
-        what = f"max_epochs {max_epochs[supply.index(0)]:g} is less than one of {sizes[supply.index(0)]:,} rows"
+        what = f"max_epochs {limits[supply.index(0)]:g} is less than one of {sizes[supply.index(0)]:,} rows"
         raise ConfigError(what, where="data.mixture", fix="raise it, or leave the source out")
     return MixedOrder(Shares(seed, weights, supply), orders, sizes)
 

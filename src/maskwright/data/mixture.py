@@ -111,13 +111,10 @@ class MixedRows:
         self.plan = RowTotals(plans[0].seq_len, sum(sizes), sum(plan.text_tokens for plan in plans), waste)
 
     def materialize(self, rows: Int64) -> Arrays:
-        parts = [
-            (row_idxs, self.sources[source].materialize(row_numbers))
-            for source, row_idxs, row_numbers in self._by_source(rows)
-        ]
+        parts = [(idxs, self.sources[source].materialize(numbers)) for source, idxs, numbers in self._by_source(rows)]
         ids, positions, segments = (np.empty((len(rows), self.plan.seq_len), np.int32) for _ in range(3))
-        for row_idxs, part in parts:
-            ids[row_idxs], positions[row_idxs], segments[row_idxs] = part
+        for idxs, part in parts:
+            ids[idxs], positions[idxs], segments[idxs] = part
         return ids, positions, segments
 
     def work(self, rows: Int64) -> tuple[int, float]:
@@ -133,5 +130,5 @@ class MixedRows:
         """(source, indices into `rows` of its rows, their numbers in the source)"""
         sources = np.searchsorted(self.first, rows, side="right") - 1
         for source in np.unique(sources).tolist():
-            row_idxs = np.flatnonzero(sources == source)
-            yield source, row_idxs, rows[row_idxs] - self.first[source]
+            idxs = np.flatnonzero(sources == source)
+            yield source, idxs, rows[idxs] - self.first[source]

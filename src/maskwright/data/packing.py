@@ -80,24 +80,22 @@ def pieces_of(chosen: Sequence[tuple[Plan, Int64]]) -> Pieces:
     """The pieces of the chosen rows of each plan, one plan after the other."""
     rows = [0, *accumulate(len(chosen_rows) for _, chosen_rows in chosen)]
     begin, end = np.empty(rows[-1], np.int64), np.empty(rows[-1], np.int64)
-    for (layout, rows_of_plan), low, high in zip(chosen, rows, rows[1:], strict=False):
-        begin[low:high], end[low:high] = layout.first[rows_of_plan], layout.first[rows_of_plan + 1]
+    for (layout, picked), low, high in zip(chosen, rows, rows[1:], strict=False):
+        begin[low:high], end[low:high] = layout.first[picked], layout.first[picked + 1]
     counts = end - begin
     ends = np.cumsum(counts)
     first = ends - counts
     piece_idx = np.arange(ends[-1]) + np.repeat(begin - first, counts)
     packed, start = np.empty_like(piece_idx), np.empty_like(piece_idx)
     borders = [0, *ends[[row - 1 for row in rows[1:]]].tolist()]
-    for (layout, rows_of_plan), first_row, low, high in zip(chosen, rows, borders, borders[1:], strict=False):
+    for (layout, picked), row, low, high in zip(chosen, rows, borders, borders[1:], strict=False):
         packed[low:high] = layout.length[piece_idx[low:high]]
         if not layout.in_order:
             start[low:high] = layout.start[piece_idx[low:high]]
             continue
         done = np.cumsum(packed[low:high] & (END - 1)) - (packed[low:high] & (END - 1))
-        begins = first[first_row : first_row + len(rows_of_plan)] - low
-        start[low:high] = done + np.repeat(
-            layout.start[rows_of_plan] - done[begins], counts[first_row : first_row + len(rows_of_plan)]
-        )
+        begins = first[row : row + len(picked)] - low
+        start[low:high] = done + np.repeat(layout.start[picked] - done[begins], counts[row : row + len(picked)])
     length, eos = packed & (END - 1), packed >> (END.bit_length() - 1)
     if chosen[0][0].segments:
         return Pieces(counts, start, length, eos, eos)

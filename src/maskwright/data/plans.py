@@ -132,19 +132,15 @@ class ShardPlans:
         return os.path.join(self._folder, f"{shard_idx:05}.columns")
 
     def _make(self, shard_idx: int) -> Plan:
-        shard_plan = plan_of(self.split.shards[shard_idx], self.seq_len, self.packing)
+        layout = plan_of(self.split.shards[shard_idx], self.seq_len, self.packing)
         if not self._has_files:
-            return shard_plan
-        dtypes = {
-            "first": "<u4",
-            "start": "<u8" if shard_plan.start.max(initial=0) >= 1 << 32 else "<u4",
-            "length": "<u2",
-        }
+            return layout
+        dtypes = {"first": "<u4", "start": "<u8" if layout.start.max(initial=0) >= 1 << 32 else "<u4", "length": "<u2"}
         with written(self._path(shard_idx), sync=False) as writer:
             for name, dtype in dtypes.items():
-                writer.append(name, getattr(shard_plan, name).astype(dtype))
-            crc = _crc([getattr(shard_plan, name).astype(dtype) for name, dtype in dtypes.items()])
-            writer.note = {"crc32": crc, "segments": shard_plan.segments, "in_order": shard_plan.in_order}
+                writer.append(name, getattr(layout, name).astype(dtype))
+            crc = _crc([getattr(layout, name).astype(dtype) for name, dtype in dtypes.items()])
+            writer.note = {"crc32": crc, "segments": layout.segments, "in_order": layout.in_order}
         mapped = self._read(shard_idx)
         assert mapped is not None, "it was just written"
         return mapped

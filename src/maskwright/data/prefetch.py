@@ -40,10 +40,8 @@ class ShardPrefetcher:
         for window in windows:
             window.split.keep_only({*window.now, *window.following})
         # By turns, since any source may be the first to come to its next window.
-        turns = zip_longest(
-            *([(window.split, shard) for shard in (*window.now, *window.following)] for window in windows)
-        )
-        shards = deque(shard for shard in chain.from_iterable(turns) if shard is not None)
+        turns = zip_longest(*([(window.split, idx) for idx in (*window.now, *window.following)] for window in windows))
+        shards = deque(idx for idx in chain.from_iterable(turns) if idx is not None)
         # Daemons, since a process that ends waits for no download.
         self._threads = [
             threading.Thread(target=_map_shards, args=(shards, self._stop), daemon=True) for _ in range(AT_ONCE)

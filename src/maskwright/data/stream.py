@@ -174,12 +174,12 @@ class Stream:
         return position.epoch + tokens / self.tokens
 
     def _blocks(
-        self, position: StreamPosition, seq_len: int, rows_left: int | None
+        self, start: StreamPosition, seq_len: int, rows_left: int | None
     ) -> tuple[list[RowBlock], StreamPosition]:
-        """(rows from `position` to the end of its epoch, or the first `rows_left` and perhaps a few more; the next
+        """(rows from `start` to the end of its epoch, or the first `rows_left` and perhaps a few more; the next
         place)"""
         blocks: list[RowBlock] = []
-        epoch, shards, token = position
+        epoch, shards, token = start
         in_order, rows = shard_order(self.seed, epoch, len(self.split.shards)).tolist(), 0
         whole_blocks = whole_shards(self.plans(seq_len))
         while shards < len(in_order) and (rows_left is None or rows < rows_left):

@@ -81,13 +81,9 @@ def _roles(table: Table, reading: Reading) -> Roles:
     key: list[Column] = ["id"] if kind == "question_answering" and "id" in table.columns else []
     roles = Roles(text, pair, label, key)
     pairs = [] if pair is None else [pair]
-    for key_name, columns in (
-        (reading.spelt.text, text),
-        (reading.spelt.text_pair, pairs),
-        (reading.spelt.label, label),
-    ):
+    for named, columns in ((reading.spelt.text, text), (reading.spelt.text_pair, pairs), (reading.spelt.label, label)):
         for column in columns:
-            table.require(column, _name_it("another", key_name, table))
+            table.require(column, _name_it("another", named, table))
     if not data.has_header and not reading.labelled:  # then a header line raises no error
         names = " and ".join(map(str, [*text, *pairs]))
         reading.note(f"the text is column {names}, and the first line is a text as well: no header line is expected")

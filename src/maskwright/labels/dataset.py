@@ -44,7 +44,7 @@ def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
     for split, examples in splits.items():
         check_labels(split, examples, labels, task)
     findings = examine(splits, task)
-    _require_different_texts(findings, splits, locations_of_splits)
+    _require_new_texts(findings, splits, locations_of_splits)
     train, validation = splits["train"], splits.get("validation", [])
     if data.validation is None:
         train, validation = hold_out(train, task, seed, data.validation_fraction)
@@ -119,15 +119,15 @@ def _require_different_files(locations: dict[str, str]) -> None:
             owner[path] = split
 
 
-def _require_different_texts(
-    findings: Sequence[LabelFinding], splits: dict[str, list[Example]], locations: dict[str, str]
+def _require_new_texts(
+    findings: Sequence[LabelFinding], splits: dict[str, list[Example]], files: dict[str, str]
 ) -> None:
     """Raises `InputError` for a split whose texts are all in an earlier one, such as a copy in another format."""
     for finding in findings:
         if finding.kind == "leak" and finding.count == len(splits[finding.splits[1]]):
             earlier, later = finding.splits
             what = f"holds no text that is not in the {earlier} split as well ({finding.places[0]})"
-            raise InputError(what, where=locations[later], fix=_fix_for(later))
+            raise InputError(what, where=files[later], fix=_fix_for(later))
 
 
 def _fix_for(split: str) -> str:

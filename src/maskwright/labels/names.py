@@ -77,12 +77,10 @@ def check_labels(split: str, examples: Sequence[Example], labels: Sequence[str],
     """Raises `InputError` for the first example with a label that is not in `labels`."""
     known = set(labels)
     for example in examples:
-        for word_number, name in enumerate(example.labels, 1):
+        for word, name in enumerate(example.labels, 1):
             if name in known:
                 continue
-            what = f"label '{name}'" + (
-                f" of word {word_number}, '{example.words[word_number - 1]}'," if example.words else ""
-            )
+            what = f"label '{name}'" + (f" of word {word}, '{example.words[word - 1]}'," if example.words else "")
             if task.fixed_labels:
                 what = f"{what} is not in task.labels ({shortened(labels)})"
                 raise ConfigError(what, where=example.where, fix="add it there, or repair the file")

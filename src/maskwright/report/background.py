@@ -131,9 +131,7 @@ def _labelled(card: Mapping[str, Any]) -> list[Block]:
 
 
 def lineage(run: RecordedRun) -> list[Block]:
-    lines = [
-        f"This run {line}." if line.startswith("began") else f"{line}." for line in describe(run.status_report.lineage)
-    ]
+    lines = [f"This run {line}." if line.startswith("began") else f"{line}." for line in describe(run.report.lineage)]
     base = run.record.get("base")
     if isinstance(base, dict) and not lines:
         step = f", step {base['step']:,}" if isinstance(base.get("step"), int) else ""
@@ -141,9 +139,9 @@ def lineage(run: RecordedRun) -> list[Block]:
     for name, digest in (run.record.get("base_weights") or {}).items():
         lines.append(f"Base weights {name}: sha256 {digest}.")
     if not lines:
-        location = run.config.get("model.init_from")
+        weights = run.config.get("model.init_from")
         lines.append(
-            f"The run began with the weights of {location}." if location else "The run began with random weights."
+            f"The run began with the weights of {weights}." if weights else "The run began with random weights."
         )
     return [Listing(tuple(lines))]
 

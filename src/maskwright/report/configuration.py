@@ -32,11 +32,11 @@ def configuration(run: RecordedRun) -> list[Block]:
     if not run.config:
         return [Paragraph("The run has no configuration yet.")]
     recipe = _recipe(run)
-    start_values = _written(run.config_text) if recipe else {}
+    written = _written(run.config_text) if recipe else {}
     defaults = _defaults(run)
     rows = tuple(
-        (key, shown(value), shown(_at(start_values, key, defaults[key])))
-        for key, value in _changed(run, start_values).items()
+        (key, shown(value), shown(_at(written, key, defaults[key])))
+        for key, value in _changed(run, written).items()
         if key in defaults
     )
     base = f"the recipe {recipe}" if recipe else "the defaults"
@@ -101,13 +101,11 @@ def _at(values: Mapping[str, Any], dotted: str, default: Any) -> Any:
     return value
 
 
-def _changed(run: RecordedRun, start_values: Mapping[str, Any]) -> dict[str, Any]:
-    """The run's values that differ from those of `start_values` (sections of a YAML) and the defaults, or are lists or
+def _changed(run: RecordedRun, written: Mapping[str, Any]) -> dict[str, Any]:
+    """The run's values that differ from those of `written` (sections of a YAML) and the defaults, or are lists or
     mappings that are spelt differently there."""
     defaults = _defaults(run)
-    return {
-        key: value for key, value in run.config.items() if not _equal(value, _at(start_values, key, defaults.get(key)))
-    }
+    return {key: value for key, value in run.config.items() if not _equal(value, _at(written, key, defaults.get(key)))}
 
 
 def _equal(value: Any, other: Any) -> bool:
@@ -173,13 +171,13 @@ def how_to_repeat(run: RecordedRun, page: str | None = None) -> list[Block]:
     lines: list[str] = []
     for source in run.card.get("sources", []) if run.card.get("kind") == "text" else []:
         lines += _preparation(source)
-    recipe, start_values = _recipe(run), _written(run.config_text)
-    changed = _changed(run, start_values)
-    config_text = run.config_text if start_values else _as_yaml(changed)
+    recipe, written = _recipe(run), _written(run.config_text)
+    changed = _changed(run, written)
+    config_text = run.config_text if written else _as_yaml(changed)
     command = ["finetune" if run.is_finetuning else "pretrain", recipe or "config.yaml", "--run", "NEW"]
-    for key, value in changed.items() if start_values else ():
+    for key, value in changed.items() if written else ():
         command += ["--set", f"{key}={in_flow(_set(value))}"]
-    lineage = run.status_report.lineage
+    lineage = run.report.lineage
     if isinstance(lineage, dict) and "run" in lineage and not run.config.get("model.init_from"):
         command += ["--from", f"{lineage['run']}@{lineage.get('step')}"]
         command += ["--fresh-optimizer"] if lineage.get("optimizer") == "fresh" else []

@@ -188,9 +188,7 @@ def _scale_of(panel: Panel) -> _Scale:
     low, high = min([values[0], *(level.value for level in panel.levels)]), values[-1]
     if panel.may_be_log and low > 0 and high > FAR * values[len(values) // 2]:
         lowest, highest = math.floor(math.log10(low)), math.ceil(math.log10(high) + 1e-9)
-        return _Scale(
-            lowest, max(highest, lowest + 1), [float(exponent) for exponent in range(lowest, highest + 1)], True
-        )
+        return _Scale(lowest, max(highest, lowest + 1), [float(power) for power in range(lowest, highest + 1)], True)
     high = min(high, TOO_FAR * max(values[int(0.99 * (len(values) - 1))], 1e-12)) if high > 0 else high
     high = max([high, *(level.value for level in panel.levels)])
     low = min(low, 0.0) if panel.from_zero else low
@@ -215,10 +213,8 @@ def _label(value: float, scale: _Scale) -> str:
         return human_count(value) if value >= 10_000 else words.rate(value)
     if not value:
         return "0"
-    highest = max(map(abs, scale.marks))
-    size, suffix = next(
-        ((size, suffix) for threshold, size, suffix in UNITS_OF_MARKS if highest >= threshold), (1.0, "")
-    )
+    top = max(map(abs, scale.marks))
+    size, suffix = next(((size, suffix) for least, size, suffix in UNITS_OF_MARKS if top >= least), (1.0, ""))
     step = (scale.marks[1] - scale.marks[0] if len(scale.marks) > 1 else 1.0) / size
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
     return words.rate(value) if digits > 3 else words.number(value / size, digits) + suffix

@@ -118,8 +118,7 @@ def table(content: ReportTable | None) -> str:
     if content is None:
         return ""
     head = "".join(
-        f'<th scope="col"{_kind(column, content.words)}>{escaped(name)}</th>'
-        for column, name in enumerate(content.header)
+        f'<th scope="col"{_kind(idx, content.words)}>{escaped(name)}</th>' for idx, name in enumerate(content.header)
     )
     rows = "".join(f"<tr>{_row(row, content.words)}</tr>" for row in content.rows)
     label = escaped(content.caption)

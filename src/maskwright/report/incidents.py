@@ -42,8 +42,7 @@ def in_words(run: RecordedRun) -> list[str]:
         previous = line
     lines += _lost(run, previous)
     lines += [
-        f"Changed at step {change['step']}: {', '.join(map(str, change['keys']))}."
-        for change in run.status_report.changes
+        f"Changed at step {change['step']}: {', '.join(map(str, change['keys']))}." for change in run.report.changes
     ]
     if len(lines) > MOST_LINES:
         lines = [*lines[:MOST_LINES], f"… and {len(lines) - MOST_LINES:,} more (history.jsonl)."]
@@ -52,10 +51,10 @@ def in_words(run: RecordedRun) -> list[str]:
 
 def _lost(run: RecordedRun, last: Mapping[str, Any] | None) -> list[str]:
     """A sentence for a run whose process was killed and not restarted. `last`: the last line of its history."""
-    if run.status_report.state != "lost" or (last is not None and last.get("event") == "ended"):
+    if run.report.state != "lost" or (last is not None and last.get("event") == "ended"):
         return []
-    subject = f"a process ({run.status_report.why})" if len(run.status_report.ranks) > 1 else "the process"
-    heartbeat = run.status_report.status.heartbeat if run.status_report.status else _time(last or {})
+    subject = f"a process ({run.report.why})" if len(run.report.ranks) > 1 else "the process"
+    heartbeat = run.report.status.heartbeat if run.report.status else _time(last or {})
     since = f", last heartbeat at {_at(heartbeat)}" if heartbeat else ""
     return [f"After step {run.step:,} {subject} disappeared without a message{since}, and nobody has started it again."]
 

@@ -47,7 +47,7 @@ def contents(
 def _single(
     run: RecordedRun, computed: ComputedBlocks, dollars_per_hour: float | None, page: str | None
 ) -> list[ReportSection]:
-    report = run.status_report
+    report = run.report
     state = f"{report.run}: {run.state}" + (f", {report.why}" if report.why else "")
     start: list[Block] = [Paragraph(state, faint=True), training.glance(run, dollars_per_hour)]
     start += [Paragraph(f"To do: {report.fix}.")] if report.fix else []

@@ -56,16 +56,14 @@ def reliability(bins: Sequence[tuple[float, float, float, float, float]], error:
         parts.append(f'<text x="{shared.x(0)}" y="{y - 4:g}">{value:g} % right</text>')
     base, largest_share = HEAD + SQUARE + STRIP, max((share_of_all for _, _, share_of_all, _, _ in bins), default=1.0)
     for low, high, share_of_all, confidence, share_right in bins:
-        attributes = f'x="{shared.x(100 * low)}" width="{(RIGHT - LEFT) * (high - low):.2f}%"'
-        right_height, share_height = SQUARE * share_right, (STRIP - 8) * share_of_all / largest_share
+        extent = f'x="{shared.x(100 * low)}" width="{(RIGHT - LEFT) * (high - low):.2f}%"'
+        right_height, height = SQUARE * share_right, (STRIP - 8) * share_of_all / largest_share
         x, y, expected = shared.x(100 * confidence), HEAD + SQUARE - right_height, HEAD + SQUARE * (1 - confidence)
         kind = "rise" if share_right > confidence else "fall"
-        parts.append(f'<rect class="share-right" {attributes} y="{y:.1f}" height="{right_height:.1f}"/>')
+        parts.append(f'<rect class="share-right" {extent} y="{y:.1f}" height="{right_height:.1f}"/>')
         parts.append(f'<line class="pair {kind}" x1="{x}" x2="{x}" y1="{y:.1f}" y2="{expected:.1f}"/>')
         parts.append(f'<circle class="seed" cx="{x}" cy="{y:.1f}" r="4"/>')
-        parts.append(
-            f'<rect class="share-of-all" {attributes} y="{base - share_height:.1f}" height="{share_height:.1f}"/>'
-        )
+        parts.append(f'<rect class="share-of-all" {extent} y="{base - height:.1f}" height="{height:.1f}"/>')
     diagonal = f'x1="{shared.x(0)}" x2="{shared.x(100)}" y1="{HEAD + SQUARE}" y2="{HEAD}"'
     return "".join([*parts, f'<line class="zero" {diagonal}/>', axis(shared, base, "confidence, %"), "</svg>"])
 

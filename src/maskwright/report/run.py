@@ -36,7 +36,7 @@ CONTENTS = {
 class RecordedRun:
     name: str
     """Short, and different for each run of a page."""
-    status_report: status.RunReport
+    report: status.RunReport
     record: dict[str, Any]
     """`config.resolved.json`."""
     environment: dict[str, Any]
@@ -53,15 +53,15 @@ class RecordedRun:
     damaged: tuple[str, ...] = ()
     """A line for each damaged record: its path, what the page lacks, and the fix."""
     known_state: str = ""
-    """The state where `status_report` could not read it."""
+    """The state where `report` could not read it."""
 
     @property
     def state(self) -> str:
-        return self.known_state or self.status_report.state
+        return self.known_state or self.report.state
 
     @property
     def location(self) -> str:
-        return self.status_report.run
+        return self.report.run
 
     @property
     def config(self) -> dict[str, Any]:
@@ -75,15 +75,13 @@ class RecordedRun:
 
     @property
     def step(self) -> int:
-        steps = [line["step"] for line in self.metrics] + (
-            [self.status_report.status.step] if self.status_report.status else []
-        )
+        steps = [line["step"] for line in self.metrics] + ([self.report.status.step] if self.report.status else [])
         return max([0, *steps])
 
     @property
     def of(self) -> int:
         planned = self.config.get("schedule.steps") if self.known_state else None
-        return max((self.status_report.status.of if self.status_report.status else planned or 0), self.step)
+        return max((self.report.status.of if self.report.status else planned or 0), self.step)
 
     def points(self, key: str) -> Points:
         """(step, value) of each log line with a finite number for `key`."""
@@ -126,8 +124,8 @@ class RecordedRun:
     def spans(self) -> list[tuple[float, float]]:
         """(begin, end) in Unix seconds of each start, as far as the run's own lines show."""
         times = sorted(float(line["time"]) for line in (*self.metrics, *self.history) if _is_number(line.get("time")))
-        if self.status_report.status and times:
-            times.append(max(times[-1], self.status_report.status.heartbeat))
+        if self.report.status and times:
+            times.append(max(times[-1], self.report.status.heartbeat))
         begins = [float(line["time"]) for line in self.at("started") if _is_number(line.get("time"))]
         if times and (not begins or times[0] < begins[0]):
             begins.insert(0, times[0])  # starts of an earlier version, which wrote no history
@@ -187,38 +185,34 @@ def read(location: str) -> RecordedRun:
     """Reads a run's records. Raises `InputError` where there is no run, or its configuration is damaged."""
     folder = Folder(location, reach=True)
     try:
-        status_report = status.look(location)
+        report = status.look(location)
     except InputError:
         if "compare.json" in folder.names():
             fix = "open its verdict.html; runs/ below it has the runs that it compared"
             raise InputError("is a comparison, which has a page of its own", where=location, fix=fix) from None
         raise
     inside = ""
-    if status_report.state == "only checkpoints" and status_report.checkpoint and "checkpoints" not in folder.names():
-        inside = (
-            f"{step_folder(status_report.checkpoint.step)}/"  # copies have the run's records beside each checkpoint
-        )
+    if report.state == "only checkpoints" and report.checkpoint and "checkpoints" not in folder.names():
+        inside = f"{step_folder(report.checkpoint.step)}/"  # copies have the run's records beside each checkpoint
     record, read_from, state = _record(folder, inside), _Records(folder, inside), ""
     content = folder.get("status.json")
-    if status_report.status is None and content is not None and records.read(Status, content) is None:
+    if report.status is None and content is not None and records.read(Status, content) is None:
         read_from.note("status.json", "is damaged")
-        if status_report.state in ("only checkpoints", "never started"):
-            status_report = replace(status_report, why="", fix="")
+        if report.state in ("only checkpoints", "never started"):
+            report = replace(report, why="", fix="")
             state = "not known"
     config_text = folder.get(inside + "config.yaml")
     return RecordedRun(
-        name=os.path.basename(status_report.run.rstrip("/")) or status_report.run,
-        status_report=status_report,
+        name=os.path.basename(report.run.rstrip("/")) or report.run,
+        report=report,
         record=record,
         environment=read_from.json("environment.json"),
         card=read_from.json(DATA_CARD),
-        metrics=read_from.lines(
-            METRICS, is_over=status_report.over, is_expected=_has_logged(status_report.status, record)
-        ),
-        history=read_from.lines(HISTORY, is_over=status_report.over, is_expected=False),
+        metrics=read_from.lines(METRICS, is_over=report.over, is_expected=_has_logged(report.status, record)),
+        history=read_from.lines(HISTORY, is_over=report.over, is_expected=False),
         results=read_from.json("results.json"),
         config_text=None if config_text is None else config_text.decode("utf-8", "replace"),
-        saved=_saved(read_from, status_report),
+        saved=_saved(read_from, report),
         damaged=tuple(read_from.damaged),
         known_state=state,
     )
@@ -230,10 +224,10 @@ def _has_logged(run_status: Status | None, record: dict[str, Any]) -> bool:
     return run_status is not None and isinstance(every_steps, int) and run_status.step - run_status.began >= every_steps
 
 
-def _saved(read_from: _Records, status_report: status.RunReport) -> dict[str, Any]:
-    if status_report.checkpoint is None:
+def _saved(read_from: _Records, report: status.RunReport) -> dict[str, Any]:
+    if report.checkpoint is None:
         return {}
-    step = status_report.checkpoint.step
+    step = report.checkpoint.step
     folder = "" if read_from.inside else f"checkpoints/{step_folder(step)}/"
     weights = (read_from.json(f"{folder}{MANIFEST}").get("files") or {}).get("model.safetensors") or {}
     return {"step": step, "weights_sha256": weights.get("sha256")}

@@ -28,7 +28,7 @@ LEGENDS = {
 
 
 def glance(run: RecordedRun, dollars_per_hour: float | None) -> Strip:
-    status = run.status_report.status
+    status = run.report.status
     share = f"{run.step / run.of:.0%} of {several(run.of, 'step')}" if run.of else ""
     cells: list[tuple[str, str, str]] = [("State", run.state, share)]
     loss, accuracy = run.last("valid_loss"), run.last("valid_accuracy")
@@ -98,10 +98,8 @@ def _steps_shown(run: RecordedRun) -> list[float]:
     evaluated, logged = ([step for step, _ in run.points(key)] for key in ("valid_loss", "loss"))
     all_steps = sorted({*evaluated, *logged})
     is_sparse = len(evaluated) < ROWS / 2
-    candidates = all_steps if is_sparse else evaluated
-    spread = (
-        {candidates[round(row * (len(candidates) - 1) / (ROWS - 1))] for row in range(ROWS)} if candidates else set()
-    )
+    steps = all_steps if is_sparse else evaluated
+    spread = {steps[round(row * (len(steps) - 1) / (ROWS - 1))] for row in range(ROWS)} if steps else set()
     return sorted({*spread, *all_steps[-1:], *(evaluated if is_sparse else [])})
 
 
@@ -298,7 +296,7 @@ def beside(runs: Sequence[RecordedRun]) -> ReportTable:
     rows = []
     for run in runs:
         loss, accuracy, rate = run.last("valid_loss"), run.last("valid_accuracy"), speed(run)
-        status = run.status_report.status
+        status = run.report.status
         rows.append(
             (
                 run.name,

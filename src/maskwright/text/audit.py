@@ -207,12 +207,12 @@ class _Audit:
     def _clean(self, judged: list[tuple[str, Note]]) -> None:
         paths = tuple(path for path, _ in judged)
         resolved = resolve(self.runner, self.folder, judged, self.parts, self.cleaning, self.limits)
-        reviewed = self._computed(
+        reviews = self._computed(
             "look", ReviewChanges(self.cleaning, resolved), [os.path.basename(path) for path in paths]
         )
         totals, examples, changes = DropTotals(), dict[str, list[str]](), Changes(self.cleaning)
         near = list[tuple[int, list[int]]]()
-        for part, ((_, note), (_, review)) in enumerate(zip(judged, reviewed, strict=True)):
+        for part, ((_, note), (_, review)) in enumerate(zip(judged, reviews, strict=True)):
             totals.add(note["names"], resolved.codes(part))
             near += [(part, pair) for pair in review["near"]]
             _add_examples(examples, note["examples"])
@@ -285,19 +285,17 @@ class _Examined:
 
 def _add_part(result: Audit, note: Note) -> None:
     """Adds a part's note. Parts come in the order of reading."""
-    audit_of_part = note["audit"]
+    part = note["audit"]
     for name in ("documents", "characters", "bytes"):
-        setattr(result, name, getattr(result, name) + audit_of_part[name])
-    if audit_of_part["sentences"] is not None:
-        result.sentences = (result.sentences or 0) + audit_of_part["sentences"]
-    shortest = [result.shortest_document_characters, audit_of_part["shortest_document_characters"]]
+        setattr(result, name, getattr(result, name) + part[name])
+    if part["sentences"] is not None:
+        result.sentences = (result.sentences or 0) + part["sentences"]
+    shortest = [result.shortest_document_characters, part["shortest_document_characters"]]
     result.shortest_document_characters = min((length for length in shortest if length is not None), default=None)
-    result.longest_document_characters = max(
-        result.longest_document_characters, audit_of_part["longest_document_characters"]
-    )
-    for size, count in audit_of_part["lengths"]:
+    result.longest_document_characters = max(result.longest_document_characters, part["longest_document_characters"])
+    for size, count in part["lengths"]:
         result.lengths[size] = result.lengths.get(size, 0) + count
-    for name, finding in audit_of_part["findings"].items():
+    for name, finding in part["findings"].items():
         result.findings[name].add_all(finding["count"], finding["examples"])
 
 

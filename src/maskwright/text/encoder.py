@@ -159,32 +159,27 @@ def _pieces(encode: Encode, text: str, sentence_prefix: str) -> Iterator[str]:
     yield prefix + text[begin:]
 
 
-def _next_cut(encode: Encode, text: str, begin: int, sentence_prefix: str) -> tuple[int, int, str] | None:
+def _next_cut(encode: Encode, text: str, begin: int, prefix: str) -> tuple[int, int, str] | None:
     """(end of the piece that begins at `begin`, begin of the next one, its prefix); None for no place to cut."""
     earliest = begin + PIECE_CHARACTERS
     while earliest < len(text):
-        position = earliest
+        place = earliest
         for match in itertools.islice(BREAK.finditer(text, earliest), MOST_BREAKS):
-            position = match.start()
-            cut = (
-                (position, position + 1, sentence_prefix) if match.group() == " " else (position + 1, position + 1, "")
-            )
+            place = match.start()
+            cut = (place, place + 1, prefix) if match.group() == " " else (place + 1, place + 1, "")
             if _changes_no_id(encode, text, cut):
                 return cut
-        if position == earliest:
+        if place == earliest:
             return None
-        earliest = position + PIECE_CHARACTERS
+        earliest = place + PIECE_CHARACTERS
     return None
 
 
 def _changes_no_id(encode: Encode, text: str, cut: tuple[int, int, str]) -> bool:
     """Whether the text around a cut keeps its ids. Splitting and merging look no further than words."""
-    end, next_begin, prefix = cut
-    begin, stop = max(end - BREAK_CHARACTERS, 0), next_begin + BREAK_CHARACTERS
-    (whole_ids, _), (piece_ids, _) = (
-        encode([text[begin:stop]]),
-        encode([text[begin:end], prefix + text[next_begin:stop]]),
-    )
+    end, after, lead = cut
+    begin, stop = max(end - BREAK_CHARACTERS, 0), after + BREAK_CHARACTERS
+    (whole_ids, _), (piece_ids, _) = (encode([text[begin:stop]]), encode([text[begin:end], lead + text[after:stop]]))
     return np.array_equal(whole_ids, piece_ids)
 
 

@@ -60,19 +60,19 @@ def extend_tokenizer(
     content, vocabulary = read_tokenizer(location)
     require_empty(folder)
     tokenizer = load_tokenizer(location, special_tokens_are_text=True)
-    never_joined = BYTES | {token["content"] for token in content.get("added_tokens") or []}
+    apart = BYTES | {token["content"] for token in content.get("added_tokens") or []}
     is_whole = vocabulary.kind == "sentencepiece_bpe"  # does not split a text into words
-    split = _letters(tokenizer, never_joined) if is_whole else split_by(tokenizer.normalizer, tokenizer.pre_tokenizer)
+    split = _letters(tokenizer, apart) if is_whole else split_by(tokenizer.normalizer, tokenizer.pre_tokenizer)
     words, measured = learn_from(sources, max_bytes, lambda pieces: _read(pieces, split))
-    pieces_of_word = {word: [piece.value for piece in tokenizer.model.tokenize(word)] for word in words}
-    ids = {piece: tokenizer.token_to_id(piece) for pieces in pieces_of_word.values() for piece in pieces}
+    pieces_of = {word: [piece.value for piece in tokenizer.model.tokenize(word)] for word in words}
+    ids = {piece: tokenizer.token_to_id(piece) for pieces in pieces_of.values() for piece in pieces}
     if vocabulary.kind in ("wordpiece", "unigram"):
-        extension = _whole_words(words, pieces_of_word, ids, vocabulary.unk, tokens, min_frequency)
+        extension = _whole_words(words, pieces_of, ids, vocabulary.unk, tokens, min_frequency)
         if vocabulary.kind == "unigram":
             extension.scores = _scores(extension, words, content["model"]["vocab"])
     else:
         known_tokens = set(tokenizer.get_vocab(with_added_tokens=True))
-        extension = _more_merges(words, pieces_of_word, ids, known_tokens, tokens, min_frequency)
+        extension = _more_merges(words, pieces_of, ids, known_tokens, tokens, min_frequency)
     if not extension.tokens:
         fix = "give more text, or text of another kind"
         raise SourceError("holds no word of several tokens that occurs often enough", where=sources.files[0], fix=fix)
@@ -97,21 +97,16 @@ def report(extension: Extension, vocabulary: Vocabulary, folder: str) -> str:
     )
 
 
-def _letters(tokenizer: Any, never_joined: Collection[str]) -> Callable[[str], Iterable[str]]:
+def _letters(tokenizer: Any, apart: Collection[str]) -> Callable[[str], Iterable[str]]:
     """Splits a text into words of letters, with ▁ before them or not, and yields those of several pieces.
-    `never_joined`: pieces that are never joined."""
+    `apart`: pieces that are never joined."""
 
     # Two pieces decide by themselves whether they are joined. So a new merge does in any text what it does in the words
     # that it was learned from.
 
     def joined(left: str, right: str) -> bool:
         left_fits = left == "▁" or unicodedata.category(left[-1])[0] in "LM"
-        return (
-            left_fits
-            and left not in never_joined
-            and right not in never_joined
-            and unicodedata.category(right[0])[0] in "LM"
-        )
+        return left_fits and left not in apart and right not in apart and unicodedata.category(right[0])[0] in "LM"
 
     def words(text: str) -> Iterable[str]:
         word, previous = "", ""
@@ -139,22 +134,17 @@ def _read(pieces: Iterable[Piece], split: Callable[[str], Iterable[str]]) -> tup
 
 
 def _whole_words(
-    words: dict[str, int],
-    pieces_of_word: dict[str, list[str]],
-    ids: dict[str, int],
-    unk: int | None,
-    max_tokens: int,
-    min_frequency: int,
+    words: dict[str, int], pieces_of: dict[str, list[str]], ids: dict[str, int], unk: int | None, limit: int, least: int
 ) -> Extension:
     gains = [
         (-count * (len(pieces) - 1), word)
         for word, count in words.items()
-        if count >= min_frequency
-        and len(pieces := pieces_of_word[word]) > 1
+        if count >= least
+        and len(pieces := pieces_of[word]) > 1
         and {None, unk}.isdisjoint(map(ids.__getitem__, pieces))
     ]
-    chosen = [word for _, word in heapq.nsmallest(max_tokens, gains)]
-    return Extension(chosen, [[ids[piece] for piece in pieces_of_word[word]] for word in chosen])
+    chosen = [word for _, word in heapq.nsmallest(limit, gains)]
+    return Extension(chosen, [[ids[piece] for piece in pieces_of[word]] for word in chosen])
 
 
 def _scores(extension: Extension, words: dict[str, int], vocab: list[list[Any]]) -> list[float]:
@@ -167,18 +157,11 @@ def _scores(extension: Extension, words: dict[str, int], vocab: list[list[Any]])
 
 
 def _more_merges(
-    words: dict[str, int],
-    pieces_of_word: dict[str, list[str]],
-    ids: dict[str, int],
-    known_tokens: set[str],
-    max_tokens: int,
-    min_frequency: int,
+    words: dict[str, int], pieces_of: dict[str, list[str]], ids: dict[str, int], known: set[str], limit: int, least: int
 ) -> Extension:
-    """Merges the most frequent pair until `max_tokens` tokens are new or no pair occurs `min_frequency` times. Of equal
+    """Merges the most frequent pair until `limit` tokens are new or no pair occurs `least` times. Of equal
     counts, the first pair in the alphabet goes first."""
-    rows = [
-        (list(pieces_of_word[word]), count) for word, count in sorted(words.items()) if len(pieces_of_word[word]) > 1
-    ]
+    rows = [(list(pieces_of[word]), count) for word, count in sorted(words.items()) if len(pieces_of[word]) > 1]
     counts: Counter[Pair] = Counter()
     words_with: defaultdict[Pair, set[int]] = defaultdict(set)
     for word_idx, (pieces, count) in enumerate(rows):
@@ -189,14 +172,14 @@ def _more_merges(
     heapq.heapify(heap)
     new_pieces: dict[str, list[int]] = {}
     merges: list[Pair] = []
-    while heap and len(new_pieces) < max_tokens:
+    while heap and len(new_pieces) < limit:
         negative, pair = heapq.heappop(heap)
         if -negative != counts[pair]:  # an older count of a pair that has changed since
             continue
-        if -negative < min_frequency:
+        if -negative < least:
             break
         new = "".join(pair)
-        if new in known_tokens:  # ids of texts that have this token would depend on the order of old and new merges
+        if new in known:  # ids of texts that have this token would depend on the order of old and new merges
             continue
         merges.append(pair)
         new_pieces.setdefault(new, [index for piece in pair for index in (new_pieces.get(piece) or [ids[piece]])])

@@ -37,12 +37,8 @@ class LayoutGuess:
 
 def finer_layouts(layout: str, documents: Mapping[Layout, int], count: int) -> list[str]:
     """Fixes: the other layouts with more than `count` documents, and about how many they give."""
-    finer = {
-        name: documents_in_layout
-        for name, documents_in_layout in documents.items()
-        if documents_in_layout > count and name != layout
-    }
-    return [f"--layout {name} (about {documents_in_layout:,} documents)" for name, documents_in_layout in finer.items()]
+    finer = {name: total for name, total in documents.items() if total > count and name != layout}
+    return [f"--layout {name} (about {total:,} documents)" for name, total in finer.items()]
 
 
 def share_held_out(documents: int) -> float:

@@ -188,11 +188,11 @@ def _pairs(model: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _write(location: str, folder: str, content: dict[str, Any], old_ids: Sequence[int]) -> None:
     """Writes the folder with ids from 0 on. tokenizer.json comes last: with it, the folder is whole."""
-    new_ids = {old: index for index, old in enumerate(old_ids)}
+    new_id = {old: index for index, old in enumerate(old_ids)}
     ids = {
-        token: new_ids[old]
+        token: new_id[old]
         for token, old in sorted(token_ids(location).items(), key=lambda pair: pair[1])
-        if old in new_ids
+        if old in new_id
     }
     model = dict(content["model"])
     if isinstance(model["vocab"], dict):
@@ -202,19 +202,17 @@ def _write(location: str, folder: str, content: dict[str, Any], old_ids: Sequenc
         scores = dict(map(tuple, model["vocab"]))
         model["vocab"] = [[token, scores.get(token, 0.0)] for token in ids]
         if model.get("unk_id") is not None:
-            model["unk_id"] = new_ids[model["unk_id"]]
+            model["unk_id"] = new_id[model["unk_id"]]
     lines = []
     if "merges" in model:
-        merges = [
-            (left, right) for left, right in _pairs(model) if left in ids and right in ids and left + right in ids
-        ]
-        lines = [" ".join(pair) for pair in merges]
+        pairs = [(left, right) for left, right in _pairs(model) if left in ids and right in ids and left + right in ids]
+        lines = [" ".join(pair) for pair in pairs]
         is_text = bool(model["merges"]) and isinstance(model["merges"][0], str)
-        model["merges"] = lines if is_text else [list(pair) for pair in merges]
-    _renew_other_files(folder, ids, lines, new_ids)
+        model["merges"] = lines if is_text else [list(pair) for pair in pairs]
+    _renew_other_files(folder, ids, lines, new_id)
     storage.write_json(os.path.join(folder, OLD_IDS), list(old_ids))
     tokenizer = {**content, "model": model}
-    tokenizer["added_tokens"] = [{**token, "id": new_ids[token["id"]]} for token in content.get("added_tokens") or []]
+    tokenizer["added_tokens"] = [{**token, "id": new_id[token["id"]]} for token in content.get("added_tokens") or []]
     tokenizer["post_processor"] = _renumbered(content.get("post_processor"), ids)
     tokenizer |= {"padding": None, "truncation": None}
     with storage.atomic_writer(os.path.join(folder, "tokenizer.json")) as file:

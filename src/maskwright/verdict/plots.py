@@ -18,22 +18,18 @@ MARKS = {"helped": "▲", "hurt": "▼", "no difference shown": "●", "cannot c
 
 def forest(comparisons: Sequence[ArmDifference]) -> str:
     """A row for each comparison, the difference and its interval on one scale of points."""
-    shared = scale([100 * value for comparison in comparisons for value in (0.0, comparison.low, comparison.high)])
+    shared = scale([100 * value for pair in comparisons for value in (0.0, pair.low, pair.high)])
     zero = shared.x(0)
     rows = []
-    for comparison in comparisons:
-        low, middle, high = (
-            shared.x(100 * value) for value in (comparison.low, comparison.difference, comparison.high)
-        )
-        digits = wording.places_of(comparison)
-        value = f"{wording.points(comparison.difference, digits, sign=True)} ({wording.interval(comparison)})"
-        text = (
-            f"{comparison.other} against {comparison.base} on {comparison.task}: {value} points, {comparison.verdict}"
-        )
-        kind = comparison.verdict.replace(" ", "-")
+    for pair in comparisons:
+        low, middle, high = (shared.x(100 * value) for value in (pair.low, pair.difference, pair.high))
+        digits = wording.places_of(pair)
+        value = f"{wording.points(pair.difference, digits, sign=True)} ({wording.interval(pair)})"
+        text = f"{pair.other} against {pair.base} on {pair.task}: {value} points, {pair.verdict}"
+        kind = pair.verdict.replace(" ", "-")
         rows.append(
-            f'<div class="row"><p><span class="{kind}" aria-hidden="true">{MARKS[comparison.verdict]}</span> '
-            f"{escape(comparison.task)}: {escape(comparison.other)} <small>against {escape(comparison.base)}</small> "
+            f'<div class="row"><p><span class="{kind}" aria-hidden="true">{MARKS[pair.verdict]}</span> '
+            f"{escape(pair.task)}: {escape(pair.other)} <small>against {escape(pair.base)}</small> "
             f"<b>{escape(value)}</b></p>"
             f'{opening(22, text)}<line class="zero" x1="{zero}" x2="{zero}" y1="0" y2="22"/>'
             f'<line class="bar {kind}" x1="{low}" x2="{high}" y1="11" y2="11"/>'

@@ -129,11 +129,11 @@ def write_results(path: str, results: Results) -> None:
 def read_results(path: str) -> Results:
     """Reads the file. Raises `InputError` for one of another kind or format, or one that contradicts itself."""
     content = storage.read_json(path)
-    format_number = content.get("format") if isinstance(content, dict) else None
-    if format_number != FORMAT:
+    version = content.get("format") if isinstance(content, dict) else None
+    if version != FORMAT:
         what = (
-            f"has format {str(format_number)[:20]}, this version reads {FORMAT}"
-            if format_number
+            f"has format {str(version)[:20]}, this version reads {FORMAT}"
+            if version
             else "holds no comparison's results"
         )
         raise InputError(what, where=path, fix="use the maskwright that wrote it, or give the file `results.json`")

@@ -79,8 +79,7 @@ def sign_flip_p(differences: Sequence[float] | Floats) -> float:
 
 
 def permutation_p(first: Sequence[float] | Floats, second: Sequence[float] | Floats) -> float:
-    """The exact two-sided p-value of the difference of two means, over all ways to divide the values between the
-    two."""
+    """The exact two-sided p-value of a difference of two means, over all ways to divide the values."""
     values, a, b = np.concatenate([first, second]).astype(np.float64), len(first), len(second)
     observed = abs(float(np.mean(first) - np.mean(second)))
     # With S the sum of the first: S/a - (total - S)/b is `observed` or more where S is outside of these.

@@ -16,25 +16,12 @@ def differences(report: VerdictReport) -> ReportTable:
     corrected = len(report.comparisons) > 1
     header = ("task", "arms", "verdict", "difference", "95 % interval", "p", *(["p (Holm)"] if corrected else []))
     rows = []
-    for comparison in report.comparisons:
-        digits = wording.places_of(comparison)
-        p = [
-            wording.p_value(p_value)
-            for p_value in ((comparison.p, comparison.p_holm) if corrected else (comparison.p,))
-        ]
-        difference = wording.points(comparison.difference, digits, sign=True)
-        arms = f"{comparison.other} against {comparison.base}"
-        rows.append(
-            (
-                comparison.task,
-                arms,
-                comparison.verdict,
-                difference,
-                wording.interval(comparison),
-                *p,
-                wording.smallest(comparison),
-            )
-        )
+    for pair in report.comparisons:
+        digits = wording.places_of(pair)
+        p = [wording.p_value(p) for p in ((pair.p, pair.p_holm) if corrected else (pair.p,))]
+        difference = wording.points(pair.difference, digits, sign=True)
+        arms = f"{pair.other} against {pair.base}"
+        rows.append((pair.task, arms, pair.verdict, difference, wording.interval(pair), *p, wording.smallest(pair)))
     likely = f"with a probability of 80{words.FIXED}%"
     caption = f"Differences in points; the last column is the smallest that would have been shown {likely}"
     return ReportTable(caption, (*header, "smallest"), tuple(rows), words=3)
@@ -43,10 +30,9 @@ def differences(report: VerdictReport) -> ReportTable:
 def scores(results: Results, report: VerdictReport) -> ReportTable:
     rows = []
     for arm in results.arms:
-        score_of_task = {score.task: score for score in report.scores if score.arm == arm.name}
+        by_task = {score.task: score for score in report.scores if score.arm == arm.name}
         cells = [
-            wording.mean_and_deviation(score_of_task[task.name].mean, score_of_task[task.name].deviation)
-            for task in results.tasks
+            wording.mean_and_deviation(by_task[task.name].mean, by_task[task.name].deviation) for task in results.tasks
         ]
         rows.append((arm.name, *cells))
     header = ("arm", *(f"{task.name} ({wording.metric_name(task)})" for task in results.tasks))
@@ -77,25 +63,23 @@ def _places(score: Score, task: ComparedTask) -> int:
     return wording.decimals(max(100 / task.test_examples, 10 * (score.deviation or 0)))
 
 
-def classes(comparison: ArmDifference) -> ReportTable | None:
+def classes(pair: ArmDifference) -> ReportTable | None:
     """The largest changes; None where the task has no classes or nothing changed."""
-    if not comparison.classes or comparison.same_answers:
+    if not pair.classes or pair.same_answers:
         return None
     rows = []
-    for change in comparison.classes[:CLASSES_SHOWN]:
+    for change in pair.classes[:CLASSES_SHOWN]:
         digits = wording.decimals(50 * (change.high - change.low))
         base, other, low, high = (
             wording.points(value, digits) for value in (change.base, change.other, change.low, change.high)
         )
         difference = wording.points(change.other - change.base, digits, sign=True)
         rows.append((change.label, f"{change.examples:,}", base, other, difference, f"{low} to {high}"))
-    rest = len(comparison.classes) - len(rows)
+    rest = len(pair.classes) - len(rows)
     note = f"; {rest} with smaller changes are left out" if rest else ""
-    header = ("class", "in the test set", comparison.base, comparison.other, "difference", "95 % interval")
+    header = ("class", "in the test set", pair.base, pair.other, "difference", "95 % interval")
     return ReportTable(
-        f"F1 score by class on {comparison.task}, {comparison.other} against {comparison.base}, in points{note}",
-        header,
-        tuple(rows),
+        f"F1 score by class on {pair.task}, {pair.other} against {pair.base}, in points{note}", header, tuple(rows)
     )
 
 
@@ -125,10 +109,8 @@ def rates(results: Results) -> ReportTable | None:
         return None
     rows = []
     for search in results.searches:
-        scores_of_rates = ", ".join(
-            f"{words.rate(rate)}: {wording.points(score, 1)}" for rate, score in sorted(search.rates)
-        )
-        rows.append((search.task, search.arm, words.rate(search.chosen), scores_of_rates))
+        scores = ", ".join(f"{words.rate(rate)}: {wording.points(score, 1)}" for rate, score in sorted(search.rates))
+        rows.append((search.task, search.arm, words.rate(search.chosen), scores))
     header = ("task", "arm", "chosen", "score on validation by rate")
     return ReportTable("Learning rates, chosen on validation and then kept", header, tuple(rows), words=4)
 

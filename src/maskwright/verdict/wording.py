@@ -118,27 +118,25 @@ def _failures(comparison: ArmDifference, results: Results, report: VerdictReport
     return [f"{count} of the {runs} runs learned nothing or had a fault. {counts} like the others."]
 
 
-def _reasons(comparison: ArmDifference, report: VerdictReport) -> list[str]:
-    if comparison.verdict == "cannot conclude":
+def _reasons(pair: ArmDifference, report: VerdictReport) -> list[str]:
+    if pair.verdict == "cannot conclude":
         unit = "pretraining runs of each arm" if report.question == "recipe" else "seeds"
         count = len(report.comparisons)
-        units = _units_of(comparison, report)
+        units = _units_of(pair, report)
         what = "one comparison" if count == 1 else f"{count} comparisons"
         least = f"{what} {'takes' if count == 1 else 'take'} at least {report.least} {unit}"
-        return [
-            f"This may be noise: with {units}, the smallest possible p is {p_value(comparison.smallest_p)}; {least}."
-        ]
-    if comparison.verdict != "no difference shown":
+        return [f"This may be noise: with {units}, the smallest possible p is {p_value(pair.smallest_p)}; {least}."]
+    if pair.verdict != "no difference shown":
         return []
     reasons = []
-    outside = comparison.low > 0 or comparison.high < 0
+    outside = pair.low > 0 or pair.high < 0
     if outside:
         reasons.append("The interval excludes 0, but the exact test does not reach p < 0.05.")
-    elif comparison.p_holm < 0.05:
+    elif pair.p_holm < 0.05:
         what = "pretraining runs" if report.question == "recipe" else "seeds"
         reasons.append(f"The {what} agree, but the interval, which counts the test examples too, includes 0.")
-    if comparison.smallest_difference:
-        least = f"{smallest(comparison)} points"
+    if pair.smallest_difference:
+        least = f"{smallest(pair)} points"
         reasons.append(f"A true difference of {least} would have been shown with a probability of 80{FIXED}%.")
     return reasons
 

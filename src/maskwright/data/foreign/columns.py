@@ -197,24 +197,23 @@ def _numbers(array: Any) -> Ids:
 
 def grouped(parts: Iterator[ColumnPart], file: int) -> Iterator[tuple[Block, Int64]]:
     """(block of several parts, byte at which each document begins in its file)."""
-    waiting_parts: list[ColumnPart] = []
+    waiting: list[ColumnPart] = []
     first = tokens = 0
 
     def block() -> tuple[Block, Int64]:
         ids, sizes, offsets = (
-            np.concatenate(arrays) if len(waiting_parts) > 1 else arrays[0]
-            for arrays in zip(*waiting_parts, strict=True)
+            np.concatenate(arrays) if len(waiting) > 1 else arrays[0] for arrays in zip(*waiting, strict=True)
         )
         return Block(ids, sizes, file, first), offsets
 
     for part in parts:
-        if waiting_parts and tokens + len(part[0]) > BLOCK_TOKENS:
+        if waiting and tokens + len(part[0]) > BLOCK_TOKENS:
             yield block()
-            first, tokens = first + sum(len(sizes) for _, sizes, _ in waiting_parts), 0
-            waiting_parts = []
-        waiting_parts.append(part)
+            first, tokens = first + sum(len(sizes) for _, sizes, _ in waiting), 0
+            waiting = []
+        waiting.append(part)
         tokens += len(part[0])
-    if waiting_parts:
+    if waiting:
         yield block()
 
 
@@ -284,13 +283,11 @@ def require_counts(folder: str, counts: dict[str, tuple[int, int]]) -> None:
             except (IndexError, ValueError):
                 what = "is not a line of a file name, documents and tokens"
                 raise StoreError(what, where=f"{path}:{line}", fix="repair it, or delete the file") from None
-            file_path = next((file_path for file_path in _ends_of(name, base) if file_path in counts), None)
-            if file_path is None and any(
-                os.path.isdir(folder) for folder in map(os.path.dirname, _ends_of(name, base))
-            ):
+            location = next((location for location in _ends_of(name, base) if location in counts), None)
+            if location is None and any(os.path.isdir(folder) for folder in map(os.path.dirname, _ends_of(name, base))):
                 raise StoreError(f"{name} is not there", where=f"{path}:{line}", fix=fix)
-            if file_path and counts[file_path] != (documents, tokens):
-                what = f"{name} has {counts[file_path][0]:,} documents and {counts[file_path][1]:,} tokens"
+            if location and counts[location] != (documents, tokens):
+                what = f"{name} has {counts[location][0]:,} documents and {counts[location][1]:,} tokens"
                 raise StoreError(f"{what}, not {documents:,} and {tokens:,}", where=f"{path}:{line}", fix=fix)
 
 

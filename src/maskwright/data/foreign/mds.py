@@ -104,19 +104,13 @@ def _blocks(shards: list[_Shard], dtype: str | None, file_idx: int) -> Iterator[
     start = begin + 4 * shard.sizes.count(None) + sum(widths[:-1])
     stop = start + widths[-1]
     _require(bool(((start <= stop) & (stop <= end)).all()), shard, "a column reaches beyond its sample")
-    start, value_type, shape_sizes = _past_header(shard, data, start, stop, dtype)
+    start, value_type, shape = _past_header(shard, data, start, stop, dtype)
     width = np.dtype(value_type).itemsize
     _require(
-        bool(((stop >= start) & ((stop - start) % width == 0)).all()),
-        shard,
-        f"an array does not consist of whole {value_type}",
+        bool(((stop >= start) & ((stop - start) % width == 0)).all()), shard, f"an array is cut inside a {value_type}"
     )
     sizes = (stop - start) // width
-    _require(
-        shape_sizes is None or bool((shape_sizes == sizes).all()),
-        shard,
-        "an array has another length than its shape says",
-    )
+    _require(shape is None or bool((shape == sizes).all()), shard, "an array has another length than its shape says")
     view = memoryview(data)  # type: ignore[arg-type]
     for first, last in in_blocks(np.cumsum(sizes)):
         slices = map(slice, start[first:last].tolist(), stop[first:last].tolist())

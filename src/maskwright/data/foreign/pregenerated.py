@@ -3,7 +3,7 @@
 
     epoch_0.json           a line for each example: tokens (masked), segment_ids, is_random_next, masked_lm_positions,
                            masked_lm_labels; tokens and labels are strings
-    epoch_0/               in its place, of `data pregenerate` alone: a .npy file for each array of `MaskedExamples`
+    epoch_0/               in its place, of `data pregenerate` alone: a .npy file for each array of `StaticMasks`
     epoch_0_metrics.json   num_training_examples, max_seq_len
     pregenerate.json       of `data pregenerate` alone: options, sources, checksums, the tokenizer's fingerprint
     tokenizer/             of `data pregenerate` alone
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from maskwright.core import storage
 from maskwright.core.errors import InputError, StoreError
 from maskwright.data.foreign.blocks import Block, Foreign
-from maskwright.data.foreign.static_masks import ARRAYS, MaskedExamples, describe, findings
+from maskwright.data.foreign.static_masks import ARRAYS, StaticMasks, describe, findings
 from maskwright.data.masking import Masker
 from maskwright.text.vocabulary import Vocabulary
 
@@ -86,7 +86,7 @@ class Reader:
             yield Block(examples.text(), sizes[sizes > 0], epoch, first, None, numbers[sizes > 0], counts)
             first += len(examples.lengths)
 
-    def examples(self, epoch: int) -> Iterator[tuple[MaskedExamples, NDArray[np.bool_]]]:
+    def examples(self, epoch: int) -> Iterator[tuple[StaticMasks, NDArray[np.bool_]]]:
         """(examples, [t] whether each token is unknown to the vocabulary) of each block. Raises `StoreError` for a
         broken example, with its line; for other bytes than were written; and for another number of examples than in the
         metrics."""
@@ -108,15 +108,13 @@ class Reader:
         if sha256_of_epoch(path) != (self.record.get("sha256") or {}).get(name):
             raise StoreError(f"is not what was written (its sha256 differs from {RECORD})", where=path, fix=COPY_AGAIN)
 
-    def _lines(self, path: str) -> Iterator[tuple[MaskedExamples, NDArray[np.bool_]]]:
-        lines_before, unk = 0, self.vocabulary.unk or 0
+    def _lines(self, path: str) -> Iterator[tuple[StaticMasks, NDArray[np.bool_]]]:
+        first, unk = 0, self.vocabulary.unk or 0
         with storage.open_binary(path) as file:
             while lines := [*islice(file, BLOCK_EXAMPLES)]:
-                if self.record and not lines_before and lines[0].startswith(codecs.BOM_UTF8):
+                if self.record and not first and lines[0].startswith(codecs.BOM_UTF8):
                     raise StoreError("begins with a byte order mark (BOM)", where=f"{path}:1", fix=COPY_AGAIN)
-                rows = [
-                    self._ids(line, f"{path}:{line_number}") for line_number, line in enumerate(lines, lines_before + 1)
-                ]
+                rows = [self._ids(line, f"{path}:{line_idx}") for line_idx, line in enumerate(lines, first + 1)]
                 ids, segments, random_next, positions, labels_of_rows = zip(*rows, strict=True)
                 tokens, labels, flat_positions = (
                     np.array([*chain.from_iterable(lists)], np.int64) for lists in (ids, labels_of_rows, positions)
@@ -125,8 +123,8 @@ class Reader:
                 tokens[is_unknown], labels[labels < 0] = unk, unk
                 lengths, predictions = (np.array([*map(len, lists)]) for lists in (ids, labels_of_rows))
                 columns = (lengths, np.array(segments), np.array(random_next), flat_positions, labels, predictions)
-                yield MaskedExamples(tokens, *columns), is_unknown
-                lines_before += len(lines)
+                yield StaticMasks(tokens, *columns), is_unknown
+                first += len(lines)
 
     def _ids(self, line: bytes, where: str) -> tuple[list[int], int, bool, list[int], list[int]]:
         """`read_line` in ids, -1 for an unknown token."""
@@ -141,19 +139,14 @@ class Reader:
             raise StoreError(f"has {missing!r:.60}, which is not a token", where=where, fix=fix)
         return ids, first_segment, random_next, positions, label_ids
 
-    def _arrays(self, path: str) -> Iterator[tuple[MaskedExamples, NDArray[np.bool_]]]:
+    def _arrays(self, path: str) -> Iterator[tuple[StaticMasks, NDArray[np.bool_]]]:
         epoch = map_arrays(path)
         token_ends, label_ends = np.cumsum(epoch.lengths, dtype=np.int64), np.cumsum(epoch.predictions, dtype=np.int64)
         for first in range(0, len(epoch.lengths), BLOCK_EXAMPLES):
-            of_examples = slice(first, first + BLOCK_EXAMPLES)
-            of_tokens, of_predictions = (
-                slice(int(ends[first - 1]) if first else 0, int(ends[of_examples][-1]))
-                for ends in (token_ends, label_ends)
-            )
-            slices = {"tokens": of_tokens, "positions": of_predictions, "labels": of_predictions}
-            examples = MaskedExamples(
-                *(getattr(epoch, name)[slices.get(name, of_examples)].astype(np.int64) for name in ARRAYS)
-            )
+            n = slice(first, first + BLOCK_EXAMPLES)
+            t, p = (slice(int(ends[first - 1]) if first else 0, int(ends[n][-1])) for ends in (token_ends, label_ends))
+            slices = {"tokens": t, "positions": p, "labels": p}
+            examples = StaticMasks(*(getattr(epoch, name)[slices.get(name, n)].astype(np.int64) for name in ARRAYS))
             is_inside = examples.positions < np.repeat(examples.lengths, examples.predictions)
             largest = max(examples.tokens.max(), examples.labels.max(initial=0))
             if not is_inside.all() or largest >= self.vocabulary.size:
@@ -242,11 +235,11 @@ def _all_are(values: Any, kind: type) -> bool:
     return isinstance(values, list) and {*map(type, values)} <= {kind}
 
 
-def map_arrays(folder: str) -> MaskedExamples:
+def map_arrays(folder: str) -> StaticMasks:
     """The arrays of a binary epoch, memory-mapped. Raises `StoreError` for damaged ones."""
     try:
         paths = [os.path.join(folder, f"{name}.npy") for name in ARRAYS]
-        examples = MaskedExamples(*(np.asarray(np.load(path, mmap_mode="r", allow_pickle=False)) for path in paths))
+        examples = StaticMasks(*(np.asarray(np.load(path, mmap_mode="r", allow_pickle=False)) for path in paths))
         lengths = [len(getattr(examples, name)) for name in ARRAYS]
         t, p = (int(sizes.sum(dtype=np.int64)) for sizes in (examples.lengths, examples.predictions))
         n = len(examples.lengths)

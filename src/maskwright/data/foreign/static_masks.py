@@ -20,7 +20,7 @@ from maskwright.text.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
-class MaskedExamples:
+class StaticMasks:
     """n examples with t tokens and p predictions in all. Dtypes are those of binary epochs."""
 
     tokens: NDArray[Any]
@@ -55,7 +55,7 @@ class MaskedExamples:
         return ids
 
 
-ARRAYS = tuple(field.name for field in fields(MaskedExamples))
+ARRAYS = tuple(field.name for field in fields(StaticMasks))
 FAULTS = {
     "foreign_masks": ("predictions", "predictions that show a mask which the vocabulary does not have"),
     "unknown_tokens": ("tokens", "other tokens that the vocabulary does not have"),
@@ -69,37 +69,30 @@ FAULTS = {
 """Each finding's total, of which it is a share, and its name for a person."""
 
 
-def findings(
-    examples: MaskedExamples, is_unknown: NDArray[np.bool_], masker: Masker, words: Vocabulary
-) -> Counter[str]:
+def findings(examples: StaticMasks, is_unknown: NDArray[np.bool_], masker: Masker, words: Vocabulary) -> Counter[str]:
     """Counts by the names of `FAULTS`. `is_unknown` [t]: the token is not in the vocabulary."""
-    positions, true_ids, begins, ends = (
-        examples.places,
-        examples.text(),
-        examples.begins,
-        examples.begins + examples.lengths,
-    )
-    special = masker.special[true_ids]
-    starts = masker.word_start[true_ids] | special
+    masked, text, begins, ends = (examples.places, examples.text(), examples.begins, examples.begins + examples.lengths)
+    special = masker.special[text]
+    starts = masker.word_start[text] | special
     starts[begins] = True
     starts[(begins + examples.first_segment)[examples.first_segment < examples.lengths]] = True
     starts[1:] |= special[:-1]
-    token_idx = np.arange(len(true_ids))
+    token_idx = np.arange(len(text))
     in_word = token_idx - np.maximum.accumulate(np.where(starts, token_idx, 0))
     word = np.cumsum(in_word % LONGEST_GROUP_TOKENS["whole_word"] == 0) - 1
     size = np.bincount(word)
-    masked_of_word = np.bincount(word[positions], minlength=len(size))
-    shown_ids, is_foreign = examples.tokens[positions], is_unknown[positions]
+    masked_of_word = np.bincount(word[masked], minlength=len(size))
+    shown_ids, is_foreign = examples.tokens[masked], is_unknown[masked]
     return Counter(
         examples=len(examples.lengths),
         tokens=len(examples.tokens),
-        predictions=len(positions),
+        predictions=len(masked),
         long_words=int(((masked_of_word > 0) & (size > 1)).sum()),
         foreign_masks=int(is_foreign.sum()),
         unknown_tokens=int(is_unknown.sum() - is_foreign.sum()),
         split_words=int(((masked_of_word > 0) & (masked_of_word < size)).sum()),
         special_replacements=int((masker.special[shown_ids] & (shown_ids != masker.mask_id) & ~is_foreign).sum()),
-        special_predictions=int(special[positions].sum()),
+        special_predictions=int(special[masked].sum()),
         foreign_text=int(((examples.random_next > 0) & (examples.first_segment == examples.lengths)).sum()),
         empty_next=int((examples.lengths - examples.first_segment == 1).sum()),
         unframed=int(((examples.tokens[begins] != words.bos) | (examples.tokens[ends - 1] != words.eos)).sum()),

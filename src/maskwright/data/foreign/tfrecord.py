@@ -55,7 +55,7 @@ def _block(texts: list[Int64], file_idx: int, first: int) -> Block:
 
 def _records(path: str) -> Iterator[tuple[int, bytes]]:
     """(byte at which it begins, content) of each record."""
-    offset = 0
+    begin = 0
     with storage.open_binary(path) as file:
         while head := file.read(12):
             size, checksum = (int.from_bytes(part, "little") for part in (head[:8], head[8:]))
@@ -63,13 +63,13 @@ def _records(path: str) -> Iterator[tuple[int, bytes]]:
             content = file.read(size + 4) if is_head else b""
             if not is_head or len(content) != size + 4:
                 what = (
-                    f"is cut or damaged at byte {offset:,}"
-                    if offset
+                    f"is cut or damaged at byte {begin:,}"
+                    if begin
                     else "is not a TFRecord file, or is cut in its first record"
                 )
                 raise StoreError(what, where=path, fix=f"{COPY_AGAIN}; unpack it first if it is compressed")
-            yield offset, content[:-4]
-            offset += size + 16
+            yield begin, content[:-4]
+            begin += size + 16
 
 
 def _table() -> list[int]:

@@ -44,7 +44,7 @@ class Target:
     """A folder that all machines see."""
     tokenizer_name: str
     """The tokenizer as the user named it, for errors."""
-    encoder_option: EncoderName
+    encoder_name: EncoderName
     encoder: str
     """Name of the encoder that was chosen for all parts."""
     dtype: str
@@ -127,7 +127,7 @@ class _Encoding:
     def __init__(self, target: Target, part: Part, first_file: int, writer: ColumnWriter) -> None:
         self.target, self.part, self.writer = target, part, writer
         self.file_number = {name: first_file + index for index, name in enumerate(part.files)}
-        self.tools = tools(target.tokenizer, target.encoder_option)
+        self.tools = tools(target.tokenizer, target.encoder_name)
 
     def run(self, documents: Iterator[tuple[int, Document, int]]) -> None:
         """`documents`: (number in the part, document, first half of its dedup key)."""
@@ -192,11 +192,9 @@ def _require_text(encoded: Encoded, special: NDArray[np.bool_], tokenizer: str) 
 
 
 @lru_cache(maxsize=1)
-def tools(
-    tokenizer: str, encoder_option: EncoderName
-) -> tuple[dict[str, Encoder], NDArray[np.int32], NDArray[np.bool_]]:
+def tools(tokenizer: str, name: EncoderName) -> tuple[dict[str, Encoder], NDArray[np.int32], NDArray[np.bool_]]:
     """(encoder and reference encoder by name; [vocabulary] bytes of each id; [vocabulary] whether it is special),
     cached for the process's next part."""
     vocabulary = read_vocabulary(tokenizer)
-    encoders = {encoder.name: encoder for encoder in open_encoder(tokenizer, encoder_option)}
+    encoders = {encoder.name: encoder for encoder in open_encoder(tokenizer, name)}
     return encoders, np.array(vocabulary.byte_length, np.int32), store.special_table(vocabulary)

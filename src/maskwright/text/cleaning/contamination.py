@@ -65,9 +65,7 @@ def read_evaluations(patterns: Sequence[str], ngram_words: int = NGRAM_WORDS) ->
         fix = f"give files with texts of {FEWEST_WORDS} words or more"
         raise SourceError("has no text that is long enough to search for", where=patterns[0], fix=fix)
     if too_short:
-        warn(
-            f"{too_short:,} of {len(texts):,} evaluation texts have fewer than {FEWEST_WORDS} words and are not searched for"
-        )
+        warn(f"{too_short:,} of {len(texts):,} evaluation texts with fewer than {FEWEST_WORDS} words are skipped")
     hashes_of, origins_of = ({size: pair[side] for size, pair in ngrams_of_size.items()} for side in (0, 1))
     return EvaluationTexts(hashes_of, origins_of, tuple(places), too_short)  # type: ignore[arg-type] # two kinds of array
 

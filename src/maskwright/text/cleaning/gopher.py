@@ -46,12 +46,9 @@ def faults(texts: Sequence[str], utf8: Sequence[bytes]) -> list[str | None]:
     """[texts]: `fault` of each. `utf8`: the same texts."""
     reasons: list[str | None] = []
     for begin in range(0, len(texts), BATCH_TEXTS):
-        batch, batch_utf8 = texts[begin : begin + BATCH_TEXTS], utf8[begin : begin + BATCH_TEXTS]
-        words_of_texts = words.split_at_white_space(batch_utf8)
-        is_good, has_few_repeats = (
-            _surely_good_words(words_of_texts, batch_utf8).tolist(),
-            _surely_few_repeats(words_of_texts, batch).tolist(),
-        )
+        batch, raw = texts[begin : begin + BATCH_TEXTS], utf8[begin : begin + BATCH_TEXTS]
+        split = words.split_at_white_space(raw)
+        is_good, has_few_repeats = (_surely_good_words(split, raw).tolist(), _surely_few_repeats(split, batch).tolist())
         for text, has_good_words, has_few in zip(batch, is_good, has_few_repeats, strict=True):
             if WIDE_SPACE.search(text):
                 reasons.append(fault(text))
@@ -193,18 +190,13 @@ def _repeated(parts: Words, size: int) -> tuple[Int64, Int64, Int64, NDArray[np.
     order = np.argsort(keys)
     keys = keys[order]
     borders = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1], [True]])[: len(keys) + 1])
-    occurrence_counts = np.diff(borders)
-    is_repeated = occurrence_counts > 1
+    times = np.diff(borders)
+    is_repeated = times > 1
     firsts = np.minimum.reduceat(order, borders[:-1])[is_repeated] if len(keys) else order
-    occurrences = order[np.repeat(is_repeated, occurrence_counts)]
-    occurrence_counts = occurrence_counts[is_repeated]
+    occurrences = order[np.repeat(is_repeated, times)]
+    times = times[is_repeated]
     starts = occurrences - first[owners[occurrences]] + parts.first[owners[occurrences]]
-    return (
-        np.repeat(occurrence_counts, occurrence_counts),
-        starts,
-        owners[occurrences],
-        occurrences != np.repeat(firsts, occurrence_counts),
-    )
+    return (np.repeat(times, times), starts, owners[occurrences], occurrences != np.repeat(firsts, times))
 
 
 def _sums(values: NDArray[np.int64] | NDArray[np.bool_], first: Int64) -> Int64:

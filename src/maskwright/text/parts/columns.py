@@ -26,7 +26,7 @@ SIZE_BYTES = 8
 
 class ColumnWriter:
     def __init__(self, file: BinaryIO) -> None:
-        self._file, self._position = file, 0
+        self._file, self._end = file, 0
         self._extents: dict[str, list[tuple[int, int]]] = {}
         self._dtypes: dict[str, str] = {}
         self.note: Note = {}
@@ -38,15 +38,13 @@ class ColumnWriter:
         assert self._dtypes.setdefault(name, dtype.str) == dtype.str, name
         content = np.ascontiguousarray(values, dtype)
         extents = self._extents.setdefault(name, [])
-        if (
-            extents and extents[-1][0] + extents[-1][1] * dtype.itemsize == self._position
-        ):  # then it can be mapped as one
+        if extents and extents[-1][0] + extents[-1][1] * dtype.itemsize == self._end:  # then it can be mapped as one
             begin, count = extents.pop()
             extents.append((begin, count + len(values)))
         else:
-            extents.append((self._position, len(values)))
+            extents.append((self._end, len(values)))
         self._write(content.data.cast("B") if len(values) else b"")
-        self._write(bytes(-self._position % ALIGNED_BYTES))
+        self._write(bytes(-self._end % ALIGNED_BYTES))
 
     def count(self, name: str) -> int:
         """Numbers in the column so far."""
@@ -54,7 +52,7 @@ class ColumnWriter:
 
     def _write(self, content: Any) -> None:
         self._file.write(content)
-        self._position += len(content)
+        self._end += len(content)
 
     def close(self) -> None:
         columns = {name: [dtype, self._extents[name]] for name, dtype in self._dtypes.items()}

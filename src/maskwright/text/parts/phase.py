@@ -25,20 +25,18 @@ def compute(
     For an error in the input, `work` returns `fault_note`. Then the parts before it are still computed, and the first
     error in the order of reading is raised, as on one machine."""
     notes: dict[int, Note] = {}
-    for task_idx, (_, path) in enumerate(tasks):
+    for idx, (_, path) in enumerate(tasks):
         if os.path.exists(path):
-            notes[task_idx] = Columns(path).note
-    missing = [task_idx for task_idx in range(len(tasks)) if task_idx not in notes]
+            notes[idx] = Columns(path).note
+    missing = [idx for idx in range(len(tasks)) if idx not in notes]
     faults: dict[int, Note] = {}
     unfinished = set(missing)
-    running = runner.run(
-        work, [tasks[task_idx] for task_idx in missing], title, [sizes[task_idx] for task_idx in missing]
-    )
+    running = runner.run(work, [tasks[idx] for idx in missing], title, [sizes[idx] for idx in missing])
     try:
         for index, note in running if missing else ():
-            task_idx = missing[index]
-            unfinished.discard(task_idx)
-            (faults if FAULT in note else notes)[task_idx] = note
+            idx = missing[index]
+            unfinished.discard(idx)
+            (faults if FAULT in note else notes)[idx] = note
             if faults and min(faults) < min(unfinished, default=len(tasks)):
                 break
     finally:
@@ -47,7 +45,7 @@ def compute(
         name, what, where, fix = faults[min(faults)][FAULT]
         kind: type[InputError] = getattr(errors, name)
         raise kind(what, where=where, fix=fix)
-    return [notes[task_idx] for task_idx in range(len(tasks))]
+    return [notes[idx] for idx in range(len(tasks))]
 
 
 def fault_note(error: InputError) -> Note:
