@@ -160,20 +160,20 @@ def test_any_number_of_workers_a_stop_and_the_binary_twin_give_the_same(
 ) -> None:
     monkeypatch.setattr(generate, "BLOCK_TOKENS", 4_000)
     sources = Sources([str(corpus)], layout="sentences")
-    make, made = generate.MakeBlock.__call__, list[generate.Block]()
+    make, made = generate.WriteExamples.__call__, list[generate.Block]()
 
-    def killed(self: generate.MakeBlock, task: tuple[generate.Block, str]) -> dict[str, Any]:
+    def killed(self: generate.WriteExamples, task: tuple[generate.Block, str]) -> dict[str, Any]:
         made.append(task[0])
         epoch, _, first, _ = task[0]
         if epoch == 1 and first:
             raise KeyboardInterrupt
         return make(self, task)
 
-    monkeypatch.setattr(generate.MakeBlock, "__call__", killed)
+    monkeypatch.setattr(generate.WriteExamples, "__call__", killed)
     with pytest.raises(KeyboardInterrupt):
         pregenerate(sources, tokenizer, str(tmp_path / "again"), OPTIONS)
     assert {epoch for epoch, *_ in made} == {0, 1} and len(made) > 10
-    monkeypatch.setattr(generate.MakeBlock, "__call__", make)
+    monkeypatch.setattr(generate.WriteExamples, "__call__", make)
     with pytest.raises(StoreError, match="its generation never finished"):
         open_epochs(str(tmp_path / "again"))
     other = PregenerateOptions(**{**OPTIONS.__dict__, "seed": 1})

@@ -294,7 +294,7 @@ def test_the_next_window_of_every_store_is_known(reading: tuple[RunConfig, list[
     loader = Loader(config, open_store(config.data))
     seen: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ShardPrefetcher, "look", lambda self, windows: seen.append(windows))
+        patch.setattr(ShardPrefetcher, "request", lambda self, windows: seen.append(windows))
         read = [read_at(loader, step) for step in range(160)]
     assert len(seen) == 160, "once for each update"
     changes = [0] * len(stores)
@@ -327,7 +327,7 @@ def test_the_next_window_is_there_before_its_rows_are_taken(
         for path in cache.rglob("*.tokens.*"):
             path.unlink()
         loader.batches(step)
-        leg = loader._leg(step)
+        leg = loader._data_phase(step)
         windows = windows_at(
             leg, step * config.rows_per_step, loader.data_phases[1] if len(loader.data_phases) > 1 else None
         )

@@ -264,7 +264,7 @@ def test_a_mixture_changes_its_weights_and_goes_on_in_each_source(store: TokenSt
     loader = Loader(run, open_store(run.data))
     first, middle, last = loader.data_phases
     assert isinstance(first.order, MixedOrder)
-    given = first.order.shares.rows_of_sources(320).tolist()
+    given = first.order.shares.source_rows(320).tolist()
     assert sum(given) == 320 and given[0] == pytest.approx(240, abs=30)
     streams, places = [Stream(store, 0, "documents") for _ in range(2)], [StreamPosition(), StreamPosition()]
     for leg, seq_len, rows in ((first, 32, given), (middle, 16, [0, 320]), (last, 32, [None, None])):

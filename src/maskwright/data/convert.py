@@ -77,8 +77,8 @@ class IdCleaner:
 
     def clean(self, block: Block) -> tuple[Ids, Int64, Int64 | None, Int64]:
         """(ids in the store's type, tokens of each document, of each sentence, numbers of the documents in the file),
-        without empty documents. Raises `StoreError` for an id beyond the vocabulary and for a special id that is not to
-        be dropped."""
+        without empty documents. Raises `StoreError` for an id beyond the vocabulary and for a special id that is not
+        dropped."""
         ids = self.tokenizer_ids(block)
         sizes, sentences = block.sizes, block.sentences
         special = self.special(ids)
@@ -213,8 +213,7 @@ def convert(conversion: Conversion, runner: Runner | None = None) -> store.Token
     """Writes the store and returns it opened. `runner`: None for this process. All machines that compute have to see
     the files and the store's folder.
 
-    Raises kinds of `InputError` (exit 2), the first one in the order of reading. The same call does not read finished
-    files again."""
+    Raises kinds of `InputError` (exit 2), the first one in the order of reading. The same call skips finished files."""
     writer, files, runner = conversion.writer, conversion.files, runner or Here()
     if finished := writer.finished():
         return finished
@@ -339,8 +338,8 @@ class Conversion:
         return [[number, name, held_out, *self.decided] for number, name in enumerate(self.names)]
 
     def finish(self, counts: ConvertCounts, findings: Mapping[str, int]) -> None:
-        """Writes the manifest. `described`: sums of `Block.findings`. Raises `InputError` if no document is left, or
-        none is held out."""
+        """Writes the manifest. `described`: sums of `Block.findings`. Raises `InputError` if none is left or held
+        out."""
         if not self.writer.shards:
             what = f"no document is left of {counts.read:,} read ({counts.empty:,} empty)"
             raise StoreError(what, where=self.source.files[0], fix="check the files and --document-end")

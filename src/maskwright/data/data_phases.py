@@ -24,13 +24,11 @@ class DataPhase(NamedTuple):
     rows: Rows | MixedRows
     order: Order | MixedOrder
     earlier: int = 0
-    """Rows in the plans of earlier phases. Masks are drawn by it plus the row's number, so no two phases share
-    draws."""
+    """Rows in the plans of earlier phases. Masks are drawn by it plus the row's number, so no phases share draws."""
 
 
 def make_data_phases(config: RunConfig, store: OpenedStore | Mixture) -> list[DataPhase]:
-    """The data phases of a run. Raises `StoreError` for a source of less than one row, `ConfigError` for an impossible
-    mixture."""
+    """The data phases. Raises `StoreError` for a source of less than one row, `ConfigError` for a wrong mixture."""
     if config.schedule.steps is None:  # then there are no phases
         return [_single_phase(config, store)]
     groups = [list(group) for _, group in groupby(config.stages, key=lambda stage: _kind(stage.config.data))]

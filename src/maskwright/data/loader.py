@@ -139,8 +139,8 @@ class Loader:
     def batches(
         self, step: int, virtual_workers: Sequence[int] | None = None, causal_share: float | None = None
     ) -> list[Batch]:
-        """The micro-batches of update `step`, one for each of `virtual_workers` (all when not given). `causal_share`:
-        in place of the step's own."""
+        """The micro-batches of update `step`, one for each of `virtual_workers` (None: all). `causal_share`: replaces
+        the step's."""
         workers = range(self.config.batch.virtual_workers) if virtual_workers is None else virtual_workers
         overrides = () if causal_share is None else (causal_share,)
         return [self.batch(step, virtual_worker, *overrides) for virtual_worker in workers]

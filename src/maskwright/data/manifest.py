@@ -85,8 +85,7 @@ def fingerprint(dtype: str, tokenizer_fingerprint: str, shards: list[dict[str, A
 
 
 def read_manifest(folder: str) -> dict[str, Any]:
-    """Reads the manifest. Raises `StoreError` for a folder without a finished store, another format, or an edited
-    one."""
+    """Reads the manifest. Raises `StoreError` for an unfinished store, another format, or an edited one."""
     path = os.path.join(folder, "manifest.json")
     if storage.is_url(folder):
         raise StoreError(

@@ -163,7 +163,7 @@ def counts_in_block(weights: NDArray[np.float64]) -> Int64:
 
 
 def weights_by_size(tokens: Sequence[int], alpha: float) -> list[float]:
-    """Shares in proportion to tokens ** alpha (Conneau and Lample 2019, section 3.1): 1 keeps the sizes, 0 makes all
-    sources equal."""
+    """Shares in proportion to tokens ** alpha (Conneau and Lample 2019, section 3.1): 1 keeps the sizes, 0 equalizes
+    them."""
     powers = [count**alpha for count in tokens]
     return [power / sum(powers) for power in powers]

@@ -63,8 +63,7 @@ class Order(Protocol):
         ...
 
     def window_at(self, seen: int) -> tuple[Int64, int | None]:
-        """(numbers of the shards from which the run's row `seen` and those around it come, the row from which others
-        follow; None if no row does)"""
+        """(numbers of the shards around the run's row `seen`, the row from which others follow; None if no row does)"""
         ...
 
 

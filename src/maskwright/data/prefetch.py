@@ -17,8 +17,8 @@ WAIT_SECONDS = 1.0
 
 
 class ShardPrefetcher:
-    """The prefetcher of one run. Its threads map the shards that they download, so that these stay in the cache until
-    their window is left."""
+    """The prefetcher of one run. Its threads map the shards that they download, so these stay in the cache until their
+    window is left."""
 
     def __init__(self) -> None:
         self._now: list[Window] = []

@@ -109,8 +109,8 @@ def pull(location: str, to: str) -> None:
 
 
 def remote_manifest(location: str) -> dict[str, Any]:
-    """The manifest of the store at the URL `location`, checked. Nothing else of the store is read. Raises `StoreError`
-    where there is none."""
+    """The manifest of the store at the URL `location`, checked. Nothing else is read. Raises `StoreError` where there
+    is none."""
     return _manifest(Folder(location, reach=True, tries=TRIES))
 
 
@@ -177,8 +177,7 @@ class Cache:
 
 
 def require_room(needed: int, least: int, window_shards: int | None) -> None:
-    """Raises `StoreError` if the cache can never hold so many bytes. `least`: what a run with `data.window_shards: 1`
-    needs."""
+    """Raises `StoreError` if the cache can never hold `needed` bytes. `least`: the need of `data.window_shards: 1`."""
     base = storage.cache_folder("stores")
     if not needed:
         return
@@ -292,8 +291,7 @@ def _locked(base: str) -> Iterator[None]:
 
 
 def _make_room(base: str, needed: int) -> None:
-    """Removes files that nobody maps, the one that was opened longest ago first. Raises `NoRoom` if that is not
-    enough."""
+    """Removes files that nobody maps, the least recently opened first. Raises `NoRoom` if that is not enough."""
     _remove_temporary(base)
     room, oldest = _room(base), iter(sorted(_shard_files(base), key=os.path.getmtime))
     read_bytes = sum(map(_bytes_of, _claims(base)))

@@ -49,8 +49,7 @@ def token_dtype(vocab_size: int) -> str:
 
 
 def special_table(vocabulary: Vocabulary) -> NDArray[np.bool_]:
-    """[vocabulary]: the ids that no document has. `<unk>` may be right: a vocabulary without all bytes has it for the
-    bytes that it lacks."""
+    """[vocabulary]: the ids that no document has. `<unk>` may be right: it stands for bytes without a token."""
     table = np.zeros(vocabulary.size, bool)
     table[sorted(vocabulary.special - {vocabulary.unk})] = True
     return table
@@ -294,8 +293,7 @@ class TokenStore:
         return max(others, default=0)
 
     def verify_at_start(self) -> None:
-        """Calls `verify`, but not for a remote store: its files are checked as they arrive, and a run need not read
-        all."""
+        """Calls `verify`, but not for a remote store, whose files are checked as they arrive."""
         if self._cache is None:
             self.verify()
 
@@ -369,8 +367,7 @@ class TokenStore:
         return self._numbers(shards[shard_idx], "origins")[::2].astype(np.int64)
 
     def verify(self) -> None:
-        """Reads every byte. Raises `StoreError` with the first file that is not what was written, or an id that is too
-        large."""
+        """Reads every byte. Raises `StoreError` with the first damaged file, or an id that is too large."""
         with progress("verify", sum(record["bytes"] for _, record in self._files()), "bytes") as bar:
             for shard in self.shards:
                 for role, record in shard["files"].items():

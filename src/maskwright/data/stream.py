@@ -24,8 +24,7 @@ from maskwright.data.store import OpenedStore, Split
 Int64 = NDArray[np.int64]
 SEED_OF_DOCUMENTS = 0x646F6373
 SPARE_ROWS, MOST_TRIES = 200, 8
-"""Inside an epoch, a span packs at most one row in 200 more of its last shard than the run reads, if `MOST_TRIES` tries
-get there."""
+"""Inside an epoch, a span packs at most one row in 200 more than the run reads, if `MOST_TRIES` tries get there."""
 
 
 class StreamPosition(NamedTuple):
@@ -176,8 +175,7 @@ class Stream:
     def _blocks(
         self, start: StreamPosition, seq_len: int, rows_left: int | None
     ) -> tuple[list[RowBlock], StreamPosition]:
-        """(rows from `start` to the end of its epoch, or the first `rows_left` and perhaps a few more; the next
-        place)"""
+        """(rows from `start` to the end of its epoch, or `rows_left` and perhaps a few more; the next position)"""
         blocks: list[RowBlock] = []
         epoch, shards, token = start
         in_order, rows = shard_order(self.seed, epoch, len(self.split.shards)).tolist(), 0

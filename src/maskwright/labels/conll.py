@@ -21,9 +21,8 @@ Row = tuple[int, list[str]]
 
 
 def read_conll(name: str, reading: Reading) -> Iterator[Example]:
-    """Reads a file of columns. The word is in the first column and the tag in the last, unless the configuration
-    numbers them. Columns are separated by tabs if the first line with words has one, else by spaces and tabs. Raises
-    `SourceError`."""
+    """The word is in the first column and the tag in the last, unless the configuration numbers them. Columns are
+    separated by tabs if the first line with words has one, else by spaces and tabs. Raises `SourceError`."""
     sentences = _sentences(name, [*numbered_lines(name)], reading)
     first = next((row for sentence in sentences for row in sentence), None)
     if first is None:
@@ -55,8 +54,8 @@ def read_conll(name: str, reading: Reading) -> Iterator[Example]:
 
 
 def _sentences(name: str, lines: list[tuple[int, str]], reading: Reading) -> list[list[Row]]:
-    """Numbered rows of cells, without `-DOCSTART-`, comments, and CoNLL-U's words `1-2` and `1.1`, which repeat others
-    or are not in the text."""
+    """Numbered rows of cells, without `-DOCSTART-`, comments, and CoNLL-U's words `1-2` and `1.1`, which are not words
+    of the text."""
     rows = [(line_number, line) for line_number, line in lines if not line.startswith(DOCUMENT)]
     first = next((line for _, line in rows if line.strip(" \t") and not line.startswith("#")), None)
     tabs = "\t" in (first or "".join(line for _, line in lines))

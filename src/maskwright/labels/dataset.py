@@ -91,8 +91,8 @@ def _fingerprint(splits: dict[str, list[Example]], labels: tuple[str, ...]) -> s
 
 
 def _note_header(reading: Reading, train: list[Example], labels: tuple[str, ...]) -> None:
-    """Notes a likely header line in files that should have none, with CoNLL's or numbered columns: its label or tag
-    occurs only there."""
+    """Notes a likely header line in files that should have none, with CoNLL's or numbered columns: its label is
+    unique."""
     first = train[0]
     if first.words and first.labels[0] != "O" and "-" not in first.labels[0]:
         if sum(example.labels.count(first.labels[0]) for example in train) == 1:

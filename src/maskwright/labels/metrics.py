@@ -32,8 +32,8 @@ NO_LABEL = -1
 class Predictions:
     outcomes: Outcomes
     probabilities: NDArray[np.float32] | None
-    """[N, C]: of the classes, or of each label by itself when there may be several. [words, C] for words. None for
-    numbers and answers."""
+    """[N, C]: of the classes, or of each label by itself where there may be several; [words, C] for words; else
+    None."""
     words: NDArray[np.int32] | None = None
     """Only for words, [words, 2]: the example and the word in it of each row of `probabilities`."""
 

@@ -75,8 +75,8 @@ class Report:
 
 
 def examine(splits: Mapping[str, Sequence[Example]], task: Task) -> list[LabelFinding]:
-    """Duplicates and conflicts inside each split, and leaks into later splits, by `Example.content`. Memory: about 300
-    bytes an example."""
+    """Duplicates and conflicts inside each split, and leaks into later splits, by `Example.content`; 300 bytes an
+    example."""
     keys = {split: [text_key(example.content.encode()) for example in examples] for split, examples in splits.items()}
     findings: list[LabelFinding] = []
     for split, examples in splits.items():

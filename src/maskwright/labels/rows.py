@@ -143,8 +143,8 @@ class Packer:
         return power * 3 // 4 if power >= 4 and count <= power * 3 // 4 else power
 
     def _predicted(self, rows: Ints, first: Ints) -> tuple[Ints, Ints, NDArray[Any]]:
-        """[predictions]: (index into `rows`, index among the M x T, label for the loss). `first` [rows]: index of each
-        one's first token."""
+        """[predictions]: (index into `rows`, index in M x T, label for the loss). `first` [rows]: index of the first
+        token."""
         targets = self.encoded.targets
         if isinstance(targets, WordTargets):
             counts = np.diff(targets.offsets)[rows]
@@ -198,8 +198,7 @@ class ExampleStream:
         return rows
 
     def batches(self, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
-        """Batches of an update. On JAX all have the shape of the largest one, since devices compute them side by
-        side."""
+        """Batches of an update. On JAX all have the shape of the largest one."""
         if self.virtual_workers == 1 or not self.packer.few_shapes:
             return [self.packer.pack(self.rows_at(data_step, worker)).batch for worker in virtual_workers]
         packed = [self.packer.pack(self.rows_at(data_step, worker)) for worker in range(self.virtual_workers)]
@@ -232,8 +231,7 @@ def prediction_batches(packer: Packer, rows_at_once: int) -> list[Packed]:
 
 
 def in_order(packer: Packer, packed: Sequence[Packed], logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Logits of `Engine.predict` for these batches, in the order of `encoded`: [rows, C], [words, C], or for questions
-    [ids, 2]."""
+    """Logits of `Engine.predict` for these batches, in the order of `encoded`: [rows, C], [words, C] or [ids, 2]."""
     encoded, parts = packer.encoded, np.split(logits, len(packed))
     targets = encoded.targets
     if isinstance(targets, WordTargets):

@@ -36,8 +36,7 @@ def write(
 def contents(
     runs: Sequence[RecordedRun], computed: ComputedBlocks, dollars_per_hour: float | None, page: str | None = None
 ) -> tuple[str, list[ReportSection]]:
-    """(title, sections). `page`: the file with the run for `maskwright reproduce`; without one, the run's folder is
-    used."""
+    """(title, sections). `page`: the file with the run for `maskwright reproduce`; else its folder is used."""
     if len(runs) == 1:
         return runs[0].name, _single(runs[0], computed, dollars_per_hour, page)
     names_of_runs = f": {words.listed([run.name for run in runs])}" if len(runs) <= MOST_NAMED else ""

@@ -69,8 +69,8 @@ def reliability(bins: Sequence[tuple[float, float, float, float, float]], error:
 
 
 def bars(values: Mapping[str, float], unit: str) -> str:
-    """A row for each value: its name and the number in words, and a bar below them. `unit`: the noun for one, where
-    values are counts."""
+    """A row for each value: its name and amount, and a bar below them. `unit`: the noun for one, where values are
+    counts."""
     largest = max(values.values(), default=0) or 1
     rows = []
     for name, value in values.items():

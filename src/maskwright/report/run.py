@@ -1,5 +1,4 @@
-"""A run's records as a report reads them, from its folder on this machine or in a bucket. Each may be missing, as in a
-run that has only begun."""
+"""A run's records as a report reads them, from its folder on this machine or in a bucket. Each may be missing."""
 
 from __future__ import annotations
 

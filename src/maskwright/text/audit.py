@@ -136,8 +136,8 @@ def audit(
     """Examines the text, and what `cleaning` would drop and change in it.
 
     `runner`: None for this process. `folder`: keeps the result of each part, from which the same call continues; all
-    machines that compute have to see it. None for a temporary one. Raises `SourceError` only where reading cannot go on
-    (damaged archive, no column)."""
+    machines that compute have to see it. None for a temporary one. Raises `SourceError` for a damaged archive or a
+    missing column."""
     with tempfile.TemporaryDirectory(prefix="maskwright-audit-") if folder is None else _locked(folder) as work:
         limits = Limits(compared=form_of(tokenizer))
         sources, result = _open_sources(patterns, layout, text_column, letters)

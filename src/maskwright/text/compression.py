@@ -107,8 +107,8 @@ def blocks(stream: BinaryIO) -> Iterator[bytes]:
 def guarded(
     name: str, stream: Iterable[Part], blocks: int | None = None, line: Callable[[], int] = lambda: 1
 ) -> Iterator[Part]:
-    """Items of `stream`, at most `blocks` of them. The many exceptions of a damaged archive become one `SourceError`
-    near line `line()`."""
+    """Items of `stream`, at most `blocks` of them. All exceptions of a damaged archive become `SourceError`, near line
+    `line()`."""
     try:
         yield from itertools.islice(stream, blocks)
     except (EOFError, gzip.BadGzipFile, zlib.error, OSError) as error:

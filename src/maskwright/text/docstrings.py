@@ -27,8 +27,7 @@ FEWEST_HELD_OUT = 5
 
 
 def source_files() -> Iterator[tuple[str, str]]:
-    """(top-level package, Python file) of the standard library, then of installed packages, each in sorted order; no
-    tests."""
+    """(top-level package, Python file) of the standard library, then of installed packages, sorted; no tests."""
     paths = sysconfig.get_paths()
     packages = list(dict.fromkeys([paths["purelib"], paths["platlib"]]))
     for root in [paths["stdlib"], *packages]:

@@ -55,8 +55,7 @@ def extend_tokenizer(
     """Writes the extended tokenizer's folder, learned from the text or from a sample of `max_bytes` of a larger one.
     The same documents give the same files.
 
-    Raises `InputError` for a folder that is not empty, `SourceError` for a text without documents or without words
-    of several tokens."""
+    Raises `InputError` for a folder that is not empty, `SourceError` for a text without words of several tokens."""
     content, vocabulary = read_tokenizer(location)
     require_empty(folder)
     tokenizer = load_tokenizer(location, special_tokens_are_text=True)

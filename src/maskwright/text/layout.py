@@ -1,5 +1,5 @@
-"""The layout of plain text, guessed from the beginnings of files: a document is a file, the sentences between blank
-lines, or a line."""
+"""The layout of plain text, guessed from the beginnings of files: a document is a file, the lines between blank ones,
+or a line."""
 
 from __future__ import annotations
 

@@ -79,8 +79,8 @@ def _decoded(
 
 
 def decoded(raw: bytes, where: str, offset: int, handle: FaultHandler, *, in_line: bool = True) -> str | None:
-    """The text of a line, or of a record, which has no columns to count; None if the handler drops it. `offset`: of its
-    first byte in the text."""
+    """The text of a line, or of a record, which has no columns; None if the handler drops it. `offset`: of its first
+    byte."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:

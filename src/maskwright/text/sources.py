@@ -131,8 +131,7 @@ class Sources:
 
     @cached_property
     def notes(self) -> list[str]:
-        """Sentences on the guessed layout, and on each guessed delimiter but the comma, with the first file of a sample
-        that has it."""
+        """Sentences on the guessed layout, and on each guessed delimiter but the comma, with a file that has it."""
         by_delimiter: dict[str, str] = {}
         for name in self._sample([".csv"]):
             # An error in the file is reported when it is read.

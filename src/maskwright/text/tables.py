@@ -202,8 +202,8 @@ def _are_numbers(header: Sequence[str]) -> bool:
 
 
 def _ragged(width: int, first: int, delimiter: str, kind: str) -> tuple[str, str]:
-    """(error, fix) of a row with another number of columns than the first. Most often a quote, a delimiter or a line
-    end in it was meant as text."""
+    """(error, fix) of a row with another number of columns than the first. Most often a quote, delimiter or line end
+    was text."""
     what = f"has {several(width, 'column')}, the first row has {first}"
     if kind == ".tsv":
         return what, "repair the row: no cell holds a tab, and a quote is an ordinary character"
@@ -288,8 +288,7 @@ def _table_of(name: str, values: Iterator[tuple[int, Any]], counted: Counted, ha
 
 
 def whole_characters(text: str, where: str, handle: FaultHandler) -> str:
-    """The text of a cell; empty if the handler drops it. JSON can spell half a surrogate pair (`\\ud800`), which UTF-8
-    cannot."""
+    """The text of a cell; empty if the handler drops it. JSON can spell half a surrogate pair, UTF-8 cannot."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -29,8 +29,7 @@ LOSE_NOTHING = ("Sequence", "Prepend", "Strip", "ByteLevel")
 @dataclass(frozen=True)
 class TextForm:
     """The properties of a text that a tokenizer keeps; in doubt, fewer. So texts that differ in, say, spaces before
-    commas alone may count as duplicates, and texts of the same ids always do, unless characters without a token
-    differ."""
+    commas alone may count as duplicates, and texts of the same ids always do, unless only unknown characters differ."""
 
     white_space: bool = True
     case: bool = True
@@ -113,8 +112,8 @@ def _lost_by(step: dict[str, Any]) -> dict[str, Any] | None:
 
 @cache
 def _fold(form: TextForm) -> Any:
-    """Returns the function that folds a text or word, but for its ASCII. Most words were met before: the cache makes it
-    four times as fast."""
+    """Returns the function that folds a text or word, but for its ASCII. Most words repeat: the cache makes it four
+    times as fast."""
 
     @lru_cache(1 << 16)
     def fold(text: str) -> str:
@@ -152,8 +151,8 @@ def _without(categories: str, text: str) -> str:
 
 @cache
 def _candidates(categories: str) -> re.Pattern[str]:
-    """Matches runs of characters of these categories below U+10000, and of any above: `re` would look through a long
-    list for each of the latter."""
+    """Matches runs of characters of these categories below U+10000, and of any above: a list of the latter would slow
+    `re`."""
     wanted = {*categories.split()}
     codes = (code for code in range(0x10000) if unicodedata.category(chr(code)) in wanted)
     runs = [[code for _, code in run] for _, run in groupby(enumerate(codes), lambda pair: pair[1] - pair[0])]

@@ -92,8 +92,7 @@ def train_tokenizer(
 
 
 def _steps(kind: TrainedKind, lowercase: bool) -> tuple[Any, Any]:
-    """(normalizer or None, pre-tokenizer). Unigram has no normalizer: XLM-R's own is a table in its files, and its
-    class drops any other."""
+    """(normalizer or None, pre-tokenizer). Unigram has no normalizer: the class of XLM-R drops all but its table."""
     from tokenizers import normalizers, pre_tokenizers
 
     if kind == "bpe":
@@ -123,8 +122,7 @@ def _count(sources: Sources, max_bytes: int, normalizer: Any, splitter: Any) -> 
 
 
 def _train(tokenizer: Any, trainer: Any, words: dict[str, int]) -> None:
-    """Trains on counts of words. The library takes only texts, so each word is a line, as often as it occurs. No word
-    has a line feed."""
+    """Trains on counts of words. The library takes only texts, so each word is a line, as often as it occurs."""
     from tokenizers import pre_tokenizers
 
     def lines() -> Iterator[list[str]]:
@@ -373,8 +371,7 @@ def require_empty(folder: str) -> None:
 @contextmanager
 def changed_copy(source: str, folder: str) -> Iterator[str]:
     """Yields a temporary folder with the files beside the `tokenizer.json` of `source`. It becomes `folder` when the
-    caller has written the changed ones, and is removed after an exception. SentencePiece's model is not copied, since
-    it cannot be written here."""
+    caller has written the changed ones, and is removed after an exception. SentencePiece's model is not copied."""
     temporary = f"{folder.rstrip('/')}.tmp-{os.getpid()}"
     try:
         with storage.new_folder(temporary):

@@ -51,8 +51,8 @@ class Vocabulary:
     word_start: tuple[bool, ...]
     """Per id, whether it begins a word; see `_begins_word`."""
     byte_length: tuple[int, ...]
-    """Per id, its bytes of text; -1 for special tokens, and for all ids where the text is normalized or white space is
-    lost."""
+    """Per id, its bytes of text; -1 for special tokens, and for all ids where text is normalized or loses white
+    space."""
     fingerprint: str
     """sha256 of tokens, merges and splitting rules: equal for files that give equal ids, however they are written."""
 

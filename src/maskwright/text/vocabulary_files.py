@@ -36,8 +36,8 @@ def files_of(folder: str) -> tuple[str, ...]:
 
 
 def create_from(folder: str, names: tuple[str, ...]) -> str:
-    """Creates the `tokenizer.json` unless it exists, and returns its path. Raises `TokenizerError` for files that do
-    not decide it."""
+    """Creates the `tokenizer.json` unless it exists, and returns its path. Raises `TokenizerError` for ambiguous
+    files."""
     beside = [name for name in (*CONFIG_FILES, ADDED) if os.path.isfile(os.path.join(folder, name))]
     sums = [[name, storage.sha256_of_file(os.path.join(folder, name))] for name in (*names, *beside)]
     cached = storage.cache_folder("tokenizers", storage.sha256_of(sums)[:16])

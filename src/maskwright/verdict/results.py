@@ -150,8 +150,7 @@ def read_results(path: str) -> Results:
 
 
 def check(results: Results, *, where: str | None = None) -> None:
-    """Raises `InputError` unless every arm has the same seeds in each task, and every run the data that its task
-    needs."""
+    """Raises `InputError` unless every arm has the same seeds in each task, and every run what its task needs."""
     arms, tasks = results.arms, {task.name: task for task in results.tasks}
     for what, names in (("arms", [arm.name for arm in arms]), ("tasks", [task.name for task in results.tasks])):
         if (repeated := _repeated(names)) is not None:

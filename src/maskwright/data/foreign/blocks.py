@@ -49,8 +49,8 @@ class Block:
     sentences: Int64 | None = None
     """Tokens of each sentence, where the format has sentences: no document begins inside one."""
     numbers: Int64 | None = None
-    """[documents]: number of each one's record in the file, where a record may be two documents; None to count from
-    `first` on."""
+    """[documents]: number of each one's record in the file, where it may be two documents; None to count from
+    `first`."""
     findings: Mapping[str, int] = field(default_factory=dict)
     """Counts of faults, by names that `Foreign.described` knows."""
 
@@ -101,8 +101,8 @@ def holds(values: Ids, token_id: int) -> bool:
 
 
 def split_at(values: Ids, end: int) -> tuple[Int64, Int64]:
-    """(starts, sizes) of the documents between the ids `end`. These ids belong to no document, and several in a row
-    make no empty one."""
+    """(starts, sizes) of the documents between the ids `end`. These belong to no document, and several in a row make no
+    empty one."""
     borders = [
         np.flatnonzero(values[begin : begin + BLOCK_TOKENS] == end) + begin
         for begin in range(0, len(values), BLOCK_TOKENS)
@@ -115,7 +115,7 @@ def split_at(values: Ids, end: int) -> tuple[Int64, Int64]:
 
 def in_blocks(ends: Int64) -> Iterator[tuple[int, int]]:
     """(first, end) of runs of documents that fit into `BLOCK_TOKENS`, or of a single longer one. `ends` [documents]:
-    tokens up to the end of each."""
+    their ends in tokens."""
     first = before = 0
     while first < len(ends):
         end = max(first + 1, int(np.searchsorted(ends, before + BLOCK_TOKENS, side="right")))
@@ -151,7 +151,7 @@ def require_inside(starts: Int64, sizes: Int64, available: int, index: str, file
     """Raises `StoreError` for the first span beyond the `available` ids of `file`."""
     is_outside = (starts < 0) | (sizes < 0) | (starts + sizes > available)
     if is_outside.any():
-        sequence_idx = int(np.argmax(is_outside))
-        what = f"sequence {sequence_idx:,} is recorded as ids {starts[sequence_idx]:,} to {starts[sequence_idx] + sizes[sequence_idx]:,}"
+        idx = int(np.argmax(is_outside))
+        what = f"sequence {idx:,} is recorded as ids {starts[idx]:,} to {starts[idx] + sizes[idx]:,}"
         what += f" of {os.path.basename(file)}, which has {available:,}"
         raise StoreError(what, where=index, fix=f"the two files are not of one store, or one is cut: {COPY_AGAIN}")

@@ -39,8 +39,8 @@ NUMPY = b"\x93NUMPY"
 
 
 def open_flat(name: str, files: list[str], options: Options, vocab_size: int) -> Foreign:
-    """`name`: npy or bin. Raises `InputError` if nothing marks the ends of documents, `StoreError` if the id between
-    documents does not occur."""
+    """`name`: npy or bin. Raises `InputError` if nothing marks ends of documents, `StoreError` if the id between is
+    absent."""
     arrays = [_read_flat(path, options, vocab_size) for path in files]
     if options.document_end is None and any(values.ndim == 1 for values in arrays):
         fix = "give --document-end TOKEN, the token between documents by its name or its id"

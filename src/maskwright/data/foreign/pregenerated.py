@@ -56,8 +56,7 @@ def open_pregenerated(places: list[str], vocabulary: Vocabulary, pieces: dict[st
 
 
 class Reader:
-    """Reads a folder of epochs with one tokenizer. Raises `StoreError` for another folder, and for one whose generation
-    never finished."""
+    """Reads a folder of epochs with one tokenizer. Raises `StoreError` for another or an unfinished folder."""
 
     def __init__(self, folder: str, vocabulary: Vocabulary, pieces: dict[str, int]) -> None:
         self.folder, self.vocabulary, self.ids = folder, vocabulary, pieces
@@ -88,8 +87,7 @@ class Reader:
 
     def examples(self, epoch: int) -> Iterator[tuple[StaticMasks, NDArray[np.bool_]]]:
         """(examples, [t] whether each token is unknown to the vocabulary) of each block. Raises `StoreError` for a
-        broken example, with its line; for other bytes than were written; and for another number of examples than in the
-        metrics."""
+        broken example, with its line; for other bytes than were written; and for another number of examples."""
         path, expected, count = self.epochs[epoch], read_metrics(self.folder, epoch)[0], 0
         is_json = path.endswith(".json")
         if not is_json:
@@ -202,8 +200,8 @@ def read_metrics(folder: str, epoch: int) -> tuple[int, int]:
 
 
 def read_line(line: bytes) -> tuple[list[str], int, bool, list[int], list[str]]:
-    """(tokens, length of the first segment, is_random_next, positions, labels) of a line. Raises `ValueError` with a
-    message for the user."""
+    """(tokens, length of the first segment, is_random_next, positions, labels) of a line. Raises `ValueError` for the
+    user."""
     try:
         example = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -38,8 +38,7 @@ Block = tuple[int, int, int, int]
 def pregenerate(
     sources: Sources, tokenizer: str, folder: str, options: PregenerateOptions, *, workers: int = 1
 ) -> list[int]:
-    """Writes the epochs and returns the examples of each. Raises `InputError` for bad text or options, and for a folder
-    with other content."""
+    """Writes the epochs and returns the examples of each. Raises `InputError` for bad text, options or folder."""
     folder = storage.require_local(folder)
     text = os.path.join(folder, TEXT)
     with storage.new_folder(folder), storage.locked(os.path.join(folder, LOCK), remove=True), Here(workers) as runner:

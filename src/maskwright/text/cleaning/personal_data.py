@@ -16,8 +16,8 @@ NAME = r"[\w.!#$%&'*+/=?^`{|}~-]"
 EMAIL = re.compile(
     rf"(?<!{NAME}){NAME}++@[A-Za-z0-9](?:[A-Za-z0-9-]{{0,61}}[A-Za-z0-9])?(?:\.[A-Za-z0-9-]{{0,61}}[A-Za-z0-9])+"
 )
-"""Possessive, and with domain labels of at most 63 characters (RFC 1035). Without these bounds, an image in base64
-after an @ took minutes."""
+"""Possessive, and with domain labels of at most 63 characters (RFC 1035). Otherwise an image in base64 after an @ took
+minutes."""
 IP = re.compile(r"(?<![A-Za-z\d.])\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}(?![\d.]*\d|[A-Za-z])")
 PHONE = re.compile(
     r"(?<![\w+./-])(?:\+\d{1,3}[ .-]?|1[ .-](?=\(?[2-9]))?(?:\(\d{2,4}\)[ .-]?|\d{2,4}[ .-])"

@@ -83,8 +83,8 @@ class CleaningOptions:
         return [*(["rensa"] if self.near_duplicates else []), *(["py3langid"] if self.languages else [])]
 
     def record(self) -> dict[str, Any]:
-        """The options, with hashes of files and versions of packages on which drop reasons depend; for the manifest and
-        its plan."""
+        """The options, with hashes of files and versions of packages that decide drop reasons; for manifest and
+        plan."""
         files = storage.expand([*self.evaluation_files])
         hooks = [name for name in self.filters if name not in RULES]
         return {

@@ -224,8 +224,7 @@ def _join(parts: list[Part]) -> Words:
 
 @cache
 def _tables() -> tuple[bytes, NDArray[np.bool_], NDArray[np.bool_]]:
-    """For each byte: lower case, or a space where it is in no word; whether it is white space; whether it is a
-    letter."""
+    """For each byte: lower case, or a space outside words; whether it is white space; whether it is a letter."""
     lower = bytes(range(256)).lower()
     words = bytes(byte if byte >= 128 or chr(byte).isalnum() else 32 for byte in lower)
     letters = [byte < 128 and chr(byte).isalpha() for byte in range(256)]

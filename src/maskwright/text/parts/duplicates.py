@@ -1,5 +1,4 @@
-"""Exact and near duplicates over all parts: sorted dedup keys in each part's file, and a search of one key range at a
-time."""
+"""Exact and near duplicates over all parts: sorted dedup keys in each part's file, searched by ranges of keys."""
 
 from __future__ import annotations
 

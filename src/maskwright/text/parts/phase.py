@@ -53,8 +53,8 @@ def fault_note(error: InputError) -> Note:
 
 
 def paths_of(folder: str, phase: str, digests: Sequence[str]) -> list[str]:
-    """The result file of each part in a phase. `digests`: of all that decides each. The phase's other files, of other
-    text or options, are deleted."""
+    """The result file of each part in a phase. `digests`: of all that decides each. Other files of the phase are
+    deleted."""
     names = [f"{phase}-{number:06}-{digest}" for number, digest in enumerate(digests)]
     for name in {*os.listdir(folder)} - {*names}:
         if storage.is_temporary(name) or name.startswith(f"{phase}-"):
