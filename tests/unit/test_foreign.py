@@ -747,7 +747,7 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "tfrecord length": (
         "tfrecord",
         lambda folder: put(folder / "examples.tfrecord", 0, b"\x07"),
-        "is not a TFRecord file, or is cut in its first record",
+        "is not a TFRecord file, or is cut",
     ),
     "arrow cut": (
         "arrow",

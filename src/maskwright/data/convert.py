@@ -368,6 +368,4 @@ def _document_end(token: str, pieces: dict[str, int], size: int) -> int:
     if token.isdecimal():
         what = f"{token} is not an id of the tokenizer, which ends at {size - 1}"
         raise InputError(what, where="--document-end", fix="name the token between documents, or its id")
-    raise InputError(
-        f"{token} is not a token of the tokenizer", where="--document-end", fix="name the token, or its id"
-    )
+    raise InputError(f"{token} is not in the tokenizer", where="--document-end", fix="name the token, or its id")

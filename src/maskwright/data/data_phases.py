@@ -81,9 +81,8 @@ def windows_at(phase: DataPhase, row: int, next_phase: DataPhase | None) -> list
 def _sources_at(phase: DataPhase, row: int) -> list[tuple[Rows, Order, int]]:
     """[sources]: (its rows, their order, the number of the first that is read from row `row` of the phase on)"""
     if isinstance(phase.rows, MixedRows) and isinstance(phase.order, MixedOrder):
-        return list(
-            zip(phase.rows.sources, phase.order.orders, phase.order.shares.source_rows(row).tolist(), strict=True)
-        )
+        first_rows = phase.order.shares.source_rows(row).tolist()
+        return list(zip(phase.rows.sources, phase.order.orders, first_rows, strict=True))
     assert isinstance(phase.rows, Rows) and not isinstance(phase.order, MixedOrder)
     return [(phase.rows, phase.order, row)]
 
@@ -122,9 +121,7 @@ def _mixed(
         what = "every source has given its max_epochs before the last phase ends"
         raise ConfigError(what, where="data.mixture", fix="raise or leave out one of them, or lower schedule.steps")
     counts = [None] * len(streams) if count is None else shares.source_rows(count).tolist()
-    spans = [
-        stream.span(start, data.seq_len, rows) for stream, start, rows in zip(streams, starts, counts, strict=True)
-    ]
+    spans = [stream.span(start, data.seq_len, n) for stream, start, n in zip(streams, starts, counts, strict=True)]
     rows = MixedRows(store.names, tuple(span.rows for span in spans))
     order = MixedOrder(shares, [span.order for span in spans], [span.rows.plan.rows for span in spans])
     return rows, order, [span.next for span in spans]

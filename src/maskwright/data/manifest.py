@@ -147,12 +147,10 @@ def _require_shape(adapter: TypeAdapter[Any], value: Any, where: str) -> None:
     try:
         adapter.validate_python(value)
     except ValidationError as error:
-        first_error = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first_error["loc"]) or "it"
-        input_text = (
-            f", not {repr(first_error['input'])[:40]}" if not isinstance(first_error["input"], dict | list) else ""
-        )
-        raise StoreError(f"{key}: {first_error['msg']}{input_text}", where=where, fix=COPY_AGAIN) from None
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"]) or "it"
+        shown = f", not {repr(first['input'])[:40]}" if not isinstance(first["input"], dict | list) else ""
+        raise StoreError(f"{key}: {first['msg']}{shown}", where=where, fix=COPY_AGAIN) from None
 
 
 def _require_agreement(shards: list[dict[str, Any]], dtype: str, where: str) -> None:

@@ -107,11 +107,8 @@ class ShardPlans:
             and all(type(number) is int and number >= 0 for number in column)
             for column in numbers
         )
-        return (
-            counts
-            if is_valid and counts and counts.text_tokens == [shard.tokens for shard in self.split.shards]
-            else None
-        )
+        sizes = [shard.tokens for shard in self.split.shards]
+        return counts if is_valid and counts and counts.text_tokens == sizes else None
 
     def _count_rows(self) -> RowCounts:
         counts = RowCounts([], [], [])

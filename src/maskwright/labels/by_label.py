@@ -68,19 +68,18 @@ def classification_report(
     if task.kind not in CLASSES:
         return []
     gold, outcomes = gold_outcomes(task, labels, examples), predictions.outcomes
-    names, (hits, predicted, in_gold) = tuple(labels), (np.zeros(0),) * 3
+    names, (hits, predicted, gold_counts) = tuple(labels), (np.zeros(0),) * 3
     if task.kind == "token_classification" and mark_spans(labels):
-        names, hits, predicted, in_gold = entity_counts(labels, gold, outcomes)
+        names, hits, predicted, gold_counts = entity_counts(labels, gold, outcomes)
     else:
-        hits, predicted, in_gold = label_counts(KINDS.get(task.kind, "tokens"), labels, gold, outcomes)
-    counts = zip(hits.tolist(), predicted.tolist(), in_gold.tolist(), strict=True)
+        hits, predicted, gold_counts = label_counts(KINDS.get(task.kind, "tokens"), labels, gold, outcomes)
+    counts = zip(hits.tolist(), predicted.tolist(), gold_counts.tolist(), strict=True)
     rows = [ReportRow(name, **rates(*sums), support=round(sums[2])) for name, sums in zip(names, counts, strict=True)]
-    support = round(float(in_gold.sum()))
-    micro = ReportRow(
-        "micro avg", **rates(*(float(part.sum()) for part in (hits, predicted, in_gold))), support=support
-    )
-    occurs = ((predicted + in_gold) > 0).astype(np.float64)
-    return [*rows, micro, _mean("macro avg", rows, occurs, support), _mean("weighted avg", rows, in_gold, support)]
+    support = round(float(gold_counts.sum()))
+    sums = (float(part.sum()) for part in (hits, predicted, gold_counts))
+    micro = ReportRow("micro avg", **rates(*sums), support=support)
+    occurs = ((predicted + gold_counts) > 0).astype(np.float64)
+    return [*rows, micro, _mean("macro avg", rows, occurs, support), _mean("weighted avg", rows, gold_counts, support)]
 
 
 def _mean(name: str, rows: Sequence[ReportRow], weights: NDArray[np.float64], support: int) -> ReportRow:

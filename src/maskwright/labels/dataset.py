@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from maskwright.config.finetuning import LabelledData, Task
@@ -78,14 +77,8 @@ def _fingerprint(splits: dict[str, list[Example]], labels: tuple[str, ...]) -> s
     for split, examples in splits.items():
         digest.update(f"{split} {len(examples)}".encode())
         for example in examples:
-            content = (
-                example.text,
-                example.text_pair,
-                example.words,
-                example.labels,
-                example.value,
-                [*map(tuple, example.answers)],
-            )
+            targets = (example.labels, example.value, [*map(tuple, example.answers)])
+            content = (example.text, example.text_pair, example.words, *targets)
             digest.update(repr(content).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
@@ -119,9 +112,7 @@ def _require_different_files(locations: dict[str, str]) -> None:
             owner[path] = split
 
 
-def _require_new_texts(
-    findings: Sequence[LabelFinding], splits: dict[str, list[Example]], files: dict[str, str]
-) -> None:
+def _require_new_texts(findings: list[LabelFinding], splits: dict[str, list[Example]], files: dict[str, str]) -> None:
     """Raises `InputError` for a split whose texts are all in an earlier one, such as a copy in another format."""
     for finding in findings:
         if finding.kind == "leak" and finding.count == len(splits[finding.splits[1]]):

@@ -85,9 +85,8 @@ def examine(splits: Mapping[str, Sequence[Example]], task: Task) -> list[LabelFi
         first: dict[bytes, Example] = {}
         for key, example in zip(keys[earlier], splits[earlier], strict=True):
             first.setdefault(key, example)
-        repeats = [
-            (example, first[key]) for key, example in zip(keys[later], splits[later], strict=True) if key in first
-        ]
+        later_examples = zip(keys[later], splits[later], strict=True)
+        repeats = [(example, first[key]) for key, example in later_examples if key in first]
         findings += _finding("leak", (earlier, later), repeats, task)
     return findings
 
@@ -119,11 +118,9 @@ def _finding(
     relabelled = [label_text(repeat, task) != label_text(first, task) for repeat, first in pairs]
     places = []
     for (repeat, first), differs in zip(pairs[:PLACES], relabelled, strict=False):
-        label, first_label = (
-            f" '{shortened([label_text(example, task)])}'" if differs else "" for example in (repeat, first)
-        )
+        labels = [f" '{shortened([label_text(example, task)])}'" if differs else "" for example in (repeat, first)]
         earlier = f"{first.counted} {first.line}" if first.file == repeat.file else first.where
-        places.append(f"{repeat.where}{label} as {earlier}{first_label}")
+        places.append(f"{repeat.where}{labels[0]} as {earlier}{labels[1]}")
     yield LabelFinding(kind, splits, len(pairs), sum(relabelled), tuple(places))
 
 

@@ -139,10 +139,8 @@ def lineage(run: RecordedRun) -> list[Block]:
     for name, digest in (run.record.get("base_weights") or {}).items():
         lines.append(f"Base weights {name}: sha256 {digest}.")
     if not lines:
-        weights = run.config.get("model.init_from")
-        lines.append(
-            f"The run began with the weights of {weights}." if weights else "The run began with random weights."
-        )
+        init = run.config.get("model.init_from")
+        lines.append(f"The run began with the weights of {init}." if init else "The run began with random weights.")
     return [Listing(tuple(lines))]
 
 

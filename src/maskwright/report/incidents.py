@@ -41,9 +41,7 @@ def in_words(run: RecordedRun) -> list[str]:
         lines += [f"{_clock(line)} {sentence}"] if sentence else []
         previous = line
     lines += _lost(run, previous)
-    lines += [
-        f"Changed at step {change['step']}: {', '.join(map(str, change['keys']))}." for change in run.report.changes
-    ]
+    lines += [f"Changed at step {c['step']}: {', '.join(map(str, c['keys']))}." for c in run.report.changes]
     if len(lines) > MOST_LINES:
         lines = [*lines[:MOST_LINES], f"… and {len(lines) - MOST_LINES:,} more (history.jsonl)."]
     return lines

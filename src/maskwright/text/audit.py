@@ -174,9 +174,8 @@ class _Audit:
             scripts.update(note["scripts"])
         self._count_repeated(paths)
         samples = islice(chain.from_iterable(part.open() for part in self.parts), SAMPLE_DOCUMENTS)
-        add_samples(
-            [document.text[:SAMPLE_CHARACTERS] for document in samples], self.result, self.tokenizer, self.sources
-        )
+        beginnings = [document.text[:SAMPLE_CHARACTERS] for document in samples]
+        add_samples(beginnings, self.result, self.tokenizer, self.sources)
         if self.cleaning.any:
             self._clean(judged)
         self.result.scripts = _shares(scripts)
@@ -207,9 +206,7 @@ class _Audit:
     def _clean(self, judged: list[tuple[str, Note]]) -> None:
         paths = tuple(path for path, _ in judged)
         resolved = resolve(self.runner, self.folder, judged, self.parts, self.cleaning, self.limits)
-        reviews = self._computed(
-            "look", ReviewChanges(self.cleaning, resolved), [os.path.basename(path) for path in paths]
-        )
+        reviews = self._computed("look", Review(self.cleaning, resolved), [os.path.basename(path) for path in paths])
         totals, examples, changes = DropTotals(), dict[str, list[str]](), Changes(self.cleaning)
         near = list[tuple[int, list[int]]]()
         for part, ((_, note), (_, review)) in enumerate(zip(judged, reviews, strict=True)):
@@ -305,7 +302,7 @@ def _add_examples(examples: dict[str, list[str]], added: dict[str, list[str]]) -
 
 
 @dataclass(frozen=True)
-class ReviewChanges:
+class Review:
     """Pass 2 over a part: the changes of cleaning in kept documents, and the first near duplicates."""
 
     cleaning: CleaningOptions

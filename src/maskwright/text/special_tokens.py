@@ -135,8 +135,7 @@ def _frame(post_processor: Any, tokens: dict[str, int], path: str) -> Frame | No
 
 
 def _template(step: Any) -> list[tuple[str, int] | None]:
-    """(token, id) of each special token that a post-processor puts around a single text, and None for the text. Or
-    empty."""
+    """(token, id) of each special token that a post-processor puts around a single text, and None for the text."""
     kind = step.get("type") if isinstance(step, dict) else None
     if kind == "Sequence":
         return next((template for part in step["processors"] if (template := _template(part))), [])

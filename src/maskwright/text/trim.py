@@ -189,11 +189,8 @@ def _pairs(model: dict[str, Any]) -> list[tuple[str, str]]:
 def _write(location: str, folder: str, content: dict[str, Any], old_ids: Sequence[int]) -> None:
     """Writes the folder with ids from 0 on. tokenizer.json comes last: with it, the folder is whole."""
     new_id = {old: index for index, old in enumerate(old_ids)}
-    ids = {
-        token: new_id[old]
-        for token, old in sorted(token_ids(location).items(), key=lambda pair: pair[1])
-        if old in new_id
-    }
+    ordered = sorted(token_ids(location).items(), key=lambda pair: pair[1])
+    ids = {token: new_id[old] for token, old in ordered if old in new_id}
     model = dict(content["model"])
     if isinstance(model["vocab"], dict):
         model["vocab"] = ids

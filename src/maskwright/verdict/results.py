@@ -131,11 +131,8 @@ def read_results(path: str) -> Results:
     content = storage.read_json(path)
     version = content.get("format") if isinstance(content, dict) else None
     if version != FORMAT:
-        what = (
-            f"has format {str(version)[:20]}, this version reads {FORMAT}"
-            if version
-            else "holds no comparison's results"
-        )
+        what = f"has format {str(version)[:20]}, this version reads {FORMAT}"
+        what = what if version else "holds no comparison's results"
         raise InputError(what, where=path, fix="use the maskwright that wrote it, or give the file `results.json`")
     with storage.open_binary(path) as file:
         text = file.read()

@@ -31,9 +31,8 @@ def scores(results: Results, report: VerdictReport) -> ReportTable:
     rows = []
     for arm in results.arms:
         by_task = {score.task: score for score in report.scores if score.arm == arm.name}
-        cells = [
-            wording.mean_and_deviation(by_task[task.name].mean, by_task[task.name].deviation) for task in results.tasks
-        ]
+        in_order = [by_task[task.name] for task in results.tasks]
+        cells = [wording.mean_and_deviation(score.mean, score.deviation) for score in in_order]
         rows.append((arm.name, *cells))
     header = ("arm", *(f"{task.name} ({wording.metric_name(task)})" for task in results.tasks))
     return ReportTable("Mean ± standard deviation, in points", header, tuple(rows))
@@ -70,9 +69,8 @@ def classes(pair: ArmDifference) -> ReportTable | None:
     rows = []
     for change in pair.classes[:CLASSES_SHOWN]:
         digits = wording.decimals(50 * (change.high - change.low))
-        base, other, low, high = (
-            wording.points(value, digits) for value in (change.base, change.other, change.low, change.high)
-        )
+        ends = (change.base, change.other, change.low, change.high)
+        base, other, low, high = (wording.points(value, digits) for value in ends)
         difference = wording.points(change.other - change.base, digits, sign=True)
         rows.append((change.label, f"{change.examples:,}", base, other, difference, f"{low} to {high}"))
     rest = len(pair.classes) - len(rows)

@@ -95,9 +95,7 @@ def flat(path: str, dtype: Any, begin: int = 0) -> Ids:
 
 def holds(values: Ids, token_id: int) -> bool:
     """Whether an id is among the values; mostly, it is in the first block."""
-    return any(
-        (values[begin : begin + BLOCK_TOKENS] == token_id).any() for begin in range(0, len(values), BLOCK_TOKENS)
-    )
+    return any((values[i : i + BLOCK_TOKENS] == token_id).any() for i in range(0, len(values), BLOCK_TOKENS))
 
 
 def split_at(values: Ids, end: int) -> tuple[Int64, Int64]:

@@ -91,9 +91,8 @@ def _read_npy(path: str) -> Ids:
     try:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError, TokenError, SyntaxError) as error:
-        raise StoreError(
-            f"is not a whole .npy file: {' '.join(str(error).split())}", where=path, fix=COPY_AGAIN
-        ) from None
+        what = f"is not a whole .npy file: {' '.join(str(error).split())}"
+        raise StoreError(what, where=path, fix=COPY_AGAIN) from None
     if values.dtype.name not in INTEGERS or values.ndim not in (1, 2) or not values.size:
         what = f"is an array {list(values.shape)} of {values.dtype}, and not of ids, or of rows of ids"
         raise StoreError(what, where=path, fix="save the ids as an integer array")

@@ -62,11 +62,7 @@ def _records(path: str) -> Iterator[tuple[int, bytes]]:
             is_head = len(head) == 12 and size < LARGEST_RECORD and checksum == _masked(head[:8])
             content = file.read(size + 4) if is_head else b""
             if not is_head or len(content) != size + 4:
-                what = (
-                    f"is cut or damaged at byte {begin:,}"
-                    if begin
-                    else "is not a TFRecord file, or is cut in its first record"
-                )
+                what = f"is cut or damaged at byte {begin:,}" if begin else "is not a TFRecord file, or is cut"
                 raise StoreError(what, where=path, fix=f"{COPY_AGAIN}; unpack it first if it is compressed")
             yield begin, content[:-4]
             begin += size + 16

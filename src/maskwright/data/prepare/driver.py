@@ -83,10 +83,8 @@ class _Preparation:
     def _finished(self) -> store.TokenStore:
         """The finished store. Raises `InputError` if it is of other text or options."""
         self.runner.require_seen(self.folder, [name for part in self.parts for name in part.files])
-        records: dict[int, list[dict[str, Any]]] = dict(
-            self.runner.run(Part.records, self.parts, "hash", self._sizes())
-        )
-        origin = self._origin([records[part_idx] for part_idx in range(len(self.parts))])
+        files: dict[int, list[dict[str, Any]]] = dict(self.runner.run(Part.records, self.parts, "hash", self._sizes()))
+        origin = self._origin([files[part_idx] for part_idx in range(len(self.parts))])
         finished = self.request.writer(origin).finished()
         assert finished is not None
         shutil.rmtree(self.work, ignore_errors=True)
