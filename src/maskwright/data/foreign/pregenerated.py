@@ -107,12 +107,12 @@ class Reader:
             raise StoreError(f"is not what was written (its sha256 differs from {RECORD})", where=path, fix=COPY_AGAIN)
 
     def _lines(self, path: str) -> Iterator[tuple[StaticMasks, NDArray[np.bool_]]]:
-        first, unk = 0, self.vocabulary.unk or 0
+        done, unk = 0, self.vocabulary.unk or 0
         with storage.open_binary(path) as file:
             while lines := [*islice(file, BLOCK_EXAMPLES)]:
-                if self.record and not first and lines[0].startswith(codecs.BOM_UTF8):
+                if self.record and not done and lines[0].startswith(codecs.BOM_UTF8):
                     raise StoreError("begins with a byte order mark (BOM)", where=f"{path}:1", fix=COPY_AGAIN)
-                rows = [self._ids(line, f"{path}:{line_idx}") for line_idx, line in enumerate(lines, first + 1)]
+                rows = [self._ids(line, f"{path}:{number}") for number, line in enumerate(lines, done + 1)]
                 ids, segments, random_next, positions, labels_of_rows = zip(*rows, strict=True)
                 tokens, labels, flat_positions = (
                     np.array([*chain.from_iterable(lists)], np.int64) for lists in (ids, labels_of_rows, positions)
@@ -122,7 +122,7 @@ class Reader:
                 lengths, predictions = (np.array([*map(len, lists)]) for lists in (ids, labels_of_rows))
                 columns = (lengths, np.array(segments), np.array(random_next), flat_positions, labels, predictions)
                 yield StaticMasks(tokens, *columns), is_unknown
-                first += len(lines)
+                done += len(lines)
 
     def _ids(self, line: bytes, where: str) -> tuple[list[int], int, bool, list[int], list[int]]:
         """`read_line` in ids, -1 for an unknown token."""
