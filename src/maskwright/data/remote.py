@@ -43,7 +43,7 @@ rarely fills a link. A file that is cut short starts again from its beginning.""
 CLAIM = re.compile(r"\.(\d+)\.tmp-0$")
 """Ends the name of a file that is being downloaded into the cache, with the bytes that it will have."""
 SHARE_OF_DISK = 0.9
-"""Of the disk, what the cache may fill without MASKWRIGHT_CACHE_GB."""
+"""Share of the disk that the cache may fill without MASKWRIGHT_CACHE_GB."""
 LARGER = "raise MASKWRIGHT_CACHE_GB, or name a larger disk as MASKWRIGHT_CACHE"
 T = TypeVar("T")
 Files = dict[str, dict[str, Any]]

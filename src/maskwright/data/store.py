@@ -225,7 +225,7 @@ class OpenedStore(Protocol):
 
     @property
     def passes(self) -> int:
-        """How often it holds its text. Its rows are split into as many epochs."""
+        """Passes over its text that it holds. Its rows are split into as many epochs."""
         ...
 
     def split(self, name: SplitName) -> Split: ...
@@ -242,7 +242,7 @@ class TokenStore:
         self.location = location
         self._cache = Cache(location) if storage.is_url(location) and folder is None else None
         self.folder = folder or (self._cache.folder if self._cache else location)
-        """Where its files are on this machine."""
+        """The folder of its files on this machine."""
         self._fix = COPY_AGAIN if self.folder == location else f"delete {self.folder}: it is created again"
         self.manifest = read_manifest(self.folder)
         self.dtype: str = self.manifest["dtype"]

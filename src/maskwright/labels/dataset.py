@@ -23,7 +23,7 @@ class Dataset:
     test: list[Example]
     """Empty when `data.test` is not set."""
     labels: tuple[str, ...]
-    """In the order of their ids; none for regression and questions."""
+    """Names in the order of their ids; none for regression and questions."""
     report: Report
     fingerprint: str
     """sha256 of all used examples, in order, and of the labels. The files' paths do not count."""

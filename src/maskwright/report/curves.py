@@ -45,7 +45,7 @@ class Level:
     """A horizontal line, which the figure's legend names."""
 
     name: str
-    """With its value."""
+    """Its name with its value."""
     value: float
 
 

@@ -44,7 +44,7 @@ class RecordedRun:
     metrics: list[dict[str, Any]]
     history: list[dict[str, Any]]
     results: dict[str, Any]
-    """Of a fine-tuned run."""
+    """Scores of a fine-tuned run."""
     config_text: str | None
     """`config.yaml`."""
     saved: dict[str, Any]
@@ -167,7 +167,7 @@ class _Records:
         return value
 
     def lines(self, name: str, *, is_over: bool, is_expected: bool) -> list[dict[str, Any]]:
-        """`is_over`: nobody is writing a line now. `is_expected`: there has to be one, even where there is no file."""
+        """Reads lines. `is_over`: nobody is writing one now. `is_expected`: a line has to exist, even without a file."""
         content = self.folder.get(self.inside + name)
         *complete, last = (content or b"").decode("utf-8", "replace").split("\n")
         parsed = read_lines("\n".join([*complete, ""]))

@@ -95,7 +95,7 @@ class Audit:
     left_out: dict[str, Finding] = field(default_factory=dict)
     """Documents that cleaning drops, by the first rule that each breaks."""
     changed: dict[str, Finding] = field(default_factory=dict)
-    """What cleaning changes in kept documents: personal data by kind, and lines that C4's rules drop."""
+    """Changes of cleaning in kept documents: personal data by kind, and lines that C4's rules drop."""
 
     def left_out_together(self) -> dict[str, Finding]:
         """`left_out` with all languages as one."""

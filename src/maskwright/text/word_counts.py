@@ -1,4 +1,4 @@
-"""How often each word of a text occurs, in memory that does not grow with the text."""
+"""Counts of the words of a text, in memory that does not grow with the text."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class ComparedTask:
     labels: tuple[str, ...]
     """Names by index; empty for `regression` and `scores`."""
     gold: Outcomes
-    """Of the test examples; empty for `scores`."""
+    """Outcomes of the test examples; empty for `scores`."""
     test_examples: Annotated[int, Field(ge=1)]
     train_examples: int
     validation_examples: int

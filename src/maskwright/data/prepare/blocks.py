@@ -53,7 +53,7 @@ class EncodedParts:
         return sum(int((self.kept(part) & (file.column("valid") == EMPTY)).sum()) for part, file in files)
 
     def sizes(self) -> Iterator[NDArray[np.int64]]:
-        """Of each part, [documents in its file]: tokens, 0 for dropped ones."""
+        """For each part, [documents in its file]: tokens, 0 for dropped ones."""
         for part, path in enumerate(self.files):
             yield np.where(self.kept(part), Columns(path).column("tokens"), 0).astype(np.int64)
 

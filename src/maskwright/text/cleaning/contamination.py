@@ -39,7 +39,7 @@ class EvaluationTexts:
     origins: dict[int, NDArray[np.int64]]
     """Index in `places` of each hash."""
     places: tuple[str, ...]
-    """Of the examples: file:line, or file and record."""
+    """Locations of the examples: file:line, or file and record."""
     too_short: int
     """Examples with fewer than `FEWEST_WORDS` words."""
 

@@ -181,7 +181,7 @@ def _surely_few_repeats(parts: Words, texts: Sequence[str]) -> NDArray[np.bool_]
 
 
 def _repeated(parts: Words, size: int) -> tuple[Int64, Int64, Int64, NDArray[np.bool_]]:
-    """Of each occurrence of an n-gram that its text repeats: (occurrences of the n-gram, index of its first word, of
+    """For each occurrence of an n-gram that its text repeats: (occurrences of the n-gram, index of its first word, of
     its text, whether it is not the first occurrence)."""
     grams, first = words.ngrams(parts, size)
     counts = np.diff(first)

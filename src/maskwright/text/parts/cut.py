@@ -33,7 +33,7 @@ class Part:
     sizes: tuple[int, ...]
     """Bytes of each file."""
     stamps: tuple[tuple[int, int] | None, ...]
-    """Of each file: see `stamp_of`."""
+    """The stamp of each file: see `stamp_of`."""
     held_out: bool
     """Whether these are held-out files."""
     layout: Layout
