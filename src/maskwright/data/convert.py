@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import chdir
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -298,8 +298,10 @@ class Conversion:
         dtype: str | None = None,
         document_end: str | None = None,
         encoder: str | None = None,
+        command: Sequence[str] = (),
     ) -> None:
-        """`kind`: None to detect it. Raises kinds of `InputError` (exit 2)."""
+        """`kind`: None to detect it. `command`: the words that the user typed behind `maskwright`, for the manifest
+        alone. Raises kinds of `InputError` (exit 2)."""
         options = options or ConvertOptions()
         vocabulary, pieces = read_vocabulary(tokenizer), token_ids(tokenizer)
         end = None if document_end is None else _document_end(document_end, pieces, vocabulary.size)
@@ -312,7 +314,7 @@ class Conversion:
             what = f"holds its text {self.source.passes} times, cut in other places each time"
             fix = "--valid-fraction 0: what is held out of one would be in the others"
             raise InputError(what, where=" ".join(places), fix=fix)
-        self.options = options
+        self.options, self.command = options, command
         cleaner = IdCleaner(vocabulary, options, ConvertCounts(), self.source.files, self.source.mapping)
         self.sources: list[dict[str, Any]] = []
         for path in self.source.files:
@@ -338,7 +340,7 @@ class Conversion:
         return [[number, name, held_out, *self.decided] for number, name in enumerate(self.names)]
 
     def finish(self, counts: ConvertCounts, findings: Mapping[str, int]) -> None:
-        """Writes the manifest. `described`: sums of `Block.findings`. Raises `InputError` if none is left or held
+        """Writes the manifest. `findings`: sums of `Block.findings`. Raises `InputError` if none is left or held
         out."""
         if not self.writer.shards:
             what = f"no document is left of {counts.read:,} read ({counts.empty:,} empty)"

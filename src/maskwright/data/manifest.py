@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError, StoreError
+from maskwright.core.secrets import redact
 
 FORMAT = 2
 NAME = r"^(train|valid)-[0-9]{5,9}\.(tokens|documents|sentences|origins)\.u(16|32|64)$"
@@ -69,6 +71,11 @@ class _Manifest(_Record):
     """Sentences on faults of the converted files."""
     command: list[str] = []
     """Words behind `maskwright`, as they were typed."""
+
+
+def typed(command: Sequence[str]) -> dict[str, Any]:
+    """The optional key for the words that the user typed behind `maskwright`."""
+    return {"command": [redact(word) for word in command]} if command else {}
 
 
 def is_shard_name(name: str) -> bool:

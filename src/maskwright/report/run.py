@@ -167,7 +167,7 @@ class _Records:
         return value
 
     def lines(self, name: str, *, is_over: bool, is_expected: bool) -> list[dict[str, Any]]:
-        """Reads lines. `is_over`: nobody is writing one now. `is_expected`: a line has to exist, even without a file."""
+        """Reads lines. `is_over`: nobody writes one now. `is_expected`: a line has to exist, even without a file."""
         content = self.folder.get(self.inside + name)
         *complete, last = (content or b"").decode("utf-8", "replace").split("\n")
         parsed = read_lines("\n".join([*complete, ""]))

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from maskwright.launch.tpu_vm import PASSING
+from maskwright.launch.tpu_vm import TRANSITIONAL_STATES
 
 Life = Literal["runs", "coming", "stopped", "gone"]
 """coming: it will run without anyone doing anything; gone: being deleted, or in a state that is not known here."""
-COMING = {"PENDING", "PROVISIONING", "STAGING", "REPAIRING"} | PASSING
+COMING = {"PENDING", "PROVISIONING", "STAGING", "REPAIRING"} | TRANSITIONAL_STATES
 """REPAIRING is a machine that Google moves to other hardware or starts again there."""
 STOPPED = {"PENDING_STOP", "PREEMPTED", "STOPPED", "STOPPING", "SUSPENDED", "SUSPENDING", "TERMINATED"}
 

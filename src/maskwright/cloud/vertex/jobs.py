@@ -221,7 +221,7 @@ def follow_to_its_end(job: VertexJob, show: Show = show_line) -> None:
         return found if found.over else None
 
     with followed(where):
-        ended = until_over(look, where, POLL_SECONDS, passes=_passes)
+        ended = until_over(look, where, POLL_SECONDS, is_transient=_passes)
         with suppress(CloudError):
             for _ in range(LAST_LOOKS):
                 time.sleep(POLL_SECONDS)

@@ -10,7 +10,6 @@ from typing import Any
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError, StoreError
-from maskwright.core.secrets import redact
 from maskwright.data import manifest as manifests
 from maskwright.data.writer import StoreWriter
 from maskwright.text.cleaning.limits import Limits
@@ -162,8 +161,7 @@ class Request:
         }
         packages = {"tokenizers", encoder, *(self.cleaning.packages if self.cleaning else [])}
         packages |= {name for sources in self.all_sources for name in sources.packages}
-        more = {"command": [redact(word) for word in self.command]} if self.command else {}
-        writer.finish(counts.record(), options, origin, packages, more)
+        writer.finish(counts.record(), options, origin, packages, manifests.typed(self.command))
 
     def _nothing_held_out(self, counts: PrepareCounts) -> InputError:
         kept, guess = counts.kept, self.sources.guess
