@@ -129,7 +129,7 @@ class ArrowIndex:
 
     def _read(self, file_idx: int, advance: Callable[[float], None], append: Append) -> Note:
         """Reads every id of a file. Returns `read`, `train` and `valid`: documents and tokens, read and kept; `dtype`
-        of the ids, None without documents; `documents_of_blocks`: documents of each block."""
+        of the ids, None without documents; `kept`: documents of each block."""
         file, size = self._files[file_idx], self._states[file_idx][1]
         cleaner = IdCleaner(self._vocabulary, self._options, ConvertCounts(), [file.path])
         counts = {name: np.zeros(2, np.int64) for name in ("read", *SIDES)}

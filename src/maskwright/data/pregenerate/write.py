@@ -36,9 +36,8 @@ class EpochWriter:
         self.dtypes = dict.fromkeys(ARRAYS, "<u4") | small
 
     def masked(self, sequences: Sequence[Unmasked], longest: int, limit: int, epoch: int) -> StaticMasks:
-        """Masks each sequence with `predictions` predictions, on average for whole words. No sequence has more than
-        `limit`, and one that would have none gets a word if one fits. `longest`: an upper bound of the
-        sequences' tokens."""
+        """Masks each sequence with its number of predictions, on average for whole words. No sequence has more than
+        `limit`, and one that would have none gets a word if one fits. `longest`: a bound of the sequences' tokens."""
         lengths, first_segment, random_next, rows, predictions = (
             np.array(column) for column in zip(*((len(ids), *rest) for ids, *rest in sequences), strict=True)
         )
