@@ -106,8 +106,8 @@ def data_convert(
         fix = "give --tokenizer FOLDER, the one that made the ids: ids mean nothing without it"
         raise InputError("--tokenizer is needed", fix=fix)
     options = ConvertOptions(valid_fraction, special_tokens, token_offset, shard_tokens)
-    files: Any = {"kind": from_, "column": column, "dtype": dtype, "document_end": document_end, "encoder": encoder}
-    conversion = Conversion(src, local(tokenizer, weights=False), to, options, command=context.obj or (), **files)
+    reading: Any = {"kind": from_, "column": column, "dtype": dtype, "document_end": document_end, "encoder": encoder}
+    conversion = Conversion(src, local(tokenizer, weights=False), to, options, command=context.obj or (), **reading)
     with runner_on(on, workers, worker_memory) as runner:
         ready = convert(conversion, runner)
     print_result(report(ready.location, ready.manifest), ready.manifest, as_json)

@@ -66,7 +66,7 @@ class Head(nn.Module):
         return self.classifier(dropout(x_KD, rate, self.training))
 
 
-class TorchNetwork(Protocol):
+class EncoderNetwork(Protocol):
     word: Any
     """The table of embeddings; its `weight` is [V, D]."""
     head: Head
@@ -74,7 +74,7 @@ class TorchNetwork(Protocol):
 
 
 def logits_or_loss(
-    network: TorchNetwork,
+    network: EncoderNetwork,
     input_ids: Tensor,
     position_ids: Tensor,
     segments: Segments,
