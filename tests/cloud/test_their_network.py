@@ -11,9 +11,7 @@ from google_cloud.fake import Cloud
 
 from maskwright.cloud.environment import Environment, build_environment
 from maskwright.cloud.google import permissions
-from maskwright.cloud.google.inventory import Inventory
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.inspect.drift import differences
 from maskwright.cloud.provision import queued_slice, their_network
 from maskwright.cloud.provision.init import init
 from maskwright.cloud.provision.variables import variables
@@ -139,15 +137,6 @@ def test_who_makes_no_network_needs_no_permission_to(cloud: Cloud) -> None:
     )
     assert ours["compute.networks.create"] == ["plan", "up", "down"] and len(ours) == 16
     assert theirs == {f"compute.{kind}.list": ["status", "audit"] for kind in ("networks", "subnetworks", "firewalls")}
-
-
-def test_a_move_is_said_and_their_network_is_never_called_gone() -> None:
-    asked, before = (variables(environment, EnvironmentRecord(), None) for environment in (lab(), lab(network={})))
-    nothing = Inventory([], [])
-    moved = differences(lab(), asked, before, nothing, None)
-    assert moved[0] == f"network: {SUBNETWORK.removeprefix('compute/')} in the YAML, its own in the last `env up`"
-    assert "network: is gone: `env up` makes it" in moved
-    assert not [line for line in differences(lab(), asked, asked, nothing, None) if line.startswith("network")]
 
 
 def test_a_queued_slice_is_put_there_too(cloud: Cloud) -> None:

@@ -249,7 +249,7 @@ def watch(
 
 @env.command("status")
 def status(location: EnvironmentFile, json: AsJson = False, prices: Prices = None) -> None:
-    """Show what exists and costs money, how each host is, the disk, the job, and where YAML and cloud differ."""
+    """Show what exists, what it costs, how each host is, the disk and the job."""
     from maskwright.cloud.inspect import status as task
     from maskwright.cloud.prices import read_prices
 

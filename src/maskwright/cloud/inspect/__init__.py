@@ -1,1 +1,1 @@
-"""An environment as it is: its cost, its hosts' health, its differences from the YAML."""
+"""Reports on an environment: what exists and what it costs, and how its hosts are."""

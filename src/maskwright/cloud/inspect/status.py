@@ -1,22 +1,20 @@
-"""`env status`: what exists and bills, how each host is, the disk, the job, and where YAML and cloud differ."""
+"""`env status`: what exists and bills, how each host is, the disk and the job."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from maskwright.cloud import record
 from maskwright.cloud.environment import Environment, Slice, read_environment
-from maskwright.cloud.google.inventory import Inventory
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.inspect import host_health
 from maskwright.cloud.inspect.audit import FindPrice, ResourceAudit, audit
-from maskwright.cloud.inspect.drift import differences
 from maskwright.cloud.inspect.host_health import HostHealth
 from maskwright.cloud.jobs.status import EnvironmentJobs, JobsReport
 from maskwright.cloud.prices import HOURS_A_MONTH
-from maskwright.cloud.provision import variables
 from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core.console import human_bytes, human_count, several
 from maskwright.core.errors import CloudError
@@ -48,11 +46,12 @@ class _HostsStatus:
 @dataclass(frozen=True)
 class EnvironmentStatus:
     environment: str
+    location: str
+    """Path or address of the YAML."""
     exists: ResourceAudit
     hosts: list[_HostsStatus]
     disk: str
     jobs: JobsReport
-    drift: list[str]
 
     def report(self) -> str:
         lines = [f"{self.environment}: {_count(self.exists)}"]
@@ -60,8 +59,8 @@ class EnvironmentStatus:
             lines += one.lines()
         lines += [self.disk] if self.disk else []
         lines += [job.report() for job in self.jobs.found if job.job.submission]
-        lines += [f"differs: {line}" for line in self.drift] or ["YAML and cloud agree"]
-        return "\n".join([*lines, self.exists.report()])
+        plan = f"`maskwright env plan {shlex.quote(self.location)}` shows what `env up` would change"
+        return "\n".join([*lines, plan, self.exists.report()])
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -69,7 +68,6 @@ class EnvironmentStatus:
             "hosts": [one.to_json() for one in self.hosts],
             "disk": self.disk or None,
             **self.jobs.to_json(),
-            "differs": self.drift,
             "exists": self.exists.to_json(),
         }
 
@@ -86,14 +84,11 @@ def read(location: str, price: FindPrice | None = None) -> EnvironmentStatus:
     environment = read_environment(location)
     google, wanted = Google(environment.project), record.wanted(environment)
     remembered = record.read(environment).for_disk(environment)
-    asked = variables.variables(environment, remembered, variables.setup_address(environment, location))
     jobs = EnvironmentJobs(location).status()
     exists = audit(google, environment, wanted=wanted, queued=remembered.queued_zone is not None, price=price)
     hosts = [_hosts(google, environment, kind, wanted or {}, remembered) for kind in environment.hosts]
-    seen = Inventory([item.found for item in exists.items], exists.unseen)
-    drift = differences(environment, asked, wanted, seen, remembered.queued_zone)
-    there = [one for one in hosts if one is not None]
-    return EnvironmentStatus(environment.name, exists, there, _disk(environment, remembered), jobs, drift)
+    asked_for = [one for one in hosts if one is not None]
+    return EnvironmentStatus(environment.name, location, exists, asked_for, _disk(environment, remembered), jobs)
 
 
 def _hosts(
