@@ -20,9 +20,9 @@ from maskwright.cloud.environment import Environment, build_environment
 from maskwright.cloud.google import inventory, rest
 from maskwright.cloud.google.inventory import KINDS
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.inspect.audit import ResourceAudit, audit
 from maskwright.cloud.provision import variables
 from maskwright.cloud.record import EnvironmentRecord
+from maskwright.cloud.report.audit import ResourceAudit, audit
 from maskwright.core.errors import CloudError
 
 LAB = {
@@ -320,7 +320,7 @@ def test_a_bucket_is_priced_by_its_bytes_and_what_was_not_added_up_is_said(
     cloud: Cloud, environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab_of(cloud, environment)
-    monkeypatch.setattr("maskwright.cloud.inspect.audit.size_of_bucket", lambda google, name: (3 * 2**29, False))
+    monkeypatch.setattr("maskwright.cloud.report.audit.size_of_bucket", lambda google, name: (3 * 2**29, False))
     found = look(environment, wanted_of(environment), price=lambda *what: (None, 730.0))
     assert {item.usd_per_hour for item in found.items if item.found.kind == "bucket"} == {1.5}
     assert "in all at least " in found.report()

@@ -19,7 +19,7 @@ from google_cloud.small_terraform import SmallTerraform
 
 from maskwright.cli import main
 from maskwright.cloud.jobs import follow, lease
-from maskwright.cloud.jobs.hosts import GoogleHosts
+from maskwright.cloud.jobs.google_hosts import GoogleHosts
 from maskwright.cloud.jobs.policy import Rules
 from maskwright.cloud.provision import commands
 from maskwright.core import storage

@@ -9,10 +9,20 @@ from typing import Any
 
 import pytest
 
-from maskwright.cloud.jobs.policy import Action, History, Rules, Seen, backoff, decide, metered, read_history, spent
+from maskwright.cloud.jobs.policy import (
+    Action,
+    History,
+    Observation,
+    Rules,
+    backoff,
+    decide,
+    reached_limit,
+    read_history,
+    with_cost,
+)
 
 RULES = Rules(patience_seconds=(600.0, 600.0, 600.0), seed="table")
-GOING = Seen(wanted=4, job="going", submission=1)
+GOING = Observation(wanted=4, job="going", submission=1)
 WHOLE = replace(GOING, exists=True, machines=4, running=4, beating=4)
 NOW = 1_000_000.0
 
@@ -21,7 +31,7 @@ def history(phase: str = "rest", **more: Any) -> History:
     return replace(History(submission=1, phase=phase, since=NOW - 60), **more)  # type: ignore[arg-type]
 
 
-ROWS: list[tuple[str, Seen, History, str, dict[str, Any]]] = [
+ROWS: list[tuple[str, Observation, History, str, dict[str, Any]]] = [
     ("no job, no hosts", replace(GOING, job="none"), history(), "nothing", {"phase": "rest"}),
     ("a job, no hosts", GOING, history(), "make", {"phase": "making", "tries": 0}),
     ("all well", WHOLE, history(), "nothing", {"phase": "up"}),
@@ -80,7 +90,9 @@ ROWS: list[tuple[str, Seen, History, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "seen", "before", "kind", "after"), ROWS, ids=[row[0] for row in ROWS])
-def test_what_follows_from_a_look(name: str, seen: Seen, before: History, kind: str, after: dict[str, Any]) -> None:
+def test_what_follows_from_a_look(
+    name: str, seen: Observation, before: History, kind: str, after: dict[str, Any]
+) -> None:
     action, then = decide(RULES, seen, before, NOW)
     assert action.kind == kind
     assert {key: getattr(then, key) for key in after} == after
@@ -138,16 +150,16 @@ def test_down_when_done_takes_down_and_hands_on_the_code() -> None:
 
 
 def test_meter_counts_while_machines_exist() -> None:
-    first = metered(history(), WHOLE, 2.0, NOW)
+    first = with_cost(history(), WHOLE, 2.0, NOW)
     assert first.usd == 0 and first.hours == 0
-    second = metered(first, replace(WHOLE, machines=1), 2.0, NOW + 3600)
+    second = with_cost(first, replace(WHOLE, machines=1), 2.0, NOW + 3600)
     assert second.usd == pytest.approx(8.0) and second.hours == pytest.approx(1.0)
-    third = metered(second, replace(GOING), 2.0, NOW + 7200)  # the last one went at some time in this hour
+    third = with_cost(second, replace(GOING), 2.0, NOW + 7200)  # the last one went at some time in this hour
     assert third.usd == pytest.approx(10.0)
-    nobody = metered(third, replace(GOING), 2.0, NOW + 72_000)
+    nobody = with_cost(third, replace(GOING), 2.0, NOW + 72_000)
     assert nobody.usd == pytest.approx(10.0) and nobody.hours == pytest.approx(2.0)
-    assert metered(nobody, WHOLE, 2.0, NOW + 80_000).usd == pytest.approx(10.0)  # just made by somebody else
-    back = metered(second, WHOLE, 2.0, NOW)  # a clock that went back
+    assert with_cost(nobody, WHOLE, 2.0, NOW + 80_000).usd == pytest.approx(10.0)  # just made by somebody else
+    back = with_cost(second, WHOLE, 2.0, NOW)  # a clock that went back
     assert back.usd == second.usd
 
 
@@ -223,11 +235,11 @@ class World:
     asked_at: float | None = None
     waits: list[float] = field(default_factory=list)
 
-    def seen(self) -> Seen:
+    def seen(self) -> Observation:
         assert len(self.groups) <= 1, f"two placements at once: {self.groups}"
         placement, running = next(iter(self.groups.items()), (0, 0))
         making = bool(self.groups) and running < 4 and not self.idle and self.chance.random() < 0.5
-        return Seen(
+        return Observation(
             4,
             exists=bool(self.groups),
             machines=running,
@@ -257,12 +269,12 @@ class World:
     def turn(self) -> None:
         """One turn of a watcher, which may be killed at each of its points."""
         seen = self.seen()
-        before = metered(read_history(self.stored, 1, 0), seen, USD, self.now)
+        before = with_cost(read_history(self.stored, 1, 0), seen, USD, self.now)
         action, after = decide(self.rules, seen, before, self.now)
         if self.chance.random() < 0.03:
             return
         self.stored = json.loads(json.dumps(after.to_json()))
-        if spent(self.rules, after) and self.asked_at is None:
+        if reached_limit(self.rules, after) and self.asked_at is None:
             self.asked_at = self.now
             assert after.usd <= (self.rules.max_usd or 0) + 8 * USD * 2 * POLL_SECONDS / 3600
         if self.chance.random() < 0.03:

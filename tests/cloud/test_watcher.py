@@ -36,7 +36,7 @@ class Machinery:
     price: float = 10.0
     repairs: bool = False
 
-    def look(self) -> MachineState:
+    def describe(self) -> MachineState:
         names = tuple(f"m-{n}" for n in range(self.running))
         trouble = "stockout" if self.place in self.dry and not self.running else ""
         making = bool(trouble)
@@ -72,7 +72,7 @@ class Machinery:
         self.running, self.stopped = 2, ()
         return True
 
-    def remove(self) -> None:
+    def force_delete(self) -> None:
         self.acts.append("remove")
         self.place, self.running, self.stopped = None, 0, ()
 
@@ -98,7 +98,7 @@ class Scene:
         self.now += seconds
         for worker in range(self.machinery.running):
             self.folder.put_json(f"hosts/host-{worker}.json", {"beat": self.now, "submission": 1, "idle": False})
-        return self.watcher.turn()
+        return self.watcher.poll()
 
     def until(self, kind: str, turns: int = 60) -> Action:
         for _ in range(turns):
@@ -269,7 +269,7 @@ def test_budget_is_kept_without_the_bucket_and_whatever_somebody_writes_there(
 
     monkeypatch.setattr(Folder, "get", gone)
     scene.machinery.fails = [MaskwrightError("nor can Terraform's", fix="x")] * 99
-    said = [scene.watcher.turn() for scene.now in (scene.now + 10.0 * n for n in range(60)) if scene.watcher]
+    said = [scene.watcher.poll() for scene.now in (scene.now + 10.0 * n for n in range(60)) if scene.watcher]
     assert scene.machinery.acts == ["up 0", "remove"] and len(scene.machinery.fails) == 96
     (down,) = [action for action in said if action.kind == "down"]
     assert "--stop-after-hours 0.1 is reached" in down.why and "the bucket cannot be reached" in down.why
@@ -315,7 +315,7 @@ def test_unknown_beat_is_not_a_life(scene: Scene, monkeypatch: pytest.MonkeyPatc
 
     def beats(**beat: object) -> int:
         scene.folder.put_json("hosts/host-0.json", beat)
-        return watcher._beating(1)
+        return watcher._live_agents(1)
 
     assert beats(beat=5) == 0 and beats(beat=5) == 0
     assert beats(beat=6) == 1

@@ -15,8 +15,8 @@ from scipy import stats
 
 from maskwright.cli import plan as command
 from maskwright.cli.main import run
-from maskwright.cloud.hire import gpu_machine, hourly
 from maskwright.cloud.machines import TPUS
+from maskwright.cloud.offers import gpu_machine, hourly
 from maskwright.cloud.old_setup import values_env
 from maskwright.cloud.prices import read_prices
 from maskwright.config.pretraining import RunConfig, build_config

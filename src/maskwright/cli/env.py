@@ -186,7 +186,7 @@ def seed(
 
     with stdout_for_document(json):
         ask, wait = asking(yes), lock_timeout_seconds
-        moving = seeding.to_move(location, again) if move_hosts else []
+        moving = seeding.hosts_to_move(location, again) if move_hosts else []
         if moving:
             say(f"the {' and the '.join(moving)} goes first, and is made again with the new disk")
             confirm = _ending_jobs(location, moving, ask)
@@ -233,7 +233,7 @@ def watch(
     """Recreate the hosts of the job when they are preempted, and delete them at a limit."""
     from maskwright.cloud.jobs import follow as following
     from maskwright.cloud.jobs import spec as jobs
-    from maskwright.cloud.jobs.hosts import GoogleHosts
+    from maskwright.cloud.jobs.google_hosts import GoogleHosts
 
     place = jobs.find(location, target)
     limits = following.make_limits(max_cost, stop_after_hours, down_when_done)
@@ -250,8 +250,8 @@ def watch(
 @env.command("status")
 def status(location: EnvironmentFile, json: AsJson = False, prices: Prices = None) -> None:
     """Show what exists, what it costs, how each host is, the disk and the job."""
-    from maskwright.cloud.inspect import status as task
     from maskwright.cloud.prices import read_prices
+    from maskwright.cloud.report import status as task
 
     report = task.read(location, read_prices(prices).find)
     print_result(report.report(), report.to_json(), json)
@@ -327,8 +327,8 @@ def _audit(
     google: Google, environment: Environment, wanted: Any, known: EnvironmentRecord, prices: str | None, json: bool
 ) -> None:
     """Prints what is left, what it costs, and why. Exit code 1 if something that is not wanted costs money."""
-    from maskwright.cloud.inspect import audit
     from maskwright.cloud.prices import read_prices
+    from maskwright.cloud.report import audit
 
     queued, price = known.queued_zone is not None, read_prices(prices).find
     left = audit.audit(google, environment, wanted=wanted, queued=queued, price=price)

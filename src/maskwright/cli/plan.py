@@ -66,8 +66,8 @@ def plan(
 
 def _places(name: str, region: str) -> list[tuple[DeviceCount, str | None, int, str]]:
     """(place, priced machine, number of them, region) of each part of an environment, or of a device."""
-    from maskwright.cloud.hire import gpu_machine, hosts_of
     from maskwright.cloud.machines import ATTACHED
+    from maskwright.cloud.offers import gpu_machine, hosts_of
     from maskwright.tasks.planning.devices import ACCELERATORS, DEVICES, DeviceCount, place
 
     if name == "here":
@@ -106,7 +106,7 @@ def _elsewhere(
     vocab_size: int | None,
     search: bool,
 ) -> Estimate:
-    from maskwright.cloud.hire import hourly, sold_by
+    from maskwright.cloud.offers import hourly, sold_by
     from maskwright.core.extras import installed, missing
     from maskwright.tasks.planning import slices
     from maskwright.tasks.planning.estimate import Quote, elsewhere

@@ -62,7 +62,7 @@ NETWORK = (
     *_all("compute.subnetworks", "create get list delete use"),
     *_all("compute.firewalls", "create get list delete update"),
 )
-"""For a network of the environment's own. Of one that exists, provision/their_network.py asks for each subnetwork."""
+"""For a network of the environment's own. For one that exists, provision/existing_network.py checks each subnetwork."""
 NAT = _all("compute.routers", "create get list delete update use")
 RESERVED = _all("compute.reservations", "get list")
 

@@ -113,13 +113,13 @@ def describe(google: Google, zone: str, name: str) -> QueuedResource | None:
     return QueuedResource(state, phase, trouble, hosts, body)
 
 
-def ensure(google: Google, wanted: Wanted) -> QueuedResource:
+def create_if_missing(google: Google, wanted: Wanted) -> QueuedResource:
     """Asks for it where it is not there yet, and again where it was lost. Does not wait for its machines. Raises
     `CloudError`; its reason is "exists" when one of that name is not as wanted, and its words say what differs."""
     found = describe(google, wanted.zone, wanted.name)
     if found is not None and found.phase in ("lost", "going"):
         note(f"{wanted.name} is {found.state} ({found.trouble or 'being deleted'}); asking for it again")
-        absent(google, wanted.zone, wanted.name)
+        delete(google, wanted.zone, wanted.name)
         found = None
     if found is None:
         found = _create(google, wanted)
@@ -130,7 +130,7 @@ def ensure(google: Google, wanted: Wanted) -> QueuedResource:
     return found
 
 
-def absent(google: Google, zone: str, name: str) -> bool:
+def delete(google: Google, zone: str, name: str) -> bool:
     """Takes it away with its machines. False when there was nothing. An interrupted call can be repeated."""
     place, limit = _place(google, zone), OPERATION_SECONDS
     path, once = f"{place}/queuedResources/{name}", new_request_id()

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from maskwright.cloud.environment import Slice
 from maskwright.cloud.jobs import spec as jobs
-from maskwright.cloud.jobs.hosts import GoogleHosts
+from maskwright.cloud.jobs.google_hosts import GoogleHosts
 from maskwright.cloud.jobs.policy import Action, OnEvent
 from maskwright.cloud.jobs.spec import JobHosts, PreparedJob
 from maskwright.cloud.jobs.watcher import HostPool, JobLimits, Watcher, read_limits
@@ -94,7 +94,7 @@ def submit(
 ) -> None:
     """Raises what gives the job's exit code. `up`: makes the hosts where there are none. `detach`: does not follow."""
     limits = with_rates(pool, limits)
-    found = pool.look()
+    found = pool.describe()
     if not found.exists and not up:
         fix = f"maskwright env up {place.location} --only {place.kind}, or submit with --up"
         raise InputError(f"there is no {place.kind}", where=place.location, fix=fix)
@@ -103,18 +103,18 @@ def submit(
     jobs.upload(place, prepared)
     folder = place.folder
 
-    def first(submission: int) -> None:
+    def store_limits(submission: int) -> None:
         """Who only takes up a job again without saying its limits does not lift them."""
         nonlocal limits
-        limits = replace(limits, submission=submission).over(read_limits(folder, submission))
+        limits = replace(limits, submission=submission).with_defaults(read_limits(folder, submission))
         limits.store(folder)
 
-    submission = job_folder.put_spec(folder, spec, first)
+    submission = job_folder.put_spec(folder, spec, store_limits)
     follow_it, end = commands_of(place.location)
     on_submission(Submission(True, place.jobs, prepared.command.run, place.location, follow_it, end))
     watcher = Watcher(folder, pool, known=limits)
     if detach:
-        watcher.turn()  # hosts that stopped themselves, or are not there yet, would never see the job
+        watcher.poll()  # hosts that stopped themselves, or are not there yet, would never see the job
         watcher.leave()
         if (result := job_folder.read_result(folder, submission)) is not None:  # such as a refusal by Google
             raise_result(place, Action("end", str(result["cause"]), code=int(result["code"])))
@@ -136,15 +136,15 @@ def follow(place: JobHosts, folder: Folder, submission: int, watcher: Watcher, p
     due = 0.0
     ended: MaskwrightError | None = None
 
-    def turn() -> None:
+    def poll_watcher() -> None:
         nonlocal due
         if time.monotonic() >= due:
-            watcher.turn()
+            watcher.poll()
             due = time.monotonic() + poll_seconds
 
     try:
         try:
-            job_folder.follow(folder, submission, min(LOG_POLL_SECONDS, poll_seconds), turn)
+            job_folder.follow(folder, submission, min(LOG_POLL_SECONDS, poll_seconds), poll_watcher)
         except (StoppedEarly, JobError) as error:
             ended = error
         result = job_folder.read_result(folder, submission)
@@ -152,14 +152,14 @@ def follow(place: JobHosts, folder: Folder, submission: int, watcher: Watcher, p
             say(f"its hosts are no longer looked after; `maskwright env watch {place.location}` goes on")
             raise ended or StoppedEarly("no longer followed", where=place.location)
         try:
-            end = until_end(watcher, poll_seconds)
+            end = poll_to_end(watcher, poll_seconds)
         except StoppedEarly:
-            if watcher.left:
+            if watcher.hosts_exist:
                 say(f"its hosts are still there; see `maskwright env status {place.location}`")
             raise
     finally:
         watcher.leave()
-    if watcher.left and not result.get("hosts_taken"):
+    if watcher.hosts_exist and not result.get("hosts_taken"):
         minutes = place.environment.host.idle_minutes
         queued = isinstance(place.hosts, Slice) and place.hosts.queued  # bills until it is deleted, off or on
         until = f"until they have been idle for {minutes} minutes" if minutes else "and never stop by themselves"
@@ -168,9 +168,9 @@ def follow(place: JobHosts, folder: Folder, submission: int, watcher: Watcher, p
     raise_result(place, end, ended)
 
 
-def until_end(watcher: Watcher, poll_seconds: float, *, stay: bool = False) -> Action:
+def poll_to_end(watcher: Watcher, poll_seconds: float, *, stay: bool = False) -> Action:
     """Raises `StoppedEarly` when a signal says so; with `stay`, nothing else ends it."""
-    while (action := watcher.turn()).kind != "end" or stay:
+    while (action := watcher.poll()).kind != "end" or stay:
         time.sleep(0.0 if action.kind == "down" else poll_seconds)
     return action
 
@@ -197,6 +197,6 @@ def watch(
     """`env watch`: until the job is over, with its exit code; `stay`: for the next ones too."""
     watcher = Watcher(place.folder, pool, with_rates(pool, limits), on_event=on_event)
     try:
-        raise_result(place, until_end(watcher, poll_seconds, stay=stay))
+        raise_result(place, poll_to_end(watcher, poll_seconds, stay=stay))
     finally:
         watcher.leave()

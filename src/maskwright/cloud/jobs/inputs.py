@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from maskwright.cloud import record, source
+from maskwright.cloud import record
 from maskwright.cloud.environment import Environment
 from maskwright.cloud.google.rest import Google
+from maskwright.cloud.provision import disk_source
 from maskwright.core import storage
 from maskwright.core.console import warn
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
@@ -49,7 +50,7 @@ class _Disk:
         try:
             self.seeded = record.read(environment).seeded is not None
             if environment.disk.prepare is None:
-                found = source.look(Google(environment.project), environment.disk).stores
+                found = disk_source.read(Google(environment.project), environment.disk).stores
                 self.stores = ["/".join(filter(None, (self.shared, folder))) for folder in found]
         except StoppedEarly:
             raise

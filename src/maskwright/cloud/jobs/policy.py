@@ -62,7 +62,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observation:
     """The findings of one look."""
 
     wanted: int
@@ -187,7 +187,7 @@ def _fits(key: str, value: Any, usual: Any) -> bool:
     return math.isfinite(value) and value >= 0
 
 
-def metered(history: History, seen: Seen, usd_per_hour: float, now: float) -> History:
+def with_cost(history: History, seen: Observation, usd_per_hour: float, now: float) -> History:
     """Adds what machines have cost since the last look, at `usd_per_hour` for each. When their number changed, the
     higher one counts: a budget is rather reached a look early than exceeded."""
     known = history.machines or history.phase in ("making", "repairing")  # else somebody else has just made them
@@ -197,7 +197,7 @@ def metered(history: History, seen: Seen, usd_per_hour: float, now: float) -> Hi
     return replace(history, looked=now, machines=seen.machines, hours=history.hours + hours, usd=usd)
 
 
-def spent(rules: Rules, history: History) -> str:
+def reached_limit(rules: Rules, history: History) -> str:
     """The limit that is reached, in words; empty while none is."""
     if rules.max_usd is not None and history.usd >= rules.max_usd:
         spent = f"{history.usd:,.2f} USD by the price table"
@@ -208,12 +208,12 @@ def spent(rules: Rules, history: History) -> str:
     return ""
 
 
-def decide(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Action, History]:
+def decide(rules: Rules, seen: Observation, history: History, now: float) -> tuple[Action, History]:
     """`history` has been metered. The history that is returned has to be stored before the action begins."""
     # Times in the future come from a clock that went back since, or from another machine's.
     until = min(history.wait_until, now + rules.cap_seconds)
     history = replace(history, since=min(history.since, now), wait_until=until)
-    limit = spent(rules, history)
+    limit = reached_limit(rules, history)
     if history.phase == "down":
         return _down(seen, history)
     if seen.job == "over":
@@ -231,7 +231,7 @@ def decide(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Acti
     return _not_whole(rules, seen, history, now)
 
 
-def _asked(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Action, History]:
+def _asked(rules: Rules, seen: Observation, history: History, now: float) -> tuple[Action, History]:
     """While host 0 is among the hosts, they say themselves how it ended."""
     if history.phase != "broken":
         history = replace(history, phase="broken", since=now, why="asked to stop")
@@ -240,14 +240,14 @@ def _asked(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Acti
     return Action("conclude", "stopped before it was done, with hosts missing", code=EARLY), history
 
 
-def _over(rules: Rules, seen: Seen, history: History, limit: str) -> tuple[Action, History]:
+def _over(rules: Rules, seen: Observation, history: History, limit: str) -> tuple[Action, History]:
     why = history.why if history.phase == "stopping" else limit
     if seen.exists and (rules.down_when_done or why):
         return _down(seen, replace(history, phase="down", why=why))
     return Action("end", why or seen.cause, code=seen.code or 0), history
 
 
-def _down(seen: Seen, history: History) -> tuple[Action, History]:
+def _down(seen: Observation, history: History) -> tuple[Action, History]:
     """Goes on until they are gone, whatever happens: here a budget keeps its word."""
     if seen.exists or seen.machines:
         return Action("down", history.why or "the job is over"), history
@@ -256,7 +256,7 @@ def _down(seen: Seen, history: History) -> tuple[Action, History]:
     return Action("end", history.why or seen.cause, code=EARLY if seen.job == "none" else seen.code or 0), history
 
 
-def _stopping(rules: Rules, seen: Seen, history: History, limit: str, now: float) -> tuple[Action, History]:
+def _stopping(rules: Rules, seen: Observation, history: History, limit: str, now: float) -> tuple[Action, History]:
     if history.phase != "stopping":
         history = replace(history, phase="stopping", since=now, why=limit)
     until = history.since + rules.save_seconds
@@ -265,7 +265,7 @@ def _stopping(rules: Rules, seen: Seen, history: History, limit: str, now: float
     return _down(seen, replace(history, phase="down"))
 
 
-def _whole(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Action, History]:
+def _whole(rules: Rules, seen: Observation, history: History, now: float) -> tuple[Action, History]:
     if history.phase != "up":
         history = replace(history, phase="up", since=now, placement=seen.placement, wait_until=0.0)
     age = now - history.since
@@ -285,7 +285,7 @@ def _whole(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Acti
     return Action("nothing", "whole"), history
 
 
-def _not_whole(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Action, History]:
+def _not_whole(rules: Rules, seen: Observation, history: History, now: float) -> tuple[Action, History]:
     if history.phase == "rest":
         if seen.making and not seen.trouble:
             return Action("nothing", "on their way"), replace(history, phase="making", since=now)
@@ -310,7 +310,7 @@ def _not_whole(rules: Rules, seen: Seen, history: History, now: float) -> tuple[
     return _make(history, history.why, now)
 
 
-def _interrupted(rules: Rules, seen: Seen, history: History, now: float) -> tuple[Action, History]:
+def _interrupted(rules: Rules, seen: Observation, history: History, now: float) -> tuple[Action, History]:
     """Hosts were whole, and are not any more. What Google brings back by itself is not taken down: the machine that it
     has found for it might go to somebody else."""
     coming = seen.making and not seen.trouble
@@ -330,7 +330,7 @@ def _interrupted(rules: Rules, seen: Seen, history: History, now: float) -> tupl
     return _failed(rules, history, _gone(seen), now)
 
 
-def _gone(seen: Seen) -> str:
+def _gone(seen: Observation) -> str:
     return f"preempted, or lost: {seen.wanted - seen.running} of {several(seen.wanted, 'host')}"
 
 

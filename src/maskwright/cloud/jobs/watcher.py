@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 
 from maskwright.cloud.jobs import policy
 from maskwright.cloud.jobs.lease import WatcherLease
-from maskwright.cloud.jobs.policy import Action, History, Kind, OnEvent, Rules, Seen, WatcherEvent
+from maskwright.cloud.jobs.policy import Action, History, Kind, Observation, OnEvent, Rules, WatcherEvent
 from maskwright.core import records
 from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, Locked, MaskwrightError, StoppedEarly
@@ -60,7 +60,7 @@ class MachineState:
 class HostPool(Protocol):
     """The hosts, as a watcher sees and changes them. Raises `Locked` while somebody else changes the environment."""
 
-    def look(self) -> MachineState: ...
+    def describe(self) -> MachineState: ...
 
     def has_bucket(self) -> bool: ...
 
@@ -76,7 +76,7 @@ class HostPool(Protocol):
         """Has only the lost machines made again. False where all have to go first."""
         ...
 
-    def remove(self) -> None:
+    def force_delete(self) -> None:
         """Does as `down`, but past Terraform and its lock, for a budget that is spent."""
         ...
 
@@ -100,7 +100,7 @@ class JobLimits:
     def store(self, folder: Folder) -> None:
         folder.put_json(LIMITS, asdict(self))
 
-    def over(self, other: JobLimits | None) -> JobLimits:
+    def with_defaults(self, other: JobLimits | None) -> JobLimits:
         """These limits, and `other`'s where these say nothing."""
         if other is None:
             return self
@@ -124,7 +124,7 @@ def read_limits(folder: Folder, submission: int) -> JobLimits | None:
 
 
 class Watcher:
-    """Call `turn` now and then, until it gives the action `end`.
+    """Call `poll` now and then, until it gives the action `end`.
 
     `limits` are this watcher's own and go before those that came with the submission; `known` are the latter, should
     they vanish from the bucket. `clock` gives Unix seconds, as counts pass from one watcher to the next. A watcher
@@ -149,7 +149,7 @@ class Watcher:
         self._lease = WatcherLease(folder)
         self._pulse = Pulse()
         self._said, self._downs = "", 0
-        self.left = False
+        self.hosts_exist = False
         """Whether there were hosts at the last look."""
 
     def leave(self) -> None:
@@ -157,20 +157,20 @@ class Watcher:
             self._lease.leave()
         self._on_event(self._event("leave"))
 
-    def turn(self) -> Action:
+    def poll(self) -> Action:
         """Waits out trouble with Google or the bucket, and trouble that nobody has thought of: a watcher that dies
         keeps no budget."""
         self._looks += 1
         try:
             if not self._lease.turn():
                 self._last = None
-                return self._tell(self._beside())
+                return self._report(self._poll_as_standby())
             action, history = self._decide()
         except StoppedEarly:
             raise
         except Exception as error:
-            return self._tell(self._blind(_words(error)), warn)
-        self._tell(action)
+            return self._report(self._count_unseen(_error_line(error)), warn)
+        self._report(action)
         try:
             with self._lease.beating():
                 self._act(action, history)
@@ -178,9 +178,9 @@ class Watcher:
         except StoppedEarly:
             raise
         except Exception as error:
-            return self._tell(Action("nothing", f"{_words(error)}; trying again"), warn)
+            return self._report(Action("nothing", f"{_error_line(error)}; trying again"), warn)
 
-    def _beside(self) -> Action:
+    def _poll_as_standby(self) -> Action:
         """Another one watches. Looks whether the job is over, and the hosts gone if they are to go. Should that watcher
         have died, this one takes over."""
         spec = read_spec(self._folder)
@@ -189,21 +189,21 @@ class Watcher:
             return Action("nothing", f"watched by {self._lease.holder}")
         history = policy.read_history(self._folder.get_json(HISTORY), spec.submission, 0)
         limit = history.why if history.phase in ("stopping", "down") else ""
-        going = limit or self._limits.over(self._stored(spec.submission)).down_when_done
-        self.left = self._pool.look().exists
-        if going and self.left:
+        going = limit or self._limits.with_defaults(self._stored_limits(spec.submission)).down_when_done
+        self.hosts_exist = self._pool.describe().exists
+        if going and self.hosts_exist:
             return Action("nothing", f"{limit or 'the job is over'}: {self._lease.holder} takes the hosts away")
         return Action("end", limit or str(result["cause"]), code=int(result["code"]))
 
-    def _blind(self, error: str) -> Action:
+    def _count_unseen(self, error: str) -> Action:
         """Nothing can be seen, or no decision be stored. The budget goes on: hosts count as they were last seen, and go
         when it is spent. The bucket cannot ask them to save; Google tells them when it deletes them."""
         if self._last is None:
             return Action("nothing", f"{error}; trying again")
         rules, before, rate = self._last
         now = self._clock()
-        history = policy.metered(before, Seen(0, machines=before.machines), rate, now)
-        limit = policy.spent(rules, history)
+        history = policy.with_cost(before, Observation(0, machines=before.machines), rate, now)
+        limit = policy.reached_limit(rules, history)
         if limit and history.phase not in ("stopping", "down"):
             history = replace(history, phase="stopping", since=now, why=limit)
         self._last = (rules, history, rate)
@@ -212,13 +212,13 @@ class Watcher:
             return Action("nothing", f"{error}; trying again")
         try:
             with self._lease.beating():
-                self._down()
+                self._delete_hosts()
         except Exception as failure:
-            return Action("nothing", f"{_words(failure)}; trying again to take the hosts away")
+            return Action("nothing", f"{_error_line(failure)}; trying again to take the hosts away")
         self._last = (rules, replace(history, phase="down", machines=0), rate)
         return Action("down", f"{history.why}; and {error}")
 
-    def _tell(self, action: Action, how: Callable[[str], object] = say) -> Action:
+    def _report(self, action: Action, how: Callable[[str], object] = say) -> Action:
         text = f"hosts: {action.why}" + (f" ({action.kind})" if action.kind not in ("nothing", "wait") else "")
         if action.kind == "wait":
             text += f"; next try at {time.strftime('%H:%M:%S', time.localtime(action.until))}"
@@ -238,7 +238,7 @@ class Watcher:
         next_try: float | None = None,
         exit_code: int | None = None,
     ) -> WatcherEvent:
-        event = WatcherEvent(self._clock(), action, redact(why), next_try, exit_code, self.left, self._looks)
+        event = WatcherEvent(self._clock(), action, redact(why), next_try, exit_code, self.hosts_exist, self._looks)
         if self._last is None:
             return event
         known = self._last[1]
@@ -250,10 +250,10 @@ class Watcher:
     def _decide(self) -> tuple[Action, History]:
         now = self._clock()
         spec = read_spec(self._folder)
-        machines = self._pool.look()
-        self.left = machines.exists
-        seen = self._seen(spec, machines)
-        limits = self._limits.over(self._stored(seen.submission))
+        machines = self._pool.describe()
+        self.hosts_exist = machines.exists
+        seen = self._observe(spec, machines)
+        limits = self._limits.with_defaults(self._stored_limits(seen.submission))
         rules = replace(
             self._pool.rules(),
             save_seconds=(spec.grace_seconds if spec else 0.0) + MARGIN_SECONDS,
@@ -262,40 +262,40 @@ class Watcher:
             down_when_done=limits.down_when_done,
         )
         rate = limits.rate(seen.placement)
-        before = policy.metered(self._counted(seen.submission, seen.placement), seen, rate, now)
+        before = policy.with_cost(self._history(seen.submission, seen.placement), seen, rate, now)
         self._last = (rules, before, rate)
         action, after = policy.decide(rules, seen, before, now)
         self._store(after)
         return action, after
 
-    def _stored(self, submission: int) -> JobLimits:
+    def _stored_limits(self, submission: int) -> JobLimits:
         """Limits that came with the submission. Where they cannot be read, those that were known count."""
         if self._known.submission != submission:
             self._known = JobLimits(submission)
         found = read_limits(self._folder, submission)
-        self._known = self._known if found is None else found.over(self._known)
+        self._known = self._known if found is None else found.with_defaults(self._known)
         return self._known
 
-    def _counted(self, submission: int, placement: int) -> History:
+    def _history(self, submission: int, placement: int) -> History:
         """This watcher's own counts go before those in the bucket, where others can write."""
         if self._last is not None and self._last[1].submission == submission:
             return self._last[1]
         return policy.read_history(self._folder.get_json(HISTORY), submission, placement)
 
-    def _seen(self, spec: JobSpec | None, machines: MachineState) -> Seen:
+    def _observe(self, spec: JobSpec | None, machines: MachineState) -> Observation:
         result = read_result(self._folder, spec.submission) if spec else None
         notes = set(self._folder.names("idle")) if machines.stopped else set()
-        return Seen(
+        return Observation(
             wanted=machines.wanted,
             exists=machines.exists,
             machines=len(machines.names),
             running=machines.running,
-            beating=self._beating(machines.wanted),
+            beating=self._live_agents(machines.wanted),
             making=machines.making,
             stopped=len(machines.stopped),
             idle=sum(f"{name}.json" in notes for name in machines.stopped),
             trouble=machines.trouble,
-            refused=self._refused(machines),
+            refused=self._refusal(machines),
             placement=machines.placement,
             job="none" if spec is None else "going" if result is None else "over",
             submission=spec.submission if spec else 0,
@@ -304,7 +304,7 @@ class Watcher:
             asked=spec is not None and is_asked(self._folder, spec.submission),
         )
 
-    def _beating(self, wanted: int) -> int:
+    def _live_agents(self, wanted: int) -> int:
         """How many hosts' agents are alive."""
         beats = read_beats(self._folder, wanted)
         still = [self._pulse.still(index, beat) for index, beat in enumerate(beats)]
@@ -313,7 +313,7 @@ class Watcher:
             for index, beat in enumerate(beats)
         )
 
-    def _refused(self, machines: MachineState) -> str:
+    def _refusal(self, machines: MachineState) -> str:
         """The words of a host that cannot be used: another one like it would say the same."""
         if machines.refused:
             return machines.refused
@@ -332,13 +332,13 @@ class Watcher:
             if not is_asked(self._folder, history.submission):
                 self._folder.put_json("stop.json", {"submission": history.submission})
         elif action.kind == "make":
-            self._make(action, history)
+            self._create_hosts(action, history)
         elif action.kind == "down":
-            self._down()
+            self._delete_hosts()
         elif action.kind in ("conclude", "give up"):
             self._conclude(action, history)
 
-    def _down(self) -> None:
+    def _delete_hosts(self) -> None:
         try:
             self._pool.down()
             self._downs = 0
@@ -348,13 +348,13 @@ class Watcher:
             self._downs += 1
             if self._downs < DOWN_TRIES:
                 raise
-            warn(f"{_words(error)}; the hosts are deleted without Terraform, whose next plan finds them gone")
-            self._pool.remove()
+            warn(f"{_error_line(error)}; the hosts are deleted without Terraform, whose next plan finds them gone")
+            self._pool.force_delete()
 
-    def _make(self, action: Action, history: History) -> None:
+    def _create_hosts(self, action: Action, history: History) -> None:
         """Hosts that exist go first: never two places at once, and a slice of several hosts is only made as a whole."""
         try:
-            found = self._pool.look()
+            found = self._pool.describe()
             for name in (*found.names, *found.stopped):  # the next host of that name is another one
                 self._folder.remove(f"health/{name}.json")
                 self._folder.remove(f"idle/{name}.json")
@@ -386,5 +386,5 @@ class Watcher:
             put_result(self._folder, history.submission, action.code, action.why)
 
 
-def _words(error: Exception) -> str:
+def _error_line(error: Exception) -> str:
     return str(error) if isinstance(error, MaskwrightError) else f"{type(error).__name__}: {redact(str(error))[:300]}"

@@ -14,8 +14,8 @@ from typing import Any
 from maskwright.cloud import record
 from maskwright.cloud.environment import beside, read_environment
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.provision import queued_slice, their_network, variables
-from maskwright.cloud.provision.init import foreign
+from maskwright.cloud.provision import existing_network, queued_slice, variables
+from maskwright.cloud.provision.init import is_foreign
 from maskwright.cloud.provision.terraform_cli import Change, Terraform, TerraformPlan
 from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core.console import say, warn
@@ -35,7 +35,7 @@ class EnvironmentSession:
         self.environment = read_environment(location)
         self.google = Google(self.environment.project)
         bucket = self.google.find("storage", f"b/{self.environment.state}")
-        if bucket is not None and foreign(self.google, bucket):
+        if bucket is not None and is_foreign(self.google, bucket):
             fix = "set state_bucket in the YAML to a name of your own; do not use this one"
             raise InputError("is of another project", where=f"gs://{self.environment.state}", fix=fix)
         if bucket is None:
@@ -43,9 +43,9 @@ class EnvironmentSession:
             raise InputError("there is no such bucket, for the state", where=f"gs://{self.environment.state}", fix=fix)
         self.folder = record.folder(self.environment)
         self.terraform = Terraform(self.environment, lock_timeout_seconds=lock_timeout_seconds)
-        self.look()
+        self.refresh()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Reads the record and what is wanted, which others may have changed. Raises `MaskwrightError` if it cannot."""
         self._found = self._stored()
         self.record, self.wanted = self._found
@@ -138,7 +138,9 @@ def up(
             if (drawn := _plan_queued(session)) is not None:
                 confirm(drawn)
             outputs = session.terraform.outputs()
-            queued_slice.ensure(session.google, session.environment, session.record, target, outputs, session.remember)
+            queued_slice.create_if_missing(
+                session.google, session.environment, session.record, target, outputs, session.remember
+            )
     return session
 
 
@@ -155,11 +157,11 @@ def _remove_queued(session: EnvironmentSession, confirm: Confirm) -> None:
         name = f"queued resource {queued_slice.name(session.environment)}"
         text = f"{name} in {session.record.queued_zone} will be taken away"
         confirm(TerraformPlan((Change(name, "queued_resource", "delete"),), text, "", True))
-        session.remember(queued_slice.absent(session.google, session.environment, session.record))
+        session.remember(queued_slice.delete(session.google, session.environment, session.record))
 
 
 def _target(session: EnvironmentSession, parts: Collection[str]) -> dict[str, Any]:
-    their_network.refuse(session.google, session.environment)
+    existing_network.refuse(session.google, session.environment)
     asked = session.asked_for(disk=not parts or "disk" in parts)
     missing = [part for part in parts if getattr(session.environment, part) is None]
     if missing:
@@ -252,13 +254,13 @@ def down(
             # The hosts go first, with the protection of data: Terraform cannot delete a protected part in one go.
             unprotected = {**target, "disk": before["disk"], "nfs": before["nfs"], "delete_data": True}
             try:
-                take_away(session, unprotected, confirm, delete_data=False)
+                destroy_running(session, unprotected, confirm, delete_data=False)
             except TerraformError as error:  # perhaps of a part that could not be made: the rest goes all the same
                 warn(f"{error}; going on with what can be taken away")
         if delete_data and not parts:
             _destroy(session, {**target, "delete_data": True}, confirm)
         else:
-            take_away(session, target, confirm, delete_data=delete_data)
+            destroy_running(session, target, confirm, delete_data=delete_data)
             if "disk" in parts:
                 session.remember(_without_disk(session.record))
     return session
@@ -277,15 +279,17 @@ def _refuse_used(session: EnvironmentSession, before: Mapping[str, Any], parts: 
             raise InputError(f"{uses[part][0]} has it {verb}", where=f"--only {part}", fix=fix)
 
 
-def take_away(session: EnvironmentSession, target: dict[str, Any], confirm: Confirm, *, delete_data: bool) -> None:
+def destroy_running(
+    session: EnvironmentSession, target: dict[str, Any], confirm: Confirm, *, delete_data: bool
+) -> None:
     """Makes and replaces nothing that holds data, whatever an earlier `up` did not get to: disk and NFS stay as they
     are. Makes nothing at all where nothing is to go."""
     drawn = session.terraform.plan(target)
     kinds = ("create", "replace") if delete_data else ("create", "replace", "delete")
     found = {part: _entry(drawn, type_, *kinds) for part, type_ in variables.DATA.items()}
     if any(found.values()):
-        as_it_is = {part: variables.as_it_is(part, one.before) for part, one in found.items() if one}
-        target = {**target, **as_it_is}
+        pinned_to_state = {part: variables.pinned_to_state(part, one.before) for part, one in found.items() if one}
+        target = {**target, **pinned_to_state}
         drawn = session.terraform.plan(target)
     if drawn.changes and all(change.kind == "create" for change in drawn.changes):
         say("nothing to take away")

@@ -194,7 +194,7 @@ def build_for(
         with session.terraform.ready():
             apply(session, only(session.wanted, session.asked_for(disk=False), ()), confirm, delete_data=False)
     image = build(google, wanted, content, arguments, service_account=service_account, poll_seconds=poll_seconds)
-    session.look()  # others may have changed the record while it was built
+    session.refresh()  # others may have changed the record while it was built
     session.remember(replace(session.record, image=f"{image.name}@{image.digest}"))
     return image
 

@@ -16,7 +16,7 @@ from maskwright.cloud.environment import Environment
 from maskwright.cloud.google import groups, permissions
 from maskwright.cloud.google.errors import unsure
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.provision import checks, their_network
+from maskwright.cloud.provision import checks, existing_network
 from maskwright.cloud.provision.checks import Check
 from maskwright.core.errors import CloudError, MaskwrightError
 
@@ -65,7 +65,7 @@ class Outcome:
 
 def init(google: Google, environment: Environment) -> Outcome:
     found = [*apis(google, environment), bucket(google, environment), *granted(google, environment)]
-    found += their_network.check(google, environment)
+    found += existing_network.check(google, environment)
     found += checks.quota(google, environment, standing(google, environment))
     found += checks.capacity(google, environment)
     return Outcome(environment.name, found)
@@ -159,7 +159,7 @@ def _make(google: Google, environment: Environment) -> Check:
     return Check("bucket", f"gs://{environment.state}", "ok", detail)
 
 
-def foreign(google: Google, bucket: dict[str, Any]) -> bool:
+def is_foreign(google: Google, bucket: dict[str, Any]) -> bool:
     """Whether it is another project's. All of Google's users share the names of buckets, so somebody may be first."""
     number = str(google.call("cloudresourcemanager", "GET", f"projects/{google.project}")["name"]).rpartition("/")[2]
     return str(bucket.get("projectNumber", number)) != number
@@ -167,7 +167,7 @@ def foreign(google: Google, bucket: dict[str, Any]) -> bool:
 
 def _check_bucket(google: Google, environment: Environment, found: dict[str, Any]) -> Check:
     what, access = f"gs://{environment.state}", found.get("iamConfiguration") or {}
-    if foreign(google, found):
+    if is_foreign(google, found):
         detail = f"is of another project (number {found['projectNumber']})"
         return Check("bucket", what, "missing", detail, "set state_bucket in the YAML to a name of your own")
     faults = {

@@ -26,7 +26,8 @@ def name(environment: Environment) -> str:
 
 
 def change(google: Google, environment: Environment, record: EnvironmentRecord) -> Change | None:
-    """The change that `ensure` would make, or `absent` where the YAML has no such slice. Terraform's plan lacks it."""
+    """The change that `create_if_missing` would make, or `delete` if the YAML has no such slice. Terraform's plan lacks
+    it."""
     if not environment.queued:
         return Change(name(environment), "queued_resource", "delete") if record.queued_zone else None
     zone = _place(environment, record).zone
@@ -47,7 +48,7 @@ def in_words(environment: Environment, record: EnvironmentRecord, what: Change) 
     return f"queued resource {what.address} ({machine}) will be asked for{again}"
 
 
-def ensure(
+def create_if_missing(
     google: Google,
     environment: Environment,
     record: EnvironmentRecord,
@@ -59,14 +60,14 @@ def ensure(
     Its zone is remembered first: should this process die, `down` knows where to look."""
     wanted = describe(environment, record, values, outputs)
     if record.queued_zone not in (None, wanted.zone):
-        absent(google, environment, record)
+        delete(google, environment, record)
     remember(replace(record, queued_zone=wanted.zone))
-    found = queued_resource.ensure(google, wanted)
+    found = queued_resource.create_if_missing(google, wanted)
     say(f"{wanted.name}: {wanted.accelerator_type} in {wanted.zone} is {found.state}")
 
 
-def absent(google: Google, environment: Environment, record: EnvironmentRecord) -> EnvironmentRecord:
-    if record.queued_zone is not None and queued_resource.absent(google, record.queued_zone, name(environment)):
+def delete(google: Google, environment: Environment, record: EnvironmentRecord) -> EnvironmentRecord:
+    if record.queued_zone is not None and queued_resource.delete(google, record.queued_zone, name(environment)):
         say(f"{name(environment)}: taken away")
     return replace(record, queued_zone=None)
 

@@ -10,18 +10,17 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from maskwright.cloud import source
 from maskwright.cloud.environment import Disk, beside
-from maskwright.cloud.provision import commands, their_network, variables
+from maskwright.cloud.provision import commands, disk_source, existing_network, variables
 from maskwright.cloud.provision.commands import Confirm, EnvironmentSession, apply
 from maskwright.core.console import human_bytes, say, warn
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 
 POLL_SECONDS = 10.0
-DEAF_SECONDS = 900.0
+UNREACHABLE_SECONDS = 900.0
 """Bucket and API may be out of reach for so long: a laptop slept, a network changed."""
-GONE_LOOKS = 3
+MISSING_POLLS = 3
 """Looks in a row that find neither the machine nor a result before it is given up."""
 
 
@@ -56,50 +55,50 @@ def seed(
         session.record = replace(session.record, generation=session.record.generation + 1, seeded=None)
         name = session.environment.disk_name(session.record.generation)
     replaces = bool(there and there["name"] != name)
-    if replaces and (hosts := _attached(session)):
+    if replaces and (hosts := _hosts_with_disk(session)):
         fix = "--move-hosts makes them again with the new one; or `maskwright env down` first, which leaves the data"
         raise InputError(f"the {hosts[0]} has the disk attached", where=location, fix=fix)
-    their_network.refuse(session.google, session.environment)
-    _say_who_reads(session)
-    _look_at_source(session, anyway)
+    existing_network.refuse(session.google, session.environment)
+    _say_who_grants(session)
+    _check_source(session, anyway)
     if there and replaces:
         source = _disk(session).source
         say(f"{there['name']} is deleted, with what is on it; {name} takes its place, filled from {source}")
     with session.terraform.ready():
         try:
-            result = _with_machine(session, confirm, again or replaces, poll_seconds)
+            result = _fill(session, confirm, again or replaces, poll_seconds)
         except BaseException:
             if (
                 before.seeded and (session.wanted or {}).get("disk") == there
             ):  # no new disk was made, the old one is good
                 session.remember(before)
             raise
-        _flip(session, result)
+        _make_read_only(session, result)
     return session
 
 
-def to_move(location: str, again: bool) -> list[str]:
+def hosts_to_move(location: str, again: bool) -> list[str]:
     """Hosts that have a disk in whose place seeding would put another one."""
     session = EnvironmentSession(location)
     before = session.record.seeded
     session.asked_for()
     there, name = (session.wanted or {}).get("disk"), session.environment.disk_name(session.record.generation)
     other = there is not None and there["name"] != name
-    return _attached(session) if session.environment.disk and (other or (again and before)) else []
+    return _hosts_with_disk(session) if session.environment.disk and (other or (again and before)) else []
 
 
-def _attached(session: EnvironmentSession) -> list[str]:
+def _hosts_with_disk(session: EnvironmentSession) -> list[str]:
     before = session.wanted or {}
     hosts = [kind for kind in ("slice", "group") if (before.get(kind) or {}).get("attach_disk")]
     queued = session.record.queued_zone is not None and (before.get("disk") or {}).get("seeded")
     return [*hosts, *(["slice"] if queued else [])]
 
 
-def _look_at_source(session: EnvironmentSession, anyway: bool) -> None:
+def _check_source(session: EnvironmentSession, anyway: bool) -> None:
     """Before a machine copies what no run can read. A script that prepares the data may make of it what it likes."""
     disk, folder = _disk(session), f"{session.environment.mount_point}/shared_pd"
     try:
-        found = source.look(session.google, disk)
+        found = disk_source.read(session.google, disk)
     except StoppedEarly:
         raise
     except MaskwrightError as error:
@@ -109,10 +108,10 @@ def _look_at_source(session: EnvironmentSession, anyway: bool) -> None:
     if disk.prepare is None and found.stores:
         say(f"a run reads it with --set data.store={'/'.join(filter(None, (folder, found.stores[0])))}")
     if disk.prepare is None and not anyway:
-        source.require_readable(found)
+        disk_source.require_readable(found)
 
 
-def _say_who_reads(session: EnvironmentSession) -> None:
+def _say_who_grants(session: EnvironmentSession) -> None:
     """The environment's account may read its own buckets. The owner of another bucket has to open it."""
     env, bucket = session.environment, _disk(session).source.removeprefix("gs://").partition("/")[0]
     if bucket not in (env.dataset_bucket, env.runs_bucket):
@@ -131,7 +130,7 @@ def _base(session: EnvironmentSession) -> dict[str, Any]:
     return variables.only(session.wanted, session.asked_for(), {"disk", "seeder"})
 
 
-def _with_machine(session: EnvironmentSession, confirm: Confirm, again: bool, poll_seconds: float) -> dict[str, Any]:
+def _fill(session: EnvironmentSession, confirm: Confirm, again: bool, poll_seconds: float) -> dict[str, Any]:
     prepare = beside(session.location, _disk(session).prepare)
     place = Folder(variables.seed_result(session.environment, session.record).rpartition("/")[0])
     address = None
@@ -145,7 +144,7 @@ def _with_machine(session: EnvironmentSession, confirm: Confirm, again: bool, po
     if left and left != machine:
         say("the seeding machine that is there was told something else, and goes first")
         mine = session.record
-        _take_away(session)
+        _delete_machine(session)
         session.record = mine
     if left != machine and session.has_runs_bucket():
         place.put_json("result.json", {})  # forgets that of an earlier try
@@ -153,10 +152,10 @@ def _with_machine(session: EnvironmentSession, confirm: Confirm, again: bool, po
         apply(session, {**_base(session), "seeder": machine}, confirm, delete_data=again)
         result = _wait(session, place, poll_seconds)
     except BaseException:
-        _take_away(session)
+        _delete_machine(session)
         raise
     if result.get("ok") is not True:
-        _take_away(session)
+        _delete_machine(session)
         what = f"seeding failed at {result.get('step', '?')}: {result.get('what', 'it says no more')}"
         fix = "correct what it names; the same command begins again on the disk"
         raise MaskwrightError(what, where=session.environment.name, fix=fix)
@@ -177,7 +176,7 @@ def _wait(session: EnvironmentSession, place: Folder, poll_seconds: float) -> di
             raise
         except MaskwrightError as error:
             deaf = deaf or time.monotonic()
-            if time.monotonic() - deaf > DEAF_SECONDS:
+            if time.monotonic() - deaf > UNREACHABLE_SECONDS:
                 raise
             warn(f"{error}; looking again")
             time.sleep(poll_seconds)
@@ -189,7 +188,7 @@ def _wait(session: EnvironmentSession, place: Folder, poll_seconds: float) -> di
             say(f"{name}: {step}")
             told = str(step)
         away = 0 if instance and instance.get("status") not in ("TERMINATED", "STOPPED", "SUSPENDED") else away + 1
-        if away >= GONE_LOOKS:
+        if away >= MISSING_POLLS:
             return {"ok": False, "step": told or "start", "what": f"{name} is gone and left no result"}
         time.sleep(poll_seconds)
     return {"ok": False, "step": told, "what": f"no result after {variables.SEEDER_HOURS} hours"}
@@ -204,21 +203,21 @@ def _checked(result: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _take_away(session: EnvironmentSession) -> None:
+def _delete_machine(session: EnvironmentSession) -> None:
     """Asks nobody, since a machine that is left costs money. It changes nothing else, and makes nothing."""
     try:
-        session.look()
+        session.refresh()
         if (session.wanted or {}).get("seeder"):
             target = {**(session.wanted or {}), "seeder": None}
-            commands.take_away(session, target, lambda plan: None, delete_data=False)
+            commands.destroy_running(session, target, lambda plan: None, delete_data=False)
     except MaskwrightError as error:
         warn(f"{error}; {session.environment.name}-seeder may be there still, and costs: `env down` takes it away")
 
 
-def _flip(session: EnvironmentSession, result: dict[str, Any]) -> None:
+def _make_read_only(session: EnvironmentSession, result: dict[str, Any]) -> None:
     """Makes the disk read-only. The machine goes first: no host may read what another one can write."""
     filled = session.environment.disk_name(session.record.generation)
-    _take_away(session)
+    _delete_machine(session)
     if ((session.wanted or {}).get("disk") or {}).get("name") != filled:
         fix = "`maskwright env seed` begins again"
         raise MaskwrightError("was replaced while it was seeded", where=filled, fix=fix)

@@ -28,9 +28,9 @@ from maskwright.core.secrets import redact
 from maskwright.processes.child import signals_wait
 
 CONFIGURATION = os.path.join(os.path.dirname(os.path.dirname(__file__)), "terraform")
-LEAVE_SECONDS = 600.0
+INTERRUPT_SECONDS = 600.0
 """Time for terraform to finish its current step after an interrupt, and to save the state."""
-LISTEN_SECONDS = 0.1
+LOG_POLL_SECONDS = 0.1
 HOLDS_DATA = ("google_compute_disk", "google_filestore_instance", "google_storage_bucket")
 OURS = re.compile(r"^TF_(CLI_ARGS|VAR|WORKSPACE|DATA_DIR|INPUT|IN_AUTOMATION)")
 """Variables that would change what runs here, such as `TF_CLI_ARGS_apply=-lock=false`."""
@@ -81,7 +81,7 @@ class Terraform:
     def ready(self) -> Iterator[None]:
         """Inside, the work folder is this process's, and initialized."""
         storage.make_folder(self.folder)
-        with storage.locked(os.path.join(self.folder, ".in-use"), remove=False), _hang_up_stops():
+        with storage.locked(os.path.join(self.folder, ".in-use"), remove=False), _stopped_by_hang_up():
             self._remove(".tf", ".tfplan")  # those of an older version
             shutil.rmtree(os.path.join(self.folder, "modules"), ignore_errors=True)
             ignore = shutil.ignore_patterns("tests", ".terraform*")
@@ -140,7 +140,7 @@ class Terraform:
             os.unlink(log)
         heard: deque[str] = deque(maxlen=400)
         over = threading.Event()
-        process, reader = None, threading.Thread(target=_hear, args=(log, over, heard, quiet), daemon=True)
+        process, reader = None, threading.Thread(target=_stream_log, args=(log, over, heard, quiet), daemon=True)
         try:
             with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as output, signals_wait():
                 process = subprocess.Popen(
@@ -160,7 +160,7 @@ class Terraform:
             say(f"terraform {command} is told to stop; it finishes what it is about and saves the state")
             process.send_signal(signal.SIGINT)
             try:
-                process.wait(LEAVE_SECONDS)
+                process.wait(INTERRUPT_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
             raise
@@ -213,11 +213,11 @@ def _variables() -> dict[str, str]:
     return {**mine, "TF_IN_AUTOMATION": "1", "CHECKPOINT_DISABLE": "1"}
 
 
-def _hear(log: str, over: threading.Event, heard: deque[str], quiet: bool) -> None:
+def _stream_log(log: str, over: threading.Event, heard: deque[str], quiet: bool) -> None:
     with open(log, encoding="utf-8", errors="replace") as file:
         rest, ended = "", False
         while not ended:
-            ended = over.wait(LISTEN_SECONDS)
+            ended = over.wait(LOG_POLL_SECONDS)
             *lines, rest = (rest + file.read()).split("\n")
             for line in [*lines, rest] if ended and rest else lines:
                 heard.append(line)
@@ -226,7 +226,7 @@ def _hear(log: str, over: threading.Event, heard: deque[str], quiet: bool) -> No
 
 
 @contextmanager
-def _hang_up_stops() -> Iterator[None]:
+def _stopped_by_hang_up() -> Iterator[None]:
     """A closed terminal ends a command as Ctrl-C does, so that it takes away what must not be left. Not under nohup."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGHUP) != signal.SIG_DFL:
         yield

@@ -142,7 +142,7 @@ def without(before: dict[str, Any], parts: Collection[str]) -> dict[str, Any]:
     return {**before, **dict.fromkeys(parts)}
 
 
-def as_it_is(part: str, there: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def pinned_to_state(part: str, there: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """disk or nfs as Terraform's state has it; None where there is none."""
     if there is None:
         return None

@@ -10,12 +10,12 @@ from typing import Any
 from maskwright.cloud import record
 from maskwright.cloud.environment import Environment, Slice, read_environment
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.inspect import host_health
-from maskwright.cloud.inspect.audit import FindPrice, ResourceAudit, audit
-from maskwright.cloud.inspect.host_health import HostHealth
 from maskwright.cloud.jobs.status import EnvironmentJobs, JobsReport
 from maskwright.cloud.prices import HOURS_A_MONTH
 from maskwright.cloud.record import EnvironmentRecord
+from maskwright.cloud.report import host_health
+from maskwright.cloud.report.audit import FindPrice, ResourceAudit, audit
+from maskwright.cloud.report.host_health import HostHealth
 from maskwright.core.console import human_bytes, human_count, several
 from maskwright.core.errors import CloudError
 
@@ -103,7 +103,7 @@ def _hosts(
     topology = f" {hosts.topology}" if isinstance(hosts, Slice) else ""
     what = f"{hosts.machine()}{topology} {place.model} in {zone}"
     try:
-        return _HostsStatus(kind, what, hosts.hosts, host_health.look(google, environment, kind, zone))
+        return _HostsStatus(kind, what, hosts.hosts, host_health.describe(google, environment, kind, zone))
     except CloudError as error:
         return _HostsStatus(kind, what, hosts.hosts, [], str(error))
 

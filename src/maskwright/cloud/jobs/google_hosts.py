@@ -95,17 +95,17 @@ class GoogleHosts:
 
     # ---- looking -------------------------------------------------------------------------------------------------
 
-    def look(self) -> MachineState:
+    def describe(self) -> MachineState:
         environment, hosts = self._read()
         known = record.read(environment)
         placement = known.placement[self._kind] % len(hosts.placements(environment.zone))
         zone, name = self._zone(environment, hosts, known), f"{environment.name}-{self._kind}"
         self._at = zone
-        look = self._look_at_queue if hosts.queued else self._look_at_group
+        look = self._describe_queued if hosts.queued else self._describe_group
         with _refusals():
             return look(hosts.hosts, placement, zone, name)
 
-    def _look_at_group(self, wanted: int, placement: int, zone: str, name: str) -> MachineState:
+    def _describe_group(self, wanted: int, placement: int, zone: str, name: str) -> MachineState:
         group = groups.describe(self._google, zone, name)
         if group is None:
             return MachineState(wanted, placement)
@@ -125,7 +125,7 @@ class GoogleHosts:
             refused=error.message if for_good else "",
         )
 
-    def _look_at_queue(self, wanted: int, placement: int, zone: str, name: str) -> MachineState:
+    def _describe_queued(self, wanted: int, placement: int, zone: str, name: str) -> MachineState:
         """One node is all hosts of the slice; it bills as soon as it is there, whatever its state."""
         found = queued_resource.describe(self._google, zone, name)
         if found is None:
@@ -169,7 +169,7 @@ class GoogleHosts:
             groups.recreate(self._google, zone, name, [one.name for one in group.dead], seconds=DELETE_SECONDS)
         return True
 
-    def remove(self) -> None:
+    def force_delete(self) -> None:
         environment, hosts = self._read()
         try:
             zone = self._zone(environment, hosts, record.read(environment))
@@ -179,7 +179,7 @@ class GoogleHosts:
             zone = self._at  # the state's bucket cannot be read either
         name = f"{environment.name}-{self._kind}"
         if hosts.queued:
-            queued_resource.absent(self._google, zone, name)
+            queued_resource.delete(self._google, zone, name)
         else:
             groups.delete(self._google, zone, name, seconds=DELETE_SECONDS)
 

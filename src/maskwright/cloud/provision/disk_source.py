@@ -58,7 +58,7 @@ class DiskSource:
         ]
 
 
-def look(google: Google, disk: Disk) -> DiskSource:
+def read(google: Google, disk: Disk) -> DiskSource:
     """Raises `MaskwrightError` where the bucket is not there, or may not be looked at."""
     bucket, _, folder = disk.source.removeprefix("gs://").rstrip("/").partition("/")
     prefix = f"{folder}/" if folder else ""

@@ -67,14 +67,14 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Note:
+class DatedFile:
     """A file of the bucket, and how long ago it was written, by this machine's clock."""
 
     content: dict[str, Any]
     seconds: float
 
 
-def look(google: Google, environment: Environment, kind: str, zone: str) -> list[HostHealth]:
+def describe(google: Google, environment: Environment, kind: str, zone: str) -> list[HostHealth]:
     """Those that exist or are on their way. Raises `CloudError`."""
     notes = _notes(google, environment.runs_bucket, kind)
     beats = {
@@ -102,10 +102,10 @@ def _machines(google: Google, environment: Environment, kind: str, zone: str) ->
         yield Machine(member.name, member.status, member.life, trouble, bool(member.errors))
 
 
-def _notes(google: Google, bucket: str, kind: str) -> dict[str, dict[str, Note]]:
+def _notes(google: Google, bucket: str, kind: str) -> dict[str, dict[str, DatedFile]]:
     """Notes by folder, and by name without .json. They are empty where there is no bucket yet."""
     folder = Folder(f"gs://{bucket}/jobs/{kind}")
-    found: dict[str, dict[str, Note]] = {part: {} for part in FOLDERS}
+    found: dict[str, dict[str, DatedFile]] = {part: {} for part in FOLDERS}
     if google.find("storage", f"b/{bucket}") is None:
         return found
     for part in FOLDERS:
@@ -116,12 +116,12 @@ def _notes(google: Google, bucket: str, kind: str) -> dict[str, dict[str, Note]]
                 continue
             if (content := folder.get_json(f"{part}/{name}.json")) is not None:
                 written = seconds_of(str(one.get("updated", ""))) or 0.0
-                found[part][name] = Note(content, max(0.0, time.time() - written))
+                found[part][name] = DatedFile(content, max(0.0, time.time() - written))
     return found
 
 
 def _health(
-    machine: Machine, beat: tuple[int, Note] | None, notes: dict[str, dict[str, Note]], wanted: dict[str, Any]
+    machine: Machine, beat: tuple[int, DatedFile] | None, notes: dict[str, dict[str, DatedFile]], wanted: dict[str, Any]
 ) -> HostHealth:
     index, note = beat if beat is not None else (None, None)
     seconds = note.seconds if note is not None else None
@@ -132,7 +132,9 @@ def _health(
     return HostHealth(machine.name, machine.state, verdict, detail, index, seconds, software)
 
 
-def _verdict(machine: Machine, beat: Note | None, started: Note | None, idle: Note | None) -> tuple[Verdict, str]:
+def _verdict(
+    machine: Machine, beat: DatedFile | None, started: DatedFile | None, idle: DatedFile | None
+) -> tuple[Verdict, str]:
     if machine.life == "coming":
         return ("failed" if machine.failed else "coming"), machine.trouble
     if machine.life != "runs":

@@ -12,7 +12,7 @@ from google_cloud.fake import Cloud
 from maskwright.cloud.environment import Environment, build_environment
 from maskwright.cloud.google import permissions
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.provision import queued_slice, their_network
+from maskwright.cloud.provision import existing_network, queued_slice
 from maskwright.cloud.provision.init import init
 from maskwright.cloud.provision.variables import variables
 from maskwright.cloud.record import EnvironmentRecord
@@ -55,7 +55,7 @@ def host(cloud: Cloud) -> Cloud:
 
 
 def states(environment: Environment) -> list[str]:
-    return [found.state for found in their_network.check(Google("lab-proj"), environment)]
+    return [found.state for found in existing_network.check(Google("lab-proj"), environment)]
 
 
 def test_a_network_that_has_everything(host: Cloud) -> None:
@@ -80,7 +80,7 @@ def test_what_is_missing_is_refused_with_its_fix(host: Cloud, key: str, spoilt: 
     else:
         host.resources[key] |= spoilt
     with pytest.raises(InputError) as caught:
-        their_network.refuse(Google("lab-proj"), lab())
+        existing_network.refuse(Google("lab-proj"), lab())
     assert said in str(caught.value) and caught.value.exit_code == 2
 
 
@@ -90,7 +90,7 @@ def test_a_subnetwork_that_is_not_shared_with_the_user_says_the_line_that_shares
 ) -> None:
     host.deny(permission)
     with pytest.raises(InputError) as caught:
-        their_network.refuse(Google("lab-proj"), lab())
+        existing_network.refuse(Google("lab-proj"), lab())
     grant = "gcloud compute networks subnets add-iam-policy-binding train --region=us-east5 --project=host-proj"
     assert str(caught.value).endswith(f"{grant} --member=user:YOU --role=roles/compute.networkUser")
 
@@ -114,7 +114,7 @@ def test_what_cannot_be_known_is_said_and_stops_nobody(host: Cloud, capfd: pytes
         del host.resources[f"compute/{HOST}/global/firewalls/{name}"]
     rule["allowed"] = [{"IPProtocol": "tcp", "ports": ["22"]}]
     host.deny("compute.routers.list", "compute.networks.get")
-    their_network.refuse(Google("lab-proj"), lab())
+    existing_network.refuse(Google("lab-proj"), lab())
     said = capfd.readouterr().err
     assert (
         "lab1-inside --network=vpc --project=host-proj --direction=INGRESS --allow=all --source-ranges=10.8.4.0/22"
