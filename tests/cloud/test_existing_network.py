@@ -69,9 +69,13 @@ def test_a_network_that_has_everything(host: Cloud) -> None:
     ("key", "spoilt", "said"),
     [
         (SUBNETWORK, None, "does not exist. Fix: correct network.subnetworks; `gcloud compute networks subnets list"),
-        (SUBNETWORK, {"network": "x/other"}, "is of the network other, not of vpc. Fix: correct network.name"),
+        (SUBNETWORK, {"network": "x/other"}, "is in the network other, not vpc. Fix: correct network.name"),
         (SUBNETWORK, {"privateIpGoogleAccess": False}, "update train --region=us-east5 --project=host-proj --enable-"),
-        (f"compute/{VPC}", {"peerings": []}, "NFS needs it, and there is none. Fix: leave nfs out, or its owner runs"),
+        (
+            f"compute/{VPC}",
+            {"peerings": []},
+            "NFS needs it, and it does not exist. Fix: leave nfs out, or its own",
+        ),
     ],
 )
 def test_what_is_missing_is_refused_with_its_fix(host: Cloud, key: str, spoilt: Any, said: str) -> None:

@@ -234,7 +234,7 @@ def test_lock_that_another_run_holds_is_told_apart_with_the_real_terraform(
     monkeypatch.setattr(google_hosts_module, "LOCK_TIMEOUT_SECONDS", 0.0)
     held = {"ID": "1234", "Operation": "OperationTypeApply", "Who": "me@there", "Created": "2026-01-02T03:04:05Z"}
     cloud.put("gs://lab-proj-maskwright-state/env/lab1/default.tflock", json.dumps(held))
-    with pytest.raises(Locked, match=r"another run holds the state: me@there"):
+    with pytest.raises(Locked, match=r"another run holds the state's lock: me@there"):
         google_hosts(tmp_path, "group").up(0)
     assert not [key for key in cloud.resources if "instance" in key]
 

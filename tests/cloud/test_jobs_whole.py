@@ -107,7 +107,7 @@ def test_preempted_run_goes_on_elsewhere_to_the_same_weights(
         and small.acts[-1] == "down group"
     )
     assert len(boots.booted) >= 4 and len(set(boots.booted)) == len(boots.booted)
-    assert "preempted, or lost: 2 of 2 hosts" in err and "EXHAUSTED" in err
+    assert "preempted or lost: 2 of 2 hosts" in err and "EXHAUSTED" in err
     fetched = [int(step) for step in re.findall(r"fetched step (\d+) from", out)]
     assert fetched and 0 < fetched[0] < 240, out
     assert not [key for key in cloud.resources if "/instances/" in key]

@@ -35,7 +35,7 @@ ROWS: list[tuple[str, Observation, History, str, dict[str, Any]]] = [
     ("no job, no hosts", replace(GOING, job="none"), history(), "nothing", {"phase": "rest"}),
     ("a job, no hosts", GOING, history(), "make", {"phase": "making", "tries": 0}),
     ("all well", WHOLE, history(), "nothing", {"phase": "up"}),
-    ("on their way", replace(GOING, exists=True, making=True), history(), "nothing", {"phase": "making"}),
+    ("being created", replace(GOING, exists=True, making=True), history(), "nothing", {"phase": "making"}),
     ("preempted", replace(WHOLE, running=3, machines=3), history("up"), "wait", {"tries": 1, "placement": 0}),
     (
         "preempted again before it was stable",
@@ -200,7 +200,7 @@ def test_hosts_on_which_no_agent_ever_speaks_are_not_made_for_ever() -> None:
         now = max(now + 60, action.until)
         if action.kind == "give up":
             break
-    assert made == 6 and action.code == 1 and "no agent speaks there" in action.why
+    assert made == 6 and action.code == 1 and "no agent reports there" in action.why
     over = replace(WHOLE, beating=0, job="over", code=1, cause=action.why)
     assert decide(RULES, over, then, now)[0].kind == "down"  # they would not stop by themselves
     end, _ = decide(RULES, replace(over, exists=False, machines=0), then, now)

@@ -186,7 +186,7 @@ def test_an_apply_that_fails_half_way_can_be_finished_either_way(life: Life) -> 
     life.cloud.fault("terraform.google_storage_bucket.create", 409, "", "the name is somebody else's", times=9)
     life.env("up", "--yes", code=1)
     assert life.exists("instances") == ["lab1-nfs"]
-    assert "nothing to take away" in life.env("down", "--yes")
+    assert "nothing to delete" in life.env("down", "--yes")
     life.write(disk=None, slice=None, nfs={"tier": "BASIC_SSD", "capacity_gb": 2560})
     said = life.env("up", "--yes", "--delete-data", code=2)
     assert "google_filestore_instance.nfs[0]" in said and "env down --only nfs --delete-data" in said
@@ -251,7 +251,7 @@ def test_environments_stand_side_by_side(life: Life) -> None:
     assert not [name for name in life.exists("b") if "lab2" in name]
     subnetwork = {"name": "train", "network": "x/vpc", "ipCidrRange": "10.8.0.0/20", "privateIpGoogleAccess": True}
     compute.make(life.cloud, "projects/host-proj/regions/us-east5/subnetworks", subnetwork)
-    assert "hosts install docker from there, and no Cloud NAT is seen" in life.env("up", "--yes")
+    assert "hosts install docker from the internet, and no Cloud NAT was found" in life.env("up", "--yes")
     (template,) = life.exists("instanceTemplates")
     properties = life.cloud.resources[f"compute/projects/lab-proj/global/instanceTemplates/{template}"]["properties"]
     assert properties["networkInterfaces"][0]["subnetwork"] == "projects/host-proj/regions/us-east5/subnetworks/train"
@@ -270,8 +270,8 @@ def test_without_init_the_fix_is_named(life: Life) -> None:
 def test_nothing_is_made_by_taking_away_or_by_a_no(life: Life) -> None:
     life.write()
     life.cloud.put("gs://lab-proj-maskwright-state/env/started", "")
-    assert "nothing to take away" in life.env("down", "--yes")
-    assert "nothing to take away" in life.env("down", "--delete-data", "--yes")
+    assert "nothing to delete" in life.env("down", "--yes")
+    assert "nothing to delete" in life.env("down", "--delete-data", "--yes")
     assert "nobody is there to say yes" in life.env("seed", code=2)
     assert life.exists("b") == ["lab-proj-maskwright-state"] and not life.exists("networks") + life.exists("disks")
 
@@ -302,11 +302,11 @@ def test_of_two_commands_at_once_neither_forgets_what_the_other_did(life: Life) 
     path = life.write()
     life.cloud.put("gs://lab-proj-maskwright-state/env/started", "")
     one, other = EnvironmentSession(path), EnvironmentSession(path)
-    one.want(one.asked_for())
+    one.store_wanted(one.requested())
     with pytest.raises(MaskwrightError, match="another command has changed the environment"):
-        other.want({})
-    one.want({**one.asked_for(), "nfs": None})
-    EnvironmentSession(path).want({})
+        other.store_wanted({})
+    one.store_wanted({**one.requested(), "nfs": None})
+    EnvironmentSession(path).store_wanted({})
     life.cloud.put("gs://lab-proj-maskwright-state/env/lab1/wanted.json", "{")
     with pytest.raises(MaskwrightError, match="cannot be read"):
         EnvironmentSession(path)

@@ -97,7 +97,7 @@ def _machines(google: Google, environment: Environment, kind: str, zone: str) ->
         return
     group = groups.describe(google, zone, name)
     for member in group.members if group else ():
-        doing = "" if member.action in groups.WORKING else member.action.lower()
+        doing = "" if member.action in groups.KEEPING else member.action.lower()
         trouble = "; ".join(error.message for error in member.errors) or doing
         yield Machine(member.name, member.status, member.life, trouble, bool(member.errors))
 
