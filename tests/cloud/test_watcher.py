@@ -346,17 +346,17 @@ def test_watcher_and_leader_read_what_hosts_say_at_once(scene: Scene, monkeypatc
 def test_one_lease_at_a_time_and_the_silent_one_is_taken_over(tmp_path: Path) -> None:
     folder, now = Folder(f"file://{tmp_path}"), 0.0
     first, second, third = (WatcherLease(folder, clock=lambda: now) for _ in range(3))
-    assert first.turn() and not second.turn() and not third.turn()
+    assert first.poll() and not second.poll() and not third.poll()
     assert second.holder.startswith("process ")
     now = 80.0
-    assert first.turn() and not second.turn()  # it beats
+    assert first.poll() and not second.poll()  # it beats
     now = 169.0
-    assert not second.turn() and not third.turn()
+    assert not second.poll() and not third.poll()
     now = 260.0
-    assert second.turn() and not third.turn()
-    assert not first.turn()  # it was asleep, and stands back
+    assert second.poll() and not third.poll()
+    assert not first.poll()  # it was asleep, and stands back
     second.leave()
-    assert third.turn()
+    assert third.poll()
 
 
 def test_of_many_that_try_at_once_one_gets_it(tmp_path: Path) -> None:
@@ -365,7 +365,7 @@ def test_of_many_that_try_at_once_one_gets_it(tmp_path: Path) -> None:
     folder = Folder(f"file://{tmp_path}")
     leases = [WatcherLease(folder) for _ in range(16)]
     with ThreadPoolExecutor(16) as pool:
-        assert sum(pool.map(WatcherLease.turn, leases)) == 1
+        assert sum(pool.map(WatcherLease.poll, leases)) == 1
 
 
 def test_second_watcher_does_nothing_and_takes_over(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,7 +162,7 @@ class Watcher:
         budget."""
         self._looks += 1
         try:
-            if not self._lease.turn():
+            if not self._lease.poll():
                 self._last = None
                 return self._report(self._poll_as_standby())
             action, history = self._decide()

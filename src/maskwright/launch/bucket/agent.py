@@ -373,7 +373,7 @@ def _claim(slots: Slots, poll_seconds: float, stop: Stop, idle_seconds: float | 
     told, begun = "", time.monotonic()
     while not stop.asked and (idle_seconds is None or time.monotonic() - begun <= idle_seconds):
         try:
-            if (slot := slots.look()) is not None:
+            if (slot := slots.claim()) is not None:
                 return slot
             text = "all hosts' numbers are taken: waiting for one whose host is silent"
         except MaskwrightError as error:
