@@ -90,7 +90,7 @@ REFUSED = [
     ({"slices": None}, "unknown key slices. Fix: did you mean slice"),
     ({"slice__topolgy": "4x4"}, "unknown key slice.topolgy. Fix: did you mean slice.topology"),
     ({"slice__topology": "4x4x4"}, "is not a topology of v6e"),
-    ({"slice__topology": "3x3"}, "which hosts do not divide"),
+    ({"slice__topology": "3x3"}, "not a whole number of hosts"),
     ({"slice__topology": "1x2"}, "no machine type"),
     ({"slice__machine_type": "ct6e-standard-3t"}, "does not make v6e 4x4"),
     ({"slice__runtime_version": "tpu-ubuntu2204-base"}, "runtime_version is for v2, v3, v4 and v5e"),

@@ -90,7 +90,7 @@ def test_hosts_are_found_and_removed_whatever_becomes_of_the_yaml(
         yaml.write_text(broken)
         assert place.describe().exists and place.describe().exists
     said = capsys.readouterr().err
-    assert said.count("until then its slice counts as it was") == 2 and "has no slice any more" in said
+    assert said.count("until then, its last valid slice counts") == 2 and "has no slice any more" in said
     cloud.fault(r"storage\.objects\.get", 403, "PERMISSION_DENIED", "no", times=9)
     place.force_delete()
     assert not [key for key in cloud.resources if "/instances/" in key or "/instanceGroupManagers/" in key]

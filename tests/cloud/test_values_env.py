@@ -305,7 +305,7 @@ def test_region_of_another_zone_is_refused() -> None:
         ({"PROJECT_ID": ""}, "PROJECT_ID is not set"),
         ({"ZONE": "europe"}, "zone is 'europe'. Fix: give a string such as us-east5-b, by"),
         ({"ENV_BUILD_NAME": "a-name-that-is-much-too-long"}, "name is 'a-name-that-is-much-too-long'"),
-        ({"TPU_ACCELERATOR_TYPE": "v3-pod"}, "no kind of TPU and size"),
+        ({"TPU_ACCELERATOR_TYPE": "v3-pod"}, "is not a kind of TPU and a size"),
         ({"TPU_ACCELERATOR_TYPE": "v3-24"}, "has 12 chips, which no kind makes"),
         ({"SHARED_FS_CAPACITY": "1 TB"}, "is not a number"),
         ({"SHARED_FS_CAPACITY": "100"}, "nfs.capacity_gb"),
@@ -343,11 +343,11 @@ def test_command_writes_a_yaml_and_a_row_for_each_variable(
     assert run(["env", "import", str(values), str(auto), "--to", str(out)]) == 0
     shown = capsys.readouterr()
     assert len(shown.out.splitlines()) == len(DEFAULTS) + len(AUTO) + 1
-    assert "warning: STRANGE: no variable of values.env, left out" in shown.err
+    assert "warning: STRANGE: not a variable of values.env, left out" in shown.err
     assert "warning: slice is null until you choose: slice: {accelerator: v6e" in shown.err
     assert read_environment(str(out)).name == "env-20200430"
     assert run(["env", "import", str(values), "--to", str(out)]) == 2  # never over what a user has written since
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     assert run(["env", "import", str(values), "--to", str(tmp_path / "none" / "lab.yaml")]) == 2
     assert f"{tmp_path}/none: there is no such folder. Fix: make it" in capsys.readouterr().err
 

@@ -94,7 +94,7 @@ def test_init_up_resize_seed_down(life: Life) -> None:
     assert "google_compute_disk" in shown and "no price for hyperdisk-ml in us-east5 (disk), not counted" in shown
     life.env("plan", "--detailed-exitcode", code=2)
     assert not life.exists("disks"), "a plan changes nothing"
-    assert "nobody is there to say yes" in life.env("up", code=2)
+    assert "cannot ask for confirmation without a terminal" in life.env("up", code=2)
 
     told = life.document("up", "--yes")
     assert told == life.document("status")
@@ -127,7 +127,7 @@ def test_init_up_resize_seed_down(life: Life) -> None:
     life.world.forget()
     life.write(slice={**LAB["slice"], "topology": "8x8"})
     shown = life.env("plan")
-    assert "made anew" in shown and "instance_group_manager" in shown
+    assert "replaced: " in shown and "instance_group_manager" in shown
     life.env("up", "--yes")
     order = [(op, kind.removeprefix("google_compute_")) for op, kind, _ in life.world.changes()]
     moved = [entry for entry in order if entry[1] in ("resource_policy", "instance_group_manager")]
@@ -272,7 +272,7 @@ def test_nothing_is_made_by_taking_away_or_by_a_no(life: Life) -> None:
     life.cloud.put("gs://lab-proj-maskwright-state/env/started", "")
     assert "nothing to delete" in life.env("down", "--yes")
     assert "nothing to delete" in life.env("down", "--delete-data", "--yes")
-    assert "nobody is there to say yes" in life.env("seed", code=2)
+    assert "cannot ask for confirmation without a terminal" in life.env("seed", code=2)
     assert life.exists("b") == ["lab-proj-maskwright-state"] and not life.exists("networks") + life.exists("disks")
 
 
@@ -284,7 +284,8 @@ def test_a_queued_slice_is_asked_for_after_a_yes_and_never_forgotten(life: Life)
     life.env("up", "--yes")
     life.write(nfs=None, disk=None, slice=v5e)
     assert "queued resource lab1-slice (v5litepod-16, SPOT, in us-east5-b) will be asked for" in life.env("plan")
-    assert "nobody is there to say yes" in life.env("up", code=2) and not life.exists("queuedResources")
+    assert "cannot ask for confirmation without a terminal" in life.env("up", code=2)
+    assert not life.exists("queuedResources")
     life.cloud.fault("tpu.projects.locations.queuedResources.create", 403, "PERMISSION_DENIED", "no", times=9)
     life.env("up", "--yes", code=1)
     record = json.loads(life.cloud.text("gs://lab-proj-maskwright-state/env/lab1/record.json"))

@@ -1,4 +1,4 @@
-"""What so many GPUs or a TPU slice cost in an hour on Google Cloud, by provisioning model, from the table of prices."""
+"""Hourly prices of GPUs and TPU slices on Google Cloud by provisioning model, from the price table."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from maskwright.cloud.machines import ATTACHED, GPUS, TPUS
 from maskwright.cloud.prices import KEYS, Prices
 
 N1 = "n1-standard-8"
-"""The machine that attached GPUs are counted with. It has 8 CPUs, and takes each number of them."""
+"""The machine that attached GPUs are priced with. It has 8 CPUs, and takes any number of them."""
 
 
-class Hourly(NamedTuple):
+class HourlyOffer(NamedTuple):
     model: str
     region: str
     machine: str
@@ -22,8 +22,8 @@ class Hourly(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _TrainingHosts:
-    """Those of an environment that train."""
+class TrainingHosts:
+    """Hosts of an environment that have accelerators."""
 
     part: str
     accelerator: str
@@ -36,55 +36,53 @@ class _TrainingHosts:
 
 
 def gpu_machine(accelerator: str, count: int) -> str | None:
-    """The machine type with the fewest CPUs that has so many of it, none of a special kind where there is a plain
-    one."""
-    found = [name for name, (kind, number) in GPUS.items() if kind == accelerator and number == count]
-    return min(found, key=lambda name: ("edge" in name, len(name), name), default=None)
+    """The machine type with `count` of the accelerator and the fewest CPUs, preferably not a special one."""
+    names = [name for name, (kind, number) in GPUS.items() if kind == accelerator and number == count]
+    return min(names, key=lambda name: ("edge" in name, len(name), name), default=None)
 
 
-def sold_by(accelerator: str) -> set[int]:
-    """How many of it the machine types have."""
+def counts_sold(accelerator: str) -> set[int]:
+    """Numbers of the accelerator that machine types have."""
     return {number for kind, number in GPUS.values() if kind == accelerator} | set(ATTACHED.get(accelerator, ()))
 
 
-def hourly(prices: Prices, what: str, region: str, count: int = 1) -> list[Hourly]:
-    """`what`: a kind of TPU, of which there are `count` chips, a GPU that is attached to an N1 machine, or a machine
-    type."""
+def hourly_offers(prices: Prices, what: str, region: str, count: int = 1) -> list[HourlyOffer]:
+    """Offers of `count` times `what`: chips of a kind of TPU, GPUs attached to an N1 machine, or machines of a type."""
     if what in ATTACHED:
         return _attached(prices, what, region, count)
-    found = []
+    offers = []
     for model in KEYS:
         if (price := prices.find(what, region, model)) is not None:
             row, usd = price
             name = f"{count} chips of {what}" if what in TPUS else what if count == 1 else f"{count} x {what}"
-            found.append(Hourly(model, region, name, usd * count, prices.sources[row.source].date.isoformat()))
-    return found
+            offers.append(HourlyOffer(model, region, name, usd * count, prices.sources[row.source].date.isoformat()))
+    return offers
 
 
-def _attached(prices: Prices, gpu: str, region: str, count: int) -> list[Hourly]:
-    """An N1 machine with so many of a GPU, where both have a price."""
-    found = []
-    for host in hourly(prices, N1, region):
+def _attached(prices: Prices, gpu: str, region: str, count: int) -> list[HourlyOffer]:
+    """Offers of an N1 machine with `count` GPUs, if both have a price."""
+    offers = []
+    for host in hourly_offers(prices, N1, region):
         if count in ATTACHED[gpu] and (price := prices.find(gpu, region, host.model)) is not None:
             row, usd = price
             date = min(host.date, prices.sources[row.source].date.isoformat())
-            found.append(Hourly(host.model, region, f"{N1} with {count} x {gpu}", host.usd + usd * count, date))
-    return found
+            offers.append(HourlyOffer(host.model, region, f"{N1} with {count} x {gpu}", host.usd + usd * count, date))
+    return offers
 
 
-def hosts_of(location: str) -> list[_TrainingHosts]:
-    """Of an environment's YAML. Raises `ConfigError`."""
+def training_hosts(location: str) -> list[TrainingHosts]:
+    """The training hosts of an environment's YAML. Raises `ConfigError`."""
     environment = read_environment(location)
-    found = []
-    if (one := environment.slice) is not None:
-        place = one.place(environment.zone, 0)
-        machine = one.accelerator  # priced by the chip
-        found.append(
-            _TrainingHosts("slice", machine, one.chips, one.topology, one.chips, machine, region_of(place.zone))
+    hosts = []
+    if (tpus := environment.slice) is not None:
+        place = tpus.place(environment.zone, 0)
+        machine = tpus.accelerator  # priced by the chip
+        hosts.append(
+            TrainingHosts("slice", machine, tpus.chips, tpus.topology, tpus.chips, machine, region_of(place.zone))
         )
     if (group := environment.group) is not None and group.gpus:
         accelerator, _ = GPUS[group.machine_type]
         place = group.place(environment.zone, 0)
         count, region = group.gpus * group.size, region_of(place.zone)
-        found.append(_TrainingHosts("group", accelerator, count, None, group.size, group.machine_type, region))
-    return found
+        hosts.append(TrainingHosts("group", accelerator, count, None, group.size, group.machine_type, region))
+    return hosts

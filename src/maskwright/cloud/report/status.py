@@ -30,7 +30,7 @@ class _HostsStatus:
     wanted: int
     hosts: list[HostHealth]
     trouble: str = ""
-    """Why they cannot be looked at, "" when they can."""
+    """Why they cannot be read; empty if they can."""
 
     def lines(self) -> list[str]:
         if self.trouble:
@@ -55,17 +55,17 @@ class EnvironmentStatus:
 
     def report(self) -> str:
         lines = [f"{self.environment}: {_count(self.exists)}"]
-        for one in self.hosts:
-            lines += one.lines()
+        for hosts in self.hosts:
+            lines += hosts.lines()
         lines += [self.disk] if self.disk else []
-        lines += [job.report() for job in self.jobs.found if job.job.submission]
+        lines += [job.report() for job in self.jobs.jobs if job.job.submission]
         plan = f"`maskwright env plan {shlex.quote(self.location)}` shows what `env up` would change"
         return "\n".join([*lines, plan, self.exists.report()])
 
     def to_json(self) -> dict[str, Any]:
         return {
             "environment": self.environment,
-            "hosts": [one.to_json() for one in self.hosts],
+            "hosts": [hosts.to_json() for hosts in self.hosts],
             "disk": self.disk or None,
             **self.jobs.to_json(),
             "exists": self.exists.to_json(),
@@ -73,28 +73,28 @@ class EnvironmentStatus:
 
 
 def _count(exists: ResourceAudit) -> str:
-    bills = [item for item in exists.items if item.found.bills]
+    bills = [item for item in exists.items if item.resource.bills]
     usd = sum(item.usd_per_hour or 0.0 for item in bills)
     cost = f", {usd:,.2f} USD/hour and {usd * HOURS_A_MONTH:,.2f} USD/month as far as prices are known" if usd else ""
     return f"{len(exists.items)} things exist, {len(bills)} cost money{cost}"
 
 
 def read(location: str, price: FindPrice | None = None) -> EnvironmentStatus:
-    """Status of the environment whose YAML is at `location`. It needs neither Terraform nor its lock."""
+    """Status of the environment whose YAML is at `location`. Needs neither Terraform nor its lock."""
     environment = read_environment(location)
     google, wanted = Google(environment.project), record.wanted(environment)
     remembered = record.read(environment).for_disk(environment)
     jobs = EnvironmentJobs(location).status()
     exists = audit(google, environment, wanted=wanted, queued=remembered.queued_zone is not None, price=price)
     hosts = [_hosts(google, environment, kind, wanted or {}, remembered) for kind in environment.hosts]
-    asked_for = [one for one in hosts if one is not None]
-    return EnvironmentStatus(environment.name, location, exists, asked_for, _disk(environment, remembered), jobs)
+    wanted_hosts = [status for status in hosts if status is not None]
+    return EnvironmentStatus(environment.name, location, exists, wanted_hosts, _disk(environment, remembered), jobs)
 
 
 def _hosts(
     google: Google, environment: Environment, kind: str, wanted: Mapping[str, Any], remembered: EnvironmentRecord
 ) -> _HostsStatus | None:
-    """None where none were asked for."""
+    """None if none are wanted."""
     hosts = environment.hosts[kind]
     zone = remembered.queued_zone if hosts.queued else (wanted.get(kind) or {}).get("zone")
     if zone is None:
