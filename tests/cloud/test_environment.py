@@ -92,7 +92,7 @@ REFUSED = [
     ({"slice__topology": "4x4x4"}, "is not a topology of v6e"),
     ({"slice__topology": "3x3"}, "not a whole number of hosts"),
     ({"slice__topology": "1x2"}, "no machine type"),
-    ({"slice__machine_type": "ct6e-standard-3t"}, "does not make v6e 4x4"),
+    ({"slice__machine_type": "ct6e-standard-3t"}, "cannot form v6e 4x4"),
     ({"slice__runtime_version": "tpu-ubuntu2204-base"}, "runtime_version is for v2, v3, v4 and v5e"),
     ({"slice__provisioning_model": "FLEX_START"}, "FLEX_START requires max_run_hours, up to 168"),
     ({"slice__provisioning_model": "RESERVATION_BOUND"}, "go together"),

@@ -120,7 +120,7 @@ def test_its_files_are_an_environment_and_a_run_and_google_ends_the_machine(tmp_
 
 
 def test_every_command_and_option_that_it_types_exists(planned: Smoke, cli: Cli) -> None:
-    for words in (*planned.before(), *planned.after(True), *planned.end()):
+    for words in (*planned.preparation(), *planned.trial(True), *planned.teardown()):
         known = set(re.findall(r"--[a-z][a-z-]+", cli(*words[:2], "--help").out))
         assert {word for word in words if word.startswith("--")} <= known, words
 
@@ -129,7 +129,7 @@ def test_its_text_becomes_a_token_store(tmp_path: Path) -> None:
     """For real: the first two commands."""
     planned = smoke.plan(BASE, "vm", None, str(tmp_path))
     smoke.write(planned)
-    for words in planned.before()[:2]:
+    for words in planned.preparation()[:2]:
         subprocess.run([sys.executable, "-m", "maskwright", *words], check=True, capture_output=True)
     assert (tmp_path / "data" / "store" / "manifest.json").exists()
 

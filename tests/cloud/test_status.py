@@ -187,4 +187,4 @@ def test_hosts_that_cannot_be_looked_at_are_said(lab: Cloud, cli: Cli, tmp_path:
     lab.deny("compute.instanceGroupManagers.get", "compute.instanceGroupManagers.list")
     found = look(cli, tmp_path)
     assert "compute.instanceGroupManagers.get" in found["hosts"][0]["trouble"]
-    assert "cannot be looked at" in found["text"]
+    assert "cannot be read" in found["text"]

@@ -199,7 +199,7 @@ def test_seeding_that_fails_leaves_no_machine(life: Life) -> None:
     life.write(nfs=None, slice=None)
     life.env("init")
     shards = life.cloud.objects.pop(("corpus", "stores/one/manifest.json"))
-    assert "gs://corpus/stores: holds no file. Fix: correct disk.source" in life.env("seed", "--yes", code=2)
+    assert "gs://corpus/stores: has no files. Fix: correct disk.source" in life.env("seed", "--yes", code=2)
     for name in ("dict.txt", "train.bin", "train.idx"):
         life.cloud.put(f"gs://corpus/stores/shard0/{name}", "")
     said = life.env("seed", "--yes", code=2)
@@ -234,7 +234,7 @@ def test_a_held_lock_names_its_holder(life: Life) -> None:
     lock |= {"Created": "2026-11-20T09:00:00Z", "Path": "gs://x"}
     life.cloud.put("gs://lab-proj-maskwright-state/env/lab1/default.tflock", json.dumps(lock))
     said = life.env("up", "--yes", "--lock-timeout-seconds", "0", code=2)
-    assert "another run holds the state: ada@desk" in said and "force-unlock" in said
+    assert "another run holds the state's lock: ada@desk" in said and "force-unlock" in said
     assert not life.exists("networks")
 
 

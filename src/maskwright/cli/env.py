@@ -202,9 +202,7 @@ def seed(
             )
         except BaseException:
             if moving:
-                say(
-                    f"the {' and the '.join(moving)} is deleted: `maskwright env up {location}` once the disk is seeded"
-                )
+                say(f"the {' and the '.join(moving)} is deleted: `maskwright env up {location}`, once the disk is full")
             raise
         if moving:
             commands.up(location, parts=moving, confirm=ask, lock_timeout_seconds=wait)

@@ -54,20 +54,20 @@ def build(
     if row.disk is None and build_table.FLAGS[disk]:
         warn(build_table.DISK_HAS_NO_PART)
 
-    def tell(of: Sequence[Step]) -> None:
+    def print_steps(of: Sequence[Step]) -> None:
         image = environment.host.container or environment.built_image
         value = {"environment": location, "image": image, "steps": [asdict(step) for step in of]}
         print_result("\n".join(step.command for step in of), value, as_json)
 
     if dry_run:
-        return tell([Step(typed(["env", *words])) for words in listed])
+        return print_steps([Step(typed(["env", *words])) for words in listed])
     steps = CommandSequence()
     try:
         with stdout_for_document(as_json):
             build_table.run(listed, steps)
     finally:
         if as_json:
-            tell(steps.ran)
+            print_steps(steps.ran)
 
 
 @env.command("import")

@@ -19,7 +19,7 @@ def smoke(
     ] = "vm",
     container: Annotated[
         str | None,
-        typer.Option(metavar="IMAGE", help="Image to run. Default: Cloud Build builds one, which takes long."),
+        typer.Option(metavar="IMAGE", help="Image to run. Default: Cloud Build builds one, which takes a while."),
     ] = None,
     yes: Yes = False,
     prices: Prices = None,

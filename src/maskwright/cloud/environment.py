@@ -408,7 +408,7 @@ def build_environment(values: dict[str, Any], where: str) -> Environment:
 
 
 def read_script(location: str, script: str | None) -> tuple[str, bytes] | None:
-    """sha256 and content of a script that the YAML at `location` names; None without one. Raises `InputError` when it
+    """sha256 and content of a script that the YAML at `location` names; None without one. Raises `InputError` if it
     cannot be read."""
     if script is None:
         return None

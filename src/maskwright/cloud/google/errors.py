@@ -107,7 +107,7 @@ class Refusal:
         if self.code in (403, 400, 404) and (OFF.search(text) or BILLING.search(text)):
             return "disabled"
         if self.code in (403, 429):
-            # Google adds "rateLimitExceeded" to whatever is RESOURCE_EXHAUSTED, so the sentence goes first.
+            # Google adds "rateLimitExceeded" to every RESOURCE_EXHAUSTED, so the sentence decides first.
             limited = PER_TIME.search(self.message) or "RATE_LIMIT_EXCEEDED" in self.words
             if limited and not HARD.search(self.message):
                 return RATE

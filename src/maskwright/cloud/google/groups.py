@@ -61,7 +61,7 @@ class InstanceGroup:
 
 
 def describe(google: Google, zone: str, name: str) -> InstanceGroup | None:
-    """None when there is none."""
+    """None if it does not exist."""
     path = _path(google, zone, name)
     body = google.find("compute", path)
     if body is None:

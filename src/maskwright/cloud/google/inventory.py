@@ -21,7 +21,7 @@ Part = Literal[
     "slice", "group", "seeder", "disk", "nfs", "network", "buckets", "registry", "account", "vertex", "other"
 ]
 MOST_OBJECTS = 1000
-"""Objects of a bucket whose sizes are added up: one page."""
+"""Objects of a bucket that count towards its size: one page."""
 
 
 @dataclass(frozen=True)

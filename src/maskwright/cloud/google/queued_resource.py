@@ -93,7 +93,7 @@ class QueuedResource:
 
 
 def describe(google: Google, zone: str, name: str) -> QueuedResource | None:
-    """None when there is none."""
+    """None if it does not exist."""
     place = _place(google, zone)
     body = google.find("tpu", f"{place}/queuedResources/{name}")
     if body is None:

@@ -75,7 +75,7 @@ class _Disk:
             raise InputError(f"{path} will not be on the disk", where=key, fix=self._instead(key, path))
         if not self.seeded:
             what = f"the disk, which is to hold {path}, is not seeded yet"
-            raise InputError(what, where=key, fix="maskwright env seed ENV, before hosts are made")
+            raise InputError(what, where=key, fix="maskwright env seed ENV, before hosts are created")
 
     def _instead(self, key: str, path: str) -> str:
         """The setting to add if the name leaves one choice, else the existing stores."""

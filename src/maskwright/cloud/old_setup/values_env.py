@@ -84,15 +84,15 @@ REFUSED = {
     "GCE_IMAGE_VERSION": "nightly images of torch-xla are gone; slice.image and group.image name another",
     **dict.fromkeys(("SOURCE_IMAGE_FAMILY", "SOURCE_IMAGE_PROJECT", "SOURCE_IMAGE_BASE"), IMAGES_GONE),
     **dict.fromkeys(("BOOT_DISK_SIZE_GB", "DISK_SIZE_GB"), "boot disks have the size that the container needs"),
-    "NETWORK": "every environment has a network of its own, without public addresses; network.name takes another",
+    "NETWORK": "every environment creates a network, without public addresses; network.name names another",
     **dict.fromkeys(("RED", "GREEN", "NC"), "a colour of messages"),
     "TPU_CIDR_BLOCK": "was never set; Google chooses addresses",
     "MIG_MASTER": "there is no master; hosts agree on host 0 through the bucket",
-    "SHARED_NFS_IP": "comes from Terraform, and hosts are told by metadata",
+    "SHARED_NFS_IP": "comes from Terraform, and reaches hosts by metadata",
     "SHARED_PD_DISK_NAME": "the disk is NAME-data-GENERATION; a new size is a new generation",
     **dict.fromkeys(("PROTOCOL", "PORTS"), BY_IAP),
     "SOURCE_RANGES": f"{BY_IAP}; 0.0.0.0/0 is never opened",
-    "TAGS": "the firewall goes by the environment's service account and network",
+    "TAGS": "firewall rules use the environment's service account and network",
 }
 """Variables without a successor, and the reason. The last eight are from values.env.auto."""
 

@@ -24,7 +24,7 @@ from maskwright.core.folder import Folder
 
 DESTRUCTIVE = ("replace", "delete")
 Confirm = Callable[[TerraformPlan], None]
-"""Raises the error that ends the command when the user does not want the plan."""
+"""Raises the error that ends the command if the user rejects the plan."""
 
 
 class EnvironmentSession:

@@ -88,7 +88,7 @@ def require_readable(source: DiskSource) -> None:
     if source.foreign:
         kind, name = next(reversed(source.foreign.items()))
         what = f"has token ids of another tool ({kind}: {name}), which runs cannot read"
-        fix = "`maskwright data convert FOLDER --tokenizer TOKENIZER --to STORE` makes a store of them"
+        fix = "`maskwright data convert FOLDER --tokenizer TOKENIZER --to STORE` converts them to a store"
     else:
         what = f"has nothing that a run can read, only {', '.join(source.names[:3])}{', …' if source.names[3:] else ''}"
         fix = "`maskwright data prepare` makes a token store of text"

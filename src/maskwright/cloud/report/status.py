@@ -34,7 +34,7 @@ class _HostsStatus:
 
     def lines(self) -> list[str]:
         if self.trouble:
-            return [f"{self.kind}: {self.what}: cannot be looked at: {self.trouble}"]
+            return [f"{self.kind}: {self.what}: cannot be read: {self.trouble}"]
         well = sum(host.well for host in self.hosts)
         head = f"{self.kind}: {self.what}: {len(self.hosts)} of {several(self.wanted, 'host')}, {well} well"
         return [head, *(f"  {host.line()}" for host in self.hosts)]
