@@ -62,7 +62,7 @@ def test_life_of_a_slice_as_a_watcher_sees_it(cloud: Cloud, terraform: SmallTerr
     place.up(0)
     for _ in range(5):
         found = place.describe()
-    assert (found.wanted, found.running, len(found.names), found.making) == (4, 4, 4, False)
+    assert (found.wanted, found.running, len(found.names), found.creating) == (4, 4, 4, False)
     cloud.preempt("lab1-slice", [1, 2])
     found = place.describe()
     assert (found.exists, found.running, len(found.names), len(found.stopped)) == (True, 2, 2, 2)
@@ -101,7 +101,7 @@ def test_no_machines_to_be_had_are_googles_words(cloud: Cloud, terraform: SmallT
     place = google_hosts(tmp_path, "group")
     place.up(0)
     found = [place.describe() for _ in range(3)][-1]
-    assert found.exists and found.making and not found.running and "EXHAUSTED" in found.trouble and not found.refused
+    assert found.exists and found.creating and not found.running and "EXHAUSTED" in found.trouble and not found.refused
 
 
 def test_group_is_repaired_host_by_host_and_a_slice_is_not(
@@ -114,7 +114,7 @@ def test_group_is_repaired_host_by_host_and_a_slice_is_not(
     cloud.preempt("lab1-group", [1])
     cloud.slow(r"compute\.instances\.start", 2)
     assert place.describe().stopped == before[1:] and place.repair()
-    assert place.describe().making
+    assert place.describe().creating
     found = [place.describe() for _ in range(4)][-1]
     assert found.running == 2 and found.names == before
     assert not google_hosts(tmp_path).repair()
@@ -135,7 +135,7 @@ def test_each_state_of_a_machine_means_the_same_to_watcher_and_status(
     for state in compute.schemas["ManagedInstance"]["properties"]["instanceStatus"]["enum"]:
         machine["status"] = state
         seen, health = place.describe(), host_health.describe(Google("lab-proj"), environment, "group", "us-east5-b")[1]
-        assert (seen.making, seen.running) == (health.verdict == "coming", 1 + (health.verdict == "starting"))
+        assert (seen.creating, seen.running) == (health.verdict == "coming", 1 + (health.verdict == "starting"))
         found.setdefault((health.verdict, name in seen.stopped), set()).add(state)
     assert found == {
         ("starting", False): {"RUNNING"},
@@ -154,13 +154,13 @@ def test_queued_slice_as_a_watcher_sees_it(cloud: Cloud, tmp_path: Path) -> None
     cloud.stockout("us-east5-b")
     queued_resource.create_if_missing(google, wanted)
     found = [place.describe() for _ in range(3)][-1]
-    assert found.exists and found.making and not found.running and not found.names
+    assert found.exists and found.creating and not found.running and not found.names
     cloud.stockout("us-east5-b", dry=False)
     found = [place.describe() for _ in range(6)][-1]
     assert (found.running, len(found.names), found.trouble) == (4, 4, "")
     cloud.preempt("lab1-slice")
     found = [place.describe() for _ in range(3)][-1]
-    assert found.exists and not found.running and not found.making and found.trouble
+    assert found.exists and not found.running and not found.creating and found.trouble
     assert not place.repair()
     place.force_delete()
     assert not place.describe().exists

@@ -246,9 +246,7 @@ def test_what_is_missing_is_said_with_a_fix(world: World) -> None:
         host.write("no-mirror", "x")
 
     refused("e", "docker", "network: {nat: true}, an image with docker, or a host.setup", without_docker)
-    refused(
-        "f", "start", "attribute maskwright-version is missing. Fix: maskwright env up", lambda host: None, version=None
-    )
+    refused("f", "start", "maskwright-version is missing. Fix: maskwright env up", lambda host: None, version=None)
 
 
 def test_docker_and_nfs_come_from_the_distribution_where_the_image_lacks_them(world: World) -> None:

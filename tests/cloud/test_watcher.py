@@ -122,14 +122,14 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
 def test_preempted_group_is_made_again_there_then_elsewhere(scene: Scene) -> None:
     scene.watching()
     scene.until("make")
-    assert scene.turn().why == "whole"
+    assert scene.turn().why == "all run"
     scene.machinery.running = 0  # taken away
     assert "preempted" in scene.turn().why
     scene.machinery.dry = {0}
     scene.until("make")
     scene.until("make")
     assert scene.machinery.acts == ["up 0", "down", "up 0", "down", "up 1"]
-    assert scene.turn().why == "whole"
+    assert scene.turn().why == "all run"
     scene.result(0)
     assert scene.turn() == Action("end", "", code=0) and scene.machinery.place == 1
 
@@ -206,14 +206,14 @@ def test_group_gets_back_the_hosts_it_lost_and_old_words_do_not_count(scene: Sce
     scene.until("make")
     scene.machinery.running, scene.machinery.stopped = 1, ("m-1",)
     scene.until("make")
-    assert scene.machinery.acts == ["up 0", "repair"] and scene.turn().why == "whole"
+    assert scene.machinery.acts == ["up 0", "repair"] and scene.turn().why == "all run"
     for name in ("m-0", "m-1"):  # they could not start, and stopped themselves
         scene.folder.put_json(f"health/{name}.json", {"step": "mounts", "ok": False, "final": True, "what": "no NFS"})
         scene.folder.put_json(f"idle/{name}.json", {"what": "start-up failed"})
     scene.machinery.running, scene.machinery.stopped = 0, ("m-0", "m-1")
     assert "m-0: mounts: no NFS" in scene.until("end").why
     scene.folder.put("job.json", JobSpec(Training("x", "r"), submission=2).to_json().encode())
-    assert scene.turn().kind == "make" and scene.turn().why == "whole"
+    assert scene.turn().kind == "make" and scene.turn().why == "all run"
 
 
 def test_budget_saves_then_takes_down_even_when_nothing_answers(scene: Scene) -> None:
@@ -336,7 +336,7 @@ def test_watcher_and_leader_read_what_hosts_say_at_once(scene: Scene, monkeypatc
         return get(folder, name)
 
     monkeypatch.setattr(Folder, "get", waiting)
-    assert scene.turn().why == "whole"  # heartbeats and health
+    assert scene.turn().why == "all run"  # heartbeats and health
     Leader(scene.folder, 2, 5.0).turn(JobSpec(Training("x", "r")), 1, False)  # heartbeats and ends
 
 

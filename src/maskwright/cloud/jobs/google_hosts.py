@@ -120,7 +120,7 @@ class GoogleHosts:
             names=tuple(name for name, status in states.items() if status not in STOPPED),
             stopped=tuple(name for name, status in states.items() if status in STOPPED),
             running=sum(member.running for member in group.members),
-            making=coming or (not group.stable and len(group.members) < wanted),
+            creating=coming or (not group.stable and len(group.members) < wanted),
             trouble="" if permanent else error.message,
             refused=error.message if permanent else "",
         )
@@ -137,7 +137,7 @@ class GoogleHosts:
             exists=True,
             names=tuple(f"{name}-w-{host.number}" for host in queued.hosts if host.state not in STOPPED),
             running=len(queued.hosts) if ready else 0,
-            making=queued.phase in ("waiting", "ready"),
+            creating=queued.phase in ("waiting", "ready"),
             trouble=queued.trouble if queued.phase == "lost" else "",
         )
 

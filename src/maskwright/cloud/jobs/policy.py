@@ -71,9 +71,9 @@ class Observation:
     machines: int = 0
     """Machines in any state that bills."""
     running: int = 0
-    beating: int = 0
+    live_agents: int = 0
     """Machines whose agent is alive."""
-    making: bool = False
+    creating: bool = False
     """Whether Google is still creating or starting machines."""
     stopped: int = 0
     """Machines that exist and are stopped."""
@@ -90,11 +90,11 @@ class Observation:
     code: int | None = None
     """Exit code of a job that is over."""
     cause: str = ""
-    asked: bool = False
+    stop_requested: bool = False
     """Whether a stop was requested."""
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         return self.exists and self.running >= self.wanted
 
 
@@ -223,21 +223,21 @@ def decide(rules: Rules, seen: Observation, history: History, now: float) -> tup
         return _stopping(rules, seen, history, limit, now)
     if seen.job == "none":
         return Action("nothing", "no job"), replace(history, phase="rest", wait_until=0.0)
-    if seen.asked and not seen.whole:
-        return _asked(rules, seen, history, now)
+    if seen.stop_requested and not seen.complete:
+        return _stop_requested(rules, seen, history, now)
     if seen.refused and not (history.phase == "rest" and seen.idle):  # created before this submission
         return Action("give up", seen.refused, code=1), history
-    if seen.whole:
-        return _whole(rules, seen, history, now)
-    return _not_whole(rules, seen, history, now)
+    if seen.complete:
+        return _complete(rules, seen, history, now)
+    return _incomplete(rules, seen, history, now)
 
 
-def _asked(rules: Rules, seen: Observation, history: History, now: float) -> tuple[Action, History]:
+def _stop_requested(rules: Rules, seen: Observation, history: History, now: float) -> tuple[Action, History]:
     """While hosts run, host 0 records the result itself."""
     if history.phase != "broken":
-        history = replace(history, phase="broken", since=now, why="asked to stop")
+        history = replace(history, phase="broken", since=now, why="stop requested")
     if seen.running and now - history.since < rules.save_seconds:
-        return Action("nothing", "asked to stop"), history
+        return Action("nothing", "stop requested"), history
     return Action("conclude", "stopped before it was done, with hosts missing", code=EARLY), history
 
 
@@ -266,38 +266,38 @@ def _stopping(rules: Rules, seen: Observation, history: History, limit: str, now
     return _down(seen, replace(history, phase="down"))
 
 
-def _whole(rules: Rules, seen: Observation, history: History, now: float) -> tuple[Action, History]:
+def _complete(rules: Rules, seen: Observation, history: History, now: float) -> tuple[Action, History]:
     if history.phase != "up":
         history = replace(history, phase="up", since=now, placement=seen.placement, wait_until=0.0)
     age = now - history.since
-    if seen.beating < seen.wanted:
+    if seen.live_agents < seen.wanted:
         # A host may restart its agent; a host whose agent never starts is of no use.
         if age > rules.boot_seconds:
-            why = f"{seen.wanted - seen.beating} of {seen.wanted} hosts run, and no agent reports there"
+            why = f"{seen.wanted - seen.live_agents} of {seen.wanted} hosts run, and no agent reports there"
             history = replace(history, silent=history.silent + 1)
             if history.silent >= rules.tries_each * rules.placements:
                 return Action("give up", why, code=1), replace(history, phase="down", why=why)
             return _failed(rules, history, why, now)
-        return Action("nothing", f"{seen.beating} of {seen.wanted} agents report"), history
+        return Action("nothing", f"{seen.live_agents} of {seen.wanted} agents report"), history
     if age > rules.stable_seconds:
         history = replace(history, tries=0, rounds=0, since=now)
     elif history.why or history.silent:
         history = replace(history, why="", silent=0)
-    return Action("nothing", "whole"), history
+    return Action("nothing", "all run"), history
 
 
-def _not_whole(rules: Rules, seen: Observation, history: History, now: float) -> tuple[Action, History]:
+def _incomplete(rules: Rules, seen: Observation, history: History, now: float) -> tuple[Action, History]:
     if history.phase == "rest":
-        if seen.making and not seen.trouble:
+        if seen.creating and not seen.trouble:
             return Action("nothing", "being created"), replace(history, phase="making", since=now)
         if seen.exists and not seen.idle:
-            return _failed(rules, history, seen.trouble or _gone(seen), now)
-        return _make(history, "hosts powered off idle" if seen.idle else "there are no hosts yet", now)
+            return _failed(rules, history, seen.trouble or _loss(seen), now)
+        return _create(history, "hosts powered off idle" if seen.idle else "there are no hosts yet", now)
     if history.phase == "making":
         if seen.trouble:
             return _failed(rules, history, seen.trouble, now)
         patience = rules.patience_seconds[history.placement % rules.placements]
-        if not seen.making:
+        if not seen.creating:
             return _failed(rules, history, history.why or "the last try was interrupted", now)
         if now - history.since < patience:
             return Action("nothing", f"{seen.running} of {seen.wanted} hosts run"), history
@@ -306,36 +306,36 @@ def _not_whole(rules: Rules, seen: Observation, history: History, now: float) ->
         return _interrupted(rules, seen, history, now)
     if now < history.wait_until:
         return Action("wait", history.why, until=history.wait_until), history
-    if seen.making and not seen.trouble and history.phase != "late":  # Google has resumed meanwhile
+    if seen.creating and not seen.trouble and history.phase != "late":  # Google has resumed meanwhile
         return Action("nothing", "being created"), replace(history, phase="making", since=now, placement=seen.placement)
-    return _make(history, history.why, now)
+    return _create(history, history.why, now)
 
 
 def _interrupted(rules: Rules, seen: Observation, history: History, now: float) -> tuple[Action, History]:
     """All hosts ran, and some are missing now. Hosts that Google restarts by itself are kept: deleting them could lose
     their machine to another customer."""
-    coming = seen.making and not seen.trouble
+    coming = seen.creating and not seen.trouble
     if not coming and seen.idle and seen.idle + seen.running >= seen.wanted:
-        return _make(history, "hosts powered off idle", now)
+        return _create(history, "hosts powered off idle", now)
     if seen.trouble:
         return _failed(rules, history, seen.trouble, now)
     repair = rules.repair_seconds[history.placement % len(rules.repair_seconds)]
     if repair and (coming or seen.stopped > seen.idle):
         since = history.since if history.phase == "repairing" else now
         if now - since >= repair:
-            return _failed(rules, history, f"{_gone(seen)} for {repair / 60:,.0f} minutes", now, phase="late")
+            return _failed(rules, history, f"{_loss(seen)} for {repair / 60:,.0f} minutes", now, phase="late")
         why = f"{seen.running} of {seen.wanted} hosts run, and Google restarts the others"
         return Action("nothing", why), replace(history, phase="repairing", since=since)
     if coming:
         return Action("nothing", "being created again"), replace(history, phase="making", since=now)
-    return _failed(rules, history, _gone(seen), now)
+    return _failed(rules, history, _loss(seen), now)
 
 
-def _gone(seen: Observation) -> str:
+def _loss(seen: Observation) -> str:
     return f"preempted or lost: {seen.wanted - seen.running} of {several(seen.wanted, 'host')}"
 
 
-def _make(history: History, why: str, now: float) -> tuple[Action, History]:
+def _create(history: History, why: str, now: float) -> tuple[Action, History]:
     history = replace(history, phase="making", since=now, wait_until=0.0, why=why)
     return Action("make", why, placement=history.placement), history
 

@@ -50,7 +50,7 @@ class MachineState:
     stopped: tuple[str, ...] = ()
     """Machines that exist and do not bill."""
     running: int = 0
-    making: bool = False
+    creating: bool = False
     trouble: str = ""
     """Google's message about what keeps it from creating machines."""
     refused: str = ""
@@ -289,8 +289,8 @@ class Watcher:
             exists=machines.exists,
             machines=len(machines.names),
             running=machines.running,
-            beating=self._live_agents(machines.wanted),
-            making=machines.making,
+            live_agents=self._live_agents(machines.wanted),
+            creating=machines.creating,
             stopped=len(machines.stopped),
             idle=sum(f"{name}.json" in notes for name in machines.stopped),
             trouble=machines.trouble,
@@ -300,7 +300,7 @@ class Watcher:
             submission=spec.submission if spec else 0,
             code=int(result["code"]) if result else None,
             cause=str(result["cause"]) if result else "",
-            asked=spec is not None and is_asked(self._folder, spec.submission),
+            stop_requested=spec is not None and is_asked(self._folder, spec.submission),
         )
 
     def _live_agents(self, wanted: int) -> int:
