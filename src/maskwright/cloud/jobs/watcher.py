@@ -141,14 +141,14 @@ class Watcher:
         clock: Callable[[], float] = time.time,
         on_event: OnEvent = lambda event: None,
     ) -> None:
-        self._on_event, self._looks = on_event, 0
+        self._on_event, self._polls = on_event, 0
         self._folder, self._pool, self._limits, self._clock = folder, pool, limits or JobLimits(), clock
         self._known = known or JobLimits()
         self._last: tuple[Rules, History, float] | None = None
         """Rules and history of the last poll, and USD an hour of a machine. None while another watcher watches."""
         self._lease = WatcherLease(folder)
         self._pulse = Pulse()
-        self._said, self._downs = "", 0
+        self._last_text, self._failed_deletes = "", 0
         self.hosts_exist = False
         """Whether hosts existed at the last poll."""
 
@@ -160,7 +160,7 @@ class Watcher:
     def poll(self) -> Action:
         """Observe, decide and act once. Any error is reported and retried at the next poll: a dead watcher enforces no
         budget."""
-        self._looks += 1
+        self._polls += 1
         try:
             if not self._lease.poll():
                 self._last = None
@@ -221,13 +221,13 @@ class Watcher:
         text = f"hosts: {action.why}" + (f" ({action.kind})" if action.kind not in ("nothing", "wait") else "")
         if action.kind == "wait":
             text += f"; next try at {time.strftime('%H:%M:%S', time.localtime(action.until))}"
-        if text != self._said and action.why:
+        if text != self._last_text and action.why:
             print_line(text)
-        if text != self._said:
+        if text != self._last_text:
             over = action.kind in ("end", "conclude", "give up")
             until = action.until if action.kind == "wait" else None
             self._on_event(self._event(action.kind, action.why, until, action.code if over else None))
-        self._said = text
+        self._last_text = text
         return action
 
     def _event(
@@ -237,7 +237,7 @@ class Watcher:
         next_try: float | None = None,
         exit_code: int | None = None,
     ) -> WatcherEvent:
-        event = WatcherEvent(self._clock(), action, redact(why), next_try, exit_code, self.hosts_exist, self._looks)
+        event = WatcherEvent(self._clock(), action, redact(why), next_try, exit_code, self.hosts_exist, self._polls)
         if self._last is None:
             return event
         history = self._last[1]
@@ -340,12 +340,12 @@ class Watcher:
     def _delete_hosts(self) -> None:
         try:
             self._pool.down()
-            self._downs = 0
+            self._failed_deletes = 0
         except StoppedEarly:
             raise
         except Exception as error:
-            self._downs += 1
-            if self._downs < DOWN_TRIES:
+            self._failed_deletes += 1
+            if self._failed_deletes < DOWN_TRIES:
                 raise
             warn(f"{_error_line(error)}; deleting the hosts without Terraform; its next plan finds them gone")
             self._pool.force_delete()

@@ -40,9 +40,7 @@ class EnvironmentSession:
             raise InputError("belongs to another project", where=f"gs://{self.environment.state}", fix=fix)
         if bucket is None:
             fix = f"create it: `maskwright env init {location}`"
-            raise InputError(
-                "this bucket for the state does not exist", where=f"gs://{self.environment.state}", fix=fix
-            )
+            raise InputError("the bucket for the state does not exist", where=f"gs://{self.environment.state}", fix=fix)
         self.folder = record.folder(self.environment)
         self.terraform = Terraform(self.environment, lock_timeout_seconds=lock_timeout_seconds)
         self.refresh()
@@ -167,7 +165,7 @@ def _target(session: EnvironmentSession, parts: Collection[str]) -> dict[str, An
     asked = session.requested(disk=not parts or "disk" in parts)
     missing = [part for part in parts if getattr(session.environment, part) is None]
     if missing:
-        fix = f"write a section `{missing[0]}:`, or leave --only out to delete it"
+        fix = f"add a section `{missing[0]}:`, or leave --only out to delete it"
         raise InputError(f"has no {missing[0]}", where=session.location, fix=fix)
     if parts:
         return variables.only(session.wanted, asked, parts)

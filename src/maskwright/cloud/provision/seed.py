@@ -39,7 +39,7 @@ def seed(
     deleting it. The disk then stays writable, and the same command seeds it again."""
     session = EnvironmentSession(location, lock_timeout_seconds=lock_timeout_seconds)
     if session.environment.disk is None:
-        raise InputError("has no disk", where=location, fix="write a section `disk:` with size_gb and source")
+        raise InputError("has no disk", where=location, fix="add a section `disk:` with size_gb and source")
     session.requested()  # a disk of another size is another disk
     current, name = (session.wanted or {}).get("disk"), session.environment.disk_name(session.record.generation)
     if session.record.seeded is not None and not again:
@@ -67,9 +67,8 @@ def seed(
         try:
             result = _fill(session, confirm, again or replaces, poll_seconds)
         except BaseException:
-            if (
-                before.seeded and (session.wanted or {}).get("disk") == current
-            ):  # no new disk was created, and the old one is still good
+            unchanged = (session.wanted or {}).get("disk") == current
+            if before.seeded and unchanged:  # no new disk was created, and the old one is still good
                 session.store_record(before)
             raise
         _make_read_only(session, result)

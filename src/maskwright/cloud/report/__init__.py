@@ -1,1 +1,1 @@
-"""Reports on an environment: what exists and what it costs, and how its hosts are."""
+"""Reports on an environment: what exists, what it costs, and the health of its hosts."""
