@@ -122,7 +122,7 @@ def test_init_up_resize_seed_down(life: Life) -> None:
     life.write(disk={**LAB["disk"], "size_gb": 200})
     life.env("plan", "--only", "slice", "--detailed-exitcode", code=0)  # hosts keep the disk that there is
     life.env("up", "--only", "slice", "--yes")
-    assert "is another disk than lab1-data-1" in life.env("seed", "--yes", code=2)
+    assert "would replace the disk lab1-data-1" in life.env("seed", "--yes", code=2)
 
     life.world.forget()
     life.write(slice={**LAB["slice"], "topology": "8x8"})
@@ -145,7 +145,7 @@ def test_init_up_resize_seed_down(life: Life) -> None:
     assert "holds data" in life.env("down", "--only", "disk", "--yes", code=2)
 
     del life.cloud.resources[f"{ZONE}/disks/lab1-data-1"]  # by hand, as it costs money
-    assert "lab1-data-1: was seeded, and is not there" in life.env("up", "--yes", code=2)
+    assert "lab1-data-1: this disk was seeded but no longer exists" in life.env("up", "--yes", code=2)
     life.env("down", "--yes")
     assert life.exists("disks") == [], "nothing is made by taking away"
     life.env("plan", "--only", "disk", "--detailed-exitcode", code=2)  # another one, not seeded
@@ -283,7 +283,7 @@ def test_a_queued_slice_is_asked_for_after_a_yes_and_never_forgotten(life: Life)
     life.env("init")
     life.env("up", "--yes")
     life.write(nfs=None, disk=None, slice=v5e)
-    assert "queued resource lab1-slice (v5litepod-16, SPOT, in us-east5-b) will be asked for" in life.env("plan")
+    assert "queued resource lab1-slice (v5litepod-16, SPOT, in us-east5-b) will be requested" in life.env("plan")
     assert "cannot ask for confirmation without a terminal" in life.env("up", code=2)
     assert not life.exists("queuedResources")
     life.cloud.fault("tpu.projects.locations.queuedResources.create", 403, "PERMISSION_DENIED", "no", times=9)
