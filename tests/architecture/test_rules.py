@@ -116,22 +116,6 @@ FOREIGN_TEXT = {
     "core/folder.py": "gcsfs's 403, an OSError without a number",
 }
 """Where something is decided by the words of an error, and whose words these are: never our own."""
-SHARED_NAMES = {
-    "Block": {"data/foreign/blocks.py", "data/prepare/blocks.py", "data/rows.py"},
-    "Cleaner": {"data/convert.py", "text/cleaning/steps.py"},
-    "Counts": {"data/convert.py", "data/prepare/request.py"},
-    "Document": {"data/pregenerate/sequences.py", "text/document.py"},
-    "Encoded": {"data/encode.py", "labels/encode.py"},
-    "Evaluations": {"tasks/measure/held_out.py", "text/cleaning/contamination.py"},
-    "Examples": {"data/foreign/static_masks.py", "labels/rows.py"},
-    "Finding": {"labels/report.py", "text/audit.py"},
-    "Guess": {"tasks/use/fill.py", "text/layout.py"},
-    "Part": {"data/stream.py", "text/parts/cut.py"},
-    "Place": {"data/stream.py", "launch/target.py"},
-    "Span": {"data/stream.py", "text/compression.py"},
-    "Totals": {"data/rows.py", "text/cleaning/limits.py"},
-}
-"""Public classes that still share a name with another one, and where they are defined."""
 FORBIDDEN = {"pickle", "marshal", "shelve", "dill", "joblib", "lightning", "litdata", "torch_xla"}
 
 
@@ -281,8 +265,7 @@ def test_a_public_class_name_stands_for_one_thing() -> None:
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 defined.setdefault(node.name, []).append(name(path))
-    shared = {word: files for word, files in defined.items() if len(files) > 1}
-    assert shared == {word: sorted(files) for word, files in SHARED_NAMES.items()}
+    assert not {word: files for word, files in defined.items() if len(files) > 1}
 
 
 def test_every_package_is_in_the_layers() -> None:

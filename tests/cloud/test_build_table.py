@@ -146,7 +146,7 @@ def test_first_failure_ends_the_build_with_its_code(
     assert run(["env", "build", str(path), "--action", "create"]) == 3
     assert [words[1] for words in called] == ["image"]
     shown = capsys.readouterr().err
-    assert "the commands after it are not run" in shown and shown.endswith("--yes: exit 3. Fix: see what it said\n")
+    assert "the commands after it are not run" in shown and shown.endswith("--yes: exit 3. Fix: see what it printed\n")
     codes = iter([0, 3])
     assert run(["env", "build", str(path), "--action", "create", "--json"]) == 3
     shown = capsys.readouterr()

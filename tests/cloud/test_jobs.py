@@ -83,7 +83,7 @@ REFUSED: list[tuple[str, dict[str, Any], list[str], str]] = [
         "cpu",
         {"slice": SLICE},
         ["--set", "engine.device=cpu"],
-        "engine.device: cpu is no TPU. Fix: add --set engine.device=tpu",
+        "engine.device: cpu is not a TPU. Fix: add --set engine.device=tpu",
     ),
     (
         *("all at once", {"slice": SLICE}),

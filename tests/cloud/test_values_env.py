@@ -103,7 +103,7 @@ def test_a_long_word_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         ("A=(1 2)", "has '(' outside quotes"),
         ("A=x > y", "has '>' outside quotes"),
         ("A=x|y", "has '|' outside quotes"),
-        ("A='open", "has no ' that ends"),
+        ("A='open", "lacks a closing '"),
         ('A="open', "has a quote without an end"),
         ("A=1 env", "is not an assignment"),
         ("source other.env", "is not an assignment"),

@@ -332,7 +332,7 @@ def test_a_lost_network_does_not_end_the_following(submit: Cli, cloud: Cloud) ->
     cloud.fault("aiplatform.projects.locations.customJobs.get", 503, "UNAVAILABLE", "Try later.", times=times)
     result = submit()
     assert result.code == 0, result.err
-    assert result.err.count("the job goes on, and is looked at again") == 1
+    assert result.err.count("the job goes on; trying again") == 1
     cloud.deny("logging.entries.list")
     result = submit()
     assert result.code == 1 and "the job goes on, and `maskwright stop vertex:" in result.err

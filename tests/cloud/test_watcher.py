@@ -337,7 +337,7 @@ def test_watcher_and_leader_read_what_hosts_say_at_once(scene: Scene, monkeypatc
 
     monkeypatch.setattr(Folder, "get", waiting)
     assert scene.turn().why == "all run"  # heartbeats and health
-    Leader(scene.folder, 2, 5.0).turn(JobSpec(Training("x", "r")), 1, False)  # heartbeats and ends
+    Leader(scene.folder, 2, 5.0).poll(JobSpec(Training("x", "r")), 1, False)  # heartbeats and ends
 
 
 # ---- one at a time ---------------------------------------------------------------------------------------------------

@@ -147,7 +147,7 @@ def test_submitted_and_followed_it_ends_as_the_plain_command_does(cluster: Clust
     cluster.same("plain")
 
     ended = cluster.ended(cluster.submit("other", "--job-id", "plain"))
-    assert ended.code == 2 and "--job-id plain: there is such a job, SUCCEEDED" in ended.last
+    assert ended.code == 2 and "--job-id plain: such a job exists already: SUCCEEDED" in ended.last
     (job,) = [job for job in json.loads(cluster.maskwright("list", "--json").out)["jobs"] if job["id"] == "plain"]
     assert (job["state"], job["code"], job["run"]) == ("SUCCEEDED", 0, cluster.run("plain").location)
 
@@ -491,4 +491,5 @@ def test_as_a_job_it_computes_on_the_cluster_of_the_job(cluster: Cluster, tmp_pa
     ended = cluster.ended(cluster.start(*job))
     assert ended.code == 0 and "Ray cluster: " in ended.out and "one is started" not in ended.out, ended
     assert cluster.maskwright(*words, "--to", str(tmp_path / "one")).code == 0
-    assert files_of(tmp_path / "store") == files_of(tmp_path / "one")
+    (there, _), (here, typed) = (without_command(tmp_path / name) for name in ("store", "one"))
+    assert there == here and typed == [*words, "--to", str(tmp_path / "one")]

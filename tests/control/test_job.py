@@ -54,7 +54,7 @@ def test_spec_comes_back_from_json() -> None:
         ({"command": COMMAND | {"stop_after_steps": 1.5}}, "stop_after_steps is of the wrong type"),
         ({"command": COMMAND | {"profile_steps": True}}, "profile_steps is of the wrong type"),
         ({"command": COMMAND | {"words": []}}, "unknown key 'words'"),
-        ({"environment": ["A=secret"]}, "is no name of a variable"),
+        ({"environment": ["A=secret"]}, "is not the name of a variable"),
         ({"restarts": 1.5}, "restarts is of the wrong type"),
         ({"restarts": -1}, "restarts is below 0"),
         ({"grace_seconds": float("nan")}, "grace_seconds is not above 0"),
@@ -74,7 +74,7 @@ def test_spec_is_refused(change: dict[str, Any], complaint: str) -> None:
 def test_spec_lacks_a_key_or_is_no_json() -> None:
     values = json.loads(SPEC.to_json())
     del values["setup"]
-    for text, complaint in ((json.dumps(values), "lacks key 'setup'"), ("{", "not JSON"), ("[]", "no job spec")):
+    for text, complaint in ((json.dumps(values), "lacks key 'setup'"), ("{", "not JSON"), ("[]", "not a job spec")):
         with pytest.raises(InputError, match=complaint):
             parse_spec(text, "x")
 
@@ -155,7 +155,7 @@ def test_submit_that_is_ended_while_it_connects_ends_with_75(monkeypatch: pytest
             signal.raise_signal(signal.SIGTERM)
         return ["sleep", "60"]
 
-    monkeypatch.setattr(slice_module.TpuSlice, "look", lambda _: ("READY", "v4-32", 2))
+    monkeypatch.setattr(slice_module.TpuSlice, "describe", lambda _: ("READY", "v4-32", 2))
     monkeypatch.setattr(slice_module.TpuSlice, "ssh_words", connect)
     with pytest.raises(StoppedEarly):
         slice_module.TpuSlice("pod").submit(SPEC.command, dry_run=False)
@@ -187,7 +187,7 @@ Run = Callable[..., ShellAttempt]
 @pytest.fixture
 def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
     monkeypatch.setattr(host_module, "OTHERS_SECONDS", 0.5)
-    monkeypatch.setattr(slice_module, "LOOK_EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(slice_module, "POLL_SECONDS", 0.01)
     return Hosts(tmp_path / "hosts", 2)
 
 
@@ -200,7 +200,7 @@ def finish(attempt: ShellAttempt) -> list[End]:
     until = time.monotonic() + 120
     while not attempt.over:
         assert time.monotonic() < until
-        attempt.turn(0.05)
+        attempt.poll(0.05)
     attempt.close()
     return attempt.ends
 
@@ -209,7 +209,7 @@ def wait_for(path: Path, attempt: ShellAttempt | None = None) -> None:
     until = time.monotonic() + 120
     while not path.exists():
         assert time.monotonic() < until, path
-        attempt.turn(0.05) if attempt else time.sleep(0.05)
+        attempt.poll(0.05) if attempt else time.sleep(0.05)
 
 
 def test_words_and_values_survive_the_shell(hosts: Hosts, capsys: pytest.CaptureFixture[str]) -> None:
@@ -279,7 +279,7 @@ def test_end_of_the_launcher_is_sigterm_for_the_job(hosts: Hosts) -> None:
     hosts.plan(0, CATCH)
     attempt = begin(hosts)
     wait_for(hosts.file(0, "pid"), attempt)
-    attempt.tell_all()
+    attempt.request_stop()
     [end] = finish(attempt)
     assert (end.code, end.told) == (75, True) and end.tail[-1] == "saving"
     assert hosts.left_over() == []
@@ -320,7 +320,7 @@ def test_job_that_ignores_sigterm_is_killed_after_the_grace_period(hosts: Hosts)
     attempt = begin(hosts, replace(SPEC, grace_seconds=1.0))
     wait_for(hosts.file(0, "pid"), attempt)
     began = time.monotonic()
-    attempt.tell_all()
+    attempt.request_stop()
     [end] = finish(attempt)
     assert end.code == 137 and 0.9 < time.monotonic() - began < 60
     assert hosts.left_over() == []
@@ -352,8 +352,8 @@ def test_host_that_does_not_answer_is_lost(hosts: Hosts, monkeypatch: pytest.Mon
     hosts.argv = lambda worker, command: once(worker, command.replace("sh -s", "sleep 60"))  # type: ignore[method-assign]
     attempt = begin(hosts)
     while not attempt.hosts[0].greeted:
-        attempt.turn(0.05)
-    attempt.tell_all()
+        attempt.poll(0.05)
+    attempt.request_stop()
     [end] = finish(attempt)
     assert (end.code, end.told, end.why) == (None, True, "did not answer")
     assert hosts.left_over() == []
@@ -424,7 +424,7 @@ class Place:
     def __init__(self, hosts: Hosts, *states: str) -> None:
         self.states, self.ssh_words = list(states), hosts.argv
 
-    def look(self) -> tuple[str, str, int]:
+    def describe(self) -> tuple[str, str, int]:
         return self.states.pop(0) if self.states else "READY", "v4-16", 2
 
 
@@ -438,7 +438,7 @@ def test_lost_host_is_begun_again_and_the_job_ends_well(hosts: Hosts, capsys: py
     hosts.plan(1, "[ $n = 1 ] && exit 75; exit 0")
     submit(hosts)
     assert [hosts.file(worker, "n").read_text() for worker in hosts.workers] == ["2\n", "2\n"]
-    assert "restart 1 of 1 in 0 s" in capsys.readouterr().err
+    assert "restarting in 0 s (restart 1 of 1)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -276,8 +276,8 @@ REFUSED = [
     (["--mount=gs://x:/tmp/a"], {}, "--mount: /tmp/a is mounted already"),
     (["--secret=hugging-face"], {}, "--secret: 'hugging-face' is not NAME:KEY"),
     (["--image="], {}, "--image: '' is not an image"),
-    (["--memory=16 GB"], {}, "--memory: '16 GB' is no quantity"),
-    (["--queue=Team A"], {}, "--queue: 'Team A' is no name of an object"),
+    (["--memory=16 GB"], {}, "--memory: '16 GB' is not a quantity"),
+    (["--queue=Team A"], {}, "--queue: 'Team A' is not a valid name"),
     (["--node-selector=gpu"], {}, "--node-selector: 'gpu' is not KEY=VALUE"),
     (["--kind=rayjob", "--set=data.store=/data/a b"], {}, "submit: 'data.store=/data/a b' does not survive"),
     (["--kind=rayjob", "--gpus-per-node=8", "--cpus=4"], {}, "--cpus: 4 is less than one for each GPU"),
@@ -332,7 +332,7 @@ def test_kubectl_gets_what_dry_run_prints(cli: Cli, tmp_path: Path, monkeypatch:
 
 def test_a_job_that_was_there_before_is_no_start(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stub(tmp_path, monkeypatch, "echo configmap/base-1 unchanged; echo job.batch/base-1 unchanged")
-    assert "warning: job.batch/base-1 was there before" in submit(cli, tmp_path).err
+    assert "warning: job.batch/base-1 existed before" in submit(cli, tmp_path).err
 
 
 def test_what_kubectl_says_is_one_line(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,7 +394,7 @@ def test_the_real_kubectl_on_what_is_there_or_cannot_be(cli: Cli, tmp_path: Path
         kubectl(cluster)
         assert submit(cli, tmp_path).code == 0
         again = submit(cli, tmp_path)
-        assert again.code == 0 and "warning: job.batch/base-1 was there before" in again.err, again.err
+        assert again.code == 0 and "warning: job.batch/base-1 existed before" in again.err, again.err
         missing = submit(cli, tmp_path, "--kind=jobset")  # a cluster without JobSet
         assert missing.code == 1 and missing.err.splitlines()[-1].startswith("error: kubectl apply: error: ")
         assert "jobset" not in "".join(cluster.objects)

@@ -140,7 +140,7 @@ def test_a_program_is_told_the_job_before_it_is_followed(
         (["stop", "lab.yaml", "--checkpoint"], "--checkpoint: is for a run directory"),
         (["stop", "gs://b/jobs/job.json", "--checkpoint"], "--checkpoint: is for a run directory"),
         (["status", "runs/a", "--address", "http://127.0.0.1:1"], "--address: is for a Ray job"),
-        (["status", "ray:../a"], "ray:ID: 'ray:../a' is no Ray job"),
+        (["status", "ray:../a"], "ray:ID: 'ray:../a' is not a Ray job"),
         (["list", "slurm"], "list: slurm keeps no list of jobs"),
         (["list", "slrum"], "submit: 'slrum' is no place to run. Fix: did you mean slurm?"),
     ],
@@ -159,7 +159,7 @@ def test_what_means_nothing_at_a_target_is_refused_once(cli: Cli, words: list[st
         ("ray --gpus 1", "maskwright submit ray: no option --gpus"),
         ("ray --job-id a", "maskwright submit ray: no option --job-id"),
         ("slurm --cpus x", "maskwright submit slurm --cpus: is 'x'. Fix: give an integer ≥ 1"),
-        ("slurm --sbatch=--array=1", "--sbatch: --array=1 is not yours to say"),
+        ("slurm --sbatch=--array=1", "--sbatch: --array=1 is set by this command"),
     ],
 )
 def test_a_place_for_many_jobs_is_written_as_for_submit(cli: Cli, words: str, complaint: str) -> None:

@@ -181,7 +181,7 @@ def test_host_that_dies_and_comes_back_is_taken_in_with_the_next_attempt(bucket:
     end(again, 0)
     end(agents[0], 0)
     said = bucket.json("0001/attempt-001/host-1/exit.json")
-    assert said["code"] is None and "started again" in said["why"]
+    assert said["code"] is None and "was restarted" in said["why"]
     assert bucket.json("0001/attempt-001/host-0/exit.json")["told"]
     assert bucket.hosts.left_over() == []
 
@@ -215,7 +215,7 @@ def test_agent_needs_a_place_and_a_number(monkeypatch: pytest.MonkeyPatch, tmp_p
         assert machine.attribute("agent-worker-number") == "3"
         with pytest.raises(InputError, match="--host-index: 3 is not in"):
             agent_module.run_agent(f"file://{tmp_path}/job.json", None, 2, once=True, poll_seconds=1)
-    with pytest.raises(InputError, match=r"does not tell agent-worker-number.* Fix: .*--host-index"):
+    with pytest.raises(InputError, match=r"did not give agent-worker-number.* Fix: .*--host-index"):
         agent_module.run_agent(f"file://{tmp_path}/job.json", None, None, once=True, poll_seconds=1)
     for wrong in ("gs://bucket/jobs/", "job.json"):
         with pytest.raises(InputError, match=r"is not job\.json in a folder"):
@@ -269,7 +269,7 @@ def test_beat_of_a_host_that_is_gone_begins_no_job(tmp_path: Path) -> None:
     for _ in range(5):
         agent._sync()
     assert job_folder.last_attempt(folder, 1) == 0
-    folder.put_json("hosts/host-1.json", {**agent._self, "beat": 10, "submission": 1, "idle": True})
+    folder.put_json("hosts/host-1.json", {**agent._description, "beat": 10, "submission": 1, "idle": True})
     agent._sync()
     assert job_folder.last_attempt(folder, 1) == 1
 
@@ -286,7 +286,7 @@ def test_restarts_pause_and_a_job_that_saves_nothing_is_given_up(tmp_path: Path)
         now = float(turn)
         folder.put_json("hosts/host-0.json", {"beat": turn, "submission": 1, "idle": True})
         before = job_folder.last_attempt(folder, 1)
-        host_0.turn(spec, before, False)
+        host_0.poll(spec, before, False)
         if job_folder.read_result(folder, 1) is not None:
             break
         if (number := job_folder.last_attempt(folder, 1)) > before:
@@ -317,7 +317,7 @@ def test_host_whose_beat_stands_still_is_lost(tmp_path: Path, monkeypatch: pytes
     folder.put("job.json", JobSpec(JOB, restarts=0).to_json().encode())
     agent = agent_module.Agent(folder, 0, 2, once=True, poll_seconds=0.1)
     for beat in (1, 2):
-        folder.put_json("hosts/host-1.json", {**agent._self, "beat": beat, "submission": 1, "idle": True})
+        folder.put_json("hosts/host-1.json", {**agent._description, "beat": beat, "submission": 1, "idle": True})
         agent._sync()
     exit_ = {"host": 0, "code": 75, "told": False, "reason": "", "why": "", "tail": [], "time": 0.0}
     folder.put_json("0001/attempt-001/host-0/exit.json", exit_)
@@ -327,7 +327,7 @@ def test_host_whose_beat_stands_still_is_lost(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(leader, "LOST_SECONDS", 0.0)
     agent._sync()
     result = folder.get_json("0001/result.json")
-    assert result is not None and result["code"] == 75 and "host 1: lost (no sign of life" in result["report"][0]
+    assert result is not None and result["code"] == 75 and "host 1: lost (no heartbeat" in result["report"][0]
 
 
 def test_log_of_a_bucket_that_cannot_be_reached_is_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

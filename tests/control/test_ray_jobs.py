@@ -117,7 +117,7 @@ def test_what_would_be_lost_with_the_job_is_refused(tmp_path: Path) -> None:
 def test_names_and_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_id("ray:one-286e7d") == "one-286e7d"
     for odd in ("one", "ray:", "ray:../a", "slice:a"):
-        with pytest.raises(InputError, match="is no Ray job"):
+        with pytest.raises(InputError, match="is not a Ray job"):
             parse_id(odd)
     for name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
@@ -128,7 +128,7 @@ def test_names_and_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_address(None) == "https://ray.example"
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://a:1")
     assert (find_address(None), find_address("http://b:2")) == ("http://a:1", "http://b:2")
-    with pytest.raises(InputError, match="no HTTP address"):
+    with pytest.raises(InputError, match="not an HTTP address"):
         find_address("auto")
 
 
@@ -157,7 +157,7 @@ def test_run_of_a_submitted_command(entrypoint: str, run: str | None) -> None:
         ("FAILED", -9, "", 1, "killed by SIGKILL"),
         ("FAILED", 137, "", 1, "killed by SIGKILL"),
         ("FAILED", 127, "", 1, "not installed"),
-        ("FAILED", None, "RUNTIME_ENV_SETUP_FAILURE no such package", 1, "did not begin"),
+        ("FAILED", None, "RUNTIME_ENV_SETUP_FAILURE no such package", 1, "did not start"),
         ("FAILED", None, "JOB_SUPERVISOR_ACTOR_DIED node gone", 75, "node gone; the same submission continues"),
     ],
 )
@@ -202,7 +202,7 @@ def test_the_end_of_one_of_many_jobs(
 def test_what_is_refused_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert Ray().entrypoint(Training("a b.yaml", "/runs/a")) == "exec maskwright pretrain 'a b.yaml' --run /runs/a"
     assert Ray().name("/runs/a/").startswith("a-") and jobs.ID.fullmatch(Ray().name("/runs/ü/"))
-    with pytest.raises(InputError, match="is no ID"):
+    with pytest.raises(InputError, match="is not a valid ID"):
         Ray(job_id="a/b")
     monkeypatch.setenv("HF_TOKEN", "hf_123456789")
     monkeypatch.setenv("PAGE", "http://me:hunter2@proxy")
@@ -263,7 +263,7 @@ def begin(stand_in: dict[str, str], does: str, run: str, grace_seconds: float = 
 def heard(member: Member, seconds: float = 120.0) -> tuple[list[str], int | None, str]:
     lines, deadline = [], time.monotonic() + seconds
     while time.monotonic() < deadline:
-        more, over, code, reason = member.hear(0.2)
+        more, over, code, reason = member.poll(0.2)
         lines += more
         if over:
             return lines, code, reason
@@ -286,17 +286,17 @@ def test_a_worker_that_is_told_to_end_has_its_grace_period(stand_in: dict[str, s
         "import signal, sys, time\ndef stop(*_): {}\nsignal.signal(15, stop)\nprint('on', flush=True)\ntime.sleep(60)"
     )
     member = begin(stand_in, catch.format("print('saved'); sys.exit(75)"), run)
-    wait_until(lambda: "on" in member.hear(1.0)[0])
-    member.tell()
+    wait_until(lambda: "on" in member.poll(1.0)[0])
+    member.request_stop()
     assert heard(member) == (["saved"], 75, "")
 
     member = begin(stand_in, catch.format("None") + "\ntime.sleep(60)", run, grace_seconds=0.5)
-    wait_until(lambda: "on" in member.hear(1.0)[0])
-    member.tell()
+    wait_until(lambda: "on" in member.poll(1.0)[0])
+    member.request_stop()
     assert heard(member)[1] == 137
 
     member = Member()
-    member.tell()
+    member.request_stop()
     member.start(["{files}/a.py"], run, {}, stand_in, 1.0)
     assert heard(member) == ([], 75, "")
 
@@ -304,7 +304,7 @@ def test_a_worker_that_is_told_to_end_has_its_grace_period(stand_in: dict[str, s
 def test_who_begins_again_waits_for_what_still_saves(stand_in: dict[str, str], tmp_path: Path) -> None:
     run = str(tmp_path / "run")
     first = begin(stand_in, "import time\nprint('on', flush=True)\ntime.sleep(60)", run)
-    wait_until(lambda: "on" in first.hear(1.0)[0])
+    wait_until(lambda: "on" in first.poll(1.0)[0])
     assert Member().prepare(run, "127.0.0.1", 0.3)[1] is False
     assert Member().prepare(run + "2", "127.0.0.1", 0.3)[1] is True
     os.kill(processes("-m", "one", run)[0], signal.SIGKILL)

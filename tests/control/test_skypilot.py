@@ -69,10 +69,10 @@ def test_the_line_starts_the_command(cli: Cli, tmp_path: Path, workers: int) -> 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "checkpoint.copy_to: is not set, and machines go with what is on them"),
+        ([], "checkpoint.copy_to: is not set, and the checkpoints would be lost with their machine"),
         ([COPY, "--accelerator=H100:0"], "--accelerator: 'H100:0' is not KIND:N"),
         ([COPY, "--mount=my-bucket"], "--mount: 'my-bucket' is not URL:/folder"),
-        ([COPY, "--name=Big_Run"], "--name: 'Big_Run' is no name for a job"),
+        ([COPY, "--name=Big_Run"], "--name: 'Big_Run' is not a valid name for a job"),
     ],
 )
 def test_refused(cli: Cli, tmp_path: Path, options: list[str], message: str) -> None:

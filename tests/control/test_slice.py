@@ -95,7 +95,7 @@ def test_lost_connection_is_noticed_and_the_job_begun_again_once_the_old_one_has
     assert pod.hosts.file(1, "events").read_text() == "1 begun\n1 ended\n2 begun\n"
     assert pod.hosts.file(0, "n").read_text() == "2\n"
     assert "host 1: lost (the connection was lost)" in err and "restart 1 of 3" in err
-    assert "host 1 | (ending what is left of an earlier attempt)" in out
+    assert "host 1 | (ending an earlier attempt)" in out
     assert pod.ssh_log(1).count("\n") == 2 and "@10.0.0.1" in pod.ssh_log(1)  # gcloud's own tries were stopped
     assert pod.hosts.left_over() == []
 
@@ -112,7 +112,7 @@ def test_ctrl_c_is_passed_on_and_nothing_stays_behind(pod: Pod) -> None:
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=240)
     assert process.returncode == 75, err
-    assert "the hosts are told to save and stop" in err and "restart" not in err
+    assert "asking the hosts to save and stop" in err and "restart" not in err
     assert {"host 0 | saving", "host 1 | saving"} <= set(out.splitlines())
     assert err.splitlines()[-1] == "stopped: slice pod: the same command continues the run"
     assert pod.hosts.left_over() == []
@@ -149,33 +149,33 @@ def test_what_is_wrong_with_the_slice_is_one_line(pod: Pod, monkeypatch: pytest.
             monkeypatch.delenv(name)
     for name, value in pod.environment.items():
         monkeypatch.setenv(name, value)
-    assert TpuSlice("pod", ZONE).look() == ("READY", "v4-32", 2)
+    assert TpuSlice("pod", ZONE).describe() == ("READY", "v4-32", 2)
 
     def complaint(place: TpuSlice) -> str:
         with pytest.raises(InputError) as caught:
-            place.look()
+            place.describe()
         assert "\n" not in str(caught.value) and ". Fix: " in str(caught.value)
         return str(caught.value)
 
     assert "slice other: no such TPU VM slice" in complaint(TpuSlice("other", ZONE))
     assert "no zone is given. Fix: give --zone" in complaint(TpuSlice("pod"))
     monkeypatch.setenv("CLOUDSDK_COMPUTE_ZONE", ZONE)
-    assert TpuSlice("pod").look()[0] == "READY"
+    assert TpuSlice("pod").describe()[0] == "READY"
     monkeypatch.delenv("CLOUDSDK_CORE_PROJECT")
-    assert TpuSlice("pod", ZONE, PROJECT).look()[0] == "READY"
+    assert TpuSlice("pod", ZONE, PROJECT).describe()[0] == "READY"
     assert "no project is given. Fix: give --project" in complaint(TpuSlice("pod", ZONE))
     monkeypatch.delenv("CLOUDSDK_AUTH_ACCESS_TOKEN")
     assert "gcloud is not logged in. Fix: `gcloud auth login`" in complaint(TpuSlice("pod", ZONE, PROJECT))
     pod.cloud.node["networkEndpoints"] = None
     monkeypatch.setenv("CLOUDSDK_AUTH_ACCESS_TOKEN", "made-up-token")
-    with pytest.raises(MaskwrightError, match="does not know"):
-        TpuSlice("pod", ZONE, PROJECT).look()
+    with pytest.raises(MaskwrightError, match="in an unknown format"):
+        TpuSlice("pod", ZONE, PROJECT).describe()
 
 
 def test_gcloud_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match=r"gcloud: is not installed.* Fix: .*submit bucket"):
-        TpuSlice("pod", ZONE).look()
+        TpuSlice("pod", ZONE).describe()
 
 
 @pytest.mark.parametrize(
@@ -183,9 +183,9 @@ def test_gcloud_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp
     [
         (["a.yaml"], "'a.yaml' is no place to run. Fix: maskwright submit PLACE CONFIG --run RUN; PLACE is ray, "),
         (["slrum", "a.yaml"], "'slrum' is no place to run. Fix: did you mean slurm?"),
-        (["slice", "my pod", "a.yaml"], "is no name of a slice"),
+        (["slice", "my pod", "a.yaml"], "is not the name of a slice"),
         (["slice", "a", "a.yaml", "--env", "NOT_SET_HERE"], "--env NOT_SET_HERE: is not set here"),
-        (["slice", "a", "a.yaml", "--env", "A=b"], "is no name of a variable"),
+        (["slice", "a", "a.yaml", "--env", "A=b"], "is not the name of a variable"),
         (["slice", "a", "https://me:hunter2@host/a.yaml"], "command holds a secret"),
         (["bucket", "gs://bucket/other.json", "a.yaml"], "gs://bucket/other.json: is not job.json in a folder"),
     ],
@@ -228,7 +228,7 @@ def test_a_configuration_that_lies_here_is_looked_at_first(
 ) -> None:
     config = tmp_path / "a.yaml"
     config.write_text("data: {store: stores/one}\nschedule: {steps: 1}\nbatch: {micro_batch_rows: 32}\n")
-    monkeypatch.setattr(TpuSlice, "look", lambda place: ("READY", kind, 2))
+    monkeypatch.setattr(TpuSlice, "describe", lambda place: ("READY", kind, 2))
     with pytest.raises(InputError) as caught:
         TpuSlice("pod", ZONE).submit(Training(str(config), "runs/a"), dry_run=True)
     rows = 32 // devices

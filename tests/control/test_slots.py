@@ -114,16 +114,16 @@ def test_configuration_in_a_bucket_is_read(monkeypatch: pytest.MonkeyPatch) -> N
 def test_machine_that_tells_and_machine_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_metadata("host-x", {"worker-id": "3"}) as fake:
         monkeypatch.setenv("GCE_METADATA_HOST", fake.host)
-        assert machine.told_index() == 3 and machine.address() == "127.0.0.1"
+        assert machine.assigned_index() == 3 and machine.address() == "127.0.0.1"
         fake.attributes = {"agent-worker-number": "1", "worker-id": "3"}
-        assert machine.told_index() == 1
+        assert machine.assigned_index() == 1
         fake.attributes = {}
-        assert machine.told_index() is None
+        assert machine.assigned_index() is None
         fake.failures = [503]
-        with pytest.raises(InputError, match="does not tell agent-worker-number"):
-            machine.told_index()
-    with pytest.raises(InputError, match="does not tell"):  # it was there a moment ago
-        machine.told_index()
+        with pytest.raises(InputError, match="did not give agent-worker-number"):
+            machine.assigned_index()
+    with pytest.raises(InputError, match="did not give"):  # it was there a moment ago
+        machine.assigned_index()
     assert machine.address().count(".") == 3
 
 
@@ -251,8 +251,8 @@ def test_host_for_which_there_is_no_place_ends_too(group: Group) -> None:
         group.agent(host)
         wait_for(group.folder / "hosts" / f"host-{host}.json")
     _, err = end(group.agent(2, "--idle-minutes=0.02"), 0)
-    assert "all hosts' numbers are taken" in err and "no free place for 0.02 minutes: ending" in err
-    assert json.loads((group.folder / "idle/g-2.json").read_text())["what"].startswith("no free place")
+    assert "all host numbers are taken" in err and "no free host number for 0.02 minutes: ending" in err
+    assert json.loads((group.folder / "idle/g-2.json").read_text())["what"].startswith("no free host number")
 
 
 def test_job_that_comes_with_the_last_minute_keeps_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,21 +289,21 @@ def test_host_whose_job_waits_for_another_one_in_vain_does_not_bill_for_ever(
         one._sync()
     assert agent.idle_for_good and not stays.idle_for_good  # where idle hosts stay, so does this one
     note = folder.get_json("idle/g.json")
-    assert note and note["what"].startswith("a job waited in vain for its other hosts")
+    assert note and note["what"].startswith("no peers for")
 
 
 def test_hosts_with_different_images_begin_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = Folder(f"file://{tmp_path}")
     folder.put("job.json", JobSpec(Training("a.yaml", "r")).to_json().encode())
     agent = agent_module.Agent(folder, 0, 2, once=True, poll_seconds=0.1)
-    other = {"submission": 1, "idle": True, "software": {**agent._self["software"], "image": "sha256:other"}}
+    other = {"submission": 1, "idle": True, "software": {**agent._description["software"], "image": "sha256:other"}}
     for beat in range(3):
         folder.put_json("hosts/host-1.json", {**other, "beat": beat})
         agent._sync()
     assert job_folder.last_attempt(folder, 1) == 0
     said = capsys.readouterr().err
     assert said.count("host 1 runs") == 1 and "sha256:other" in said
-    folder.put_json("hosts/host-1.json", {**other, "beat": 4, "software": agent._self["software"]})
+    folder.put_json("hosts/host-1.json", {**other, "beat": 4, "software": agent._description["software"]})
     agent._sync()
     assert job_folder.last_attempt(folder, 1) == 1
 
@@ -312,8 +312,8 @@ def test_host_that_said_that_it_goes_is_lost_at_once(tmp_path: Path) -> None:
     folder = Folder(f"file://{tmp_path}")
     lead, spec = leader.Leader(folder, 1, 0.1, saved=lambda spec: 0), JobSpec(Training("a.yaml", "r"), restarts=0)
     folder.put_json("hosts/host-0.json", {"beat": 1})
-    lead.turn(spec, 1, False)
+    lead.poll(spec, 1, False)
     assert job_folder.read_result(folder, 1) is None
     folder.put_json("hosts/host-0.json", {"beat": 2, "gone": True})
-    lead.turn(spec, 1, False)
-    assert (job_folder.read_result(folder, 1) or {})["cause"] == "host 0: lost (its agent was ended)"
+    lead.poll(spec, 1, False)
+    assert (job_folder.read_result(folder, 1) or {})["cause"] == "host 0: lost (its agent was stopped)"

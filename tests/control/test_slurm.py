@@ -252,10 +252,10 @@ def test_dry_run_prints_a_script_that_bash_reads(cli: Cli, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--sbatch=--nodes=3"], "--sbatch: --nodes=3 is not yours to say"),
+        (["--sbatch=--nodes=3"], "--sbatch: --nodes=3 is set by this command"),
         (["--sbatch=--time=1\n#SBATCH --x"], "--sbatch: "),
-        (["--sbatch=partition"], "--sbatch: 'partition' is no option"),
-        (["--name=Big_Run"], "--name: 'Big_Run' is no name for a job"),
+        (["--sbatch=partition"], "--sbatch: 'partition' is not an option"),
+        (["--name=Big_Run"], "--name: 'Big_Run' is not a valid name for a job"),
         (["--sbatch=--gres=gpu:8"], "--sbatch: --gres=gpu:8 without --gpus-per-node"),
     ],
 )

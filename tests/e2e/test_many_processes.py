@@ -182,7 +182,7 @@ def test_a_killed_process_is_started_again_and_changes_nothing(machine: Machine,
     os.kill(children(process.pid)[victim], signal.SIGKILL)
     code, said = machine.ended(process)
     assert code == 0, said
-    assert f"process {victim}: killed by SIGKILL: starting again from step" in said
+    assert f"process {victim}: killed by SIGKILL: restarting from step" in said
     assert compare(machine.directory("alone"), directory)[2] == []
     if victim == 1:  # process 0 saves what it has: not one of the steps is computed again
         assert re.search(r"continuing at step \d+\n", said)
@@ -209,7 +209,7 @@ def test_a_stop_saves_in_all_and_is_not_begun_again(machine: Machine) -> None:
     process.send_signal(signal.SIGTERM)
     code, said = machine.ended(process)
     assert code == 75, said
-    assert "the same command continues" in said and "starting again" not in said
+    assert "the same command continues" in said and "restarting" not in said
     status = directory.read_status()
     assert status and status.phase == "stopped" and status.step == max(checkpoint.whole_steps(directory.checkpoints))
 
@@ -241,7 +241,7 @@ def test_an_error_in_one_process_is_the_runs(machine: Machine) -> None:
 def test_a_process_that_hangs_is_ended_and_the_run_goes_on(machine: Machine) -> None:
     """As `supervise` does, but with less patience."""
     script = (
-        "import sys; from maskwright.launch import local; local.HUNG_SECONDS = 2.0; local.LOOK_EVERY_SECONDS = 0.5; "
+        "import sys; from maskwright.launch import local; local.HUNG_SECONDS = 2.0; local.HANG_POLL_SECONDS = 0.5; "
         "from maskwright.cli.main import main; main()"
     )
     process = machine.start("hung", 2, command=[sys.executable, "-c", script], **LONG)
@@ -250,7 +250,7 @@ def test_a_process_that_hangs_is_ended_and_the_run_goes_on(machine: Machine) -> 
     os.kill(children(process.pid)[1], signal.SIGSTOP)
     code, said = machine.ended(process)
     assert code == 0, said
-    assert "process 1 hangs" in said and "process 1: killed by SIGKILL: starting again" in said
+    assert "process 1 hangs" in said and "process 1: killed by SIGKILL: restarting" in said
 
 
 # ---- lost where the others are not yet, or no longer, in a step ----
@@ -340,7 +340,7 @@ def test_a_process_killed_while_they_find_each_other_is_started_again(machine: M
     command = words(machine.folder, patch)
     code, said = machine.ended(machine.start("run", 2, command=command, **{**LONG, "schedule.steps": 6}))
     assert code == 0, said
-    assert "starting again" in said
+    assert "restarting" in said
 
 
 def test_a_kill_in_a_rollback_saves_nothing_of_what_is_half_restored(machine: Machine) -> None:
@@ -348,7 +348,7 @@ def test_a_kill_in_a_rollback_saves_nothing_of_what_is_half_restored(machine: Ma
     keys = {**LONG, "schedule.steps": 12, "health.on_spike": "rollback", "health.max_rollbacks": 1}
     process = machine.start("run", 2, "--stop-after-steps", "12", command=command, **keys)
     _, said = machine.ended(process)
-    assert "starting again from step 10" in said, said
+    assert "restarting from step 10" in said, said
     assert 10 in checkpoint.whole_steps(machine.directory("run").checkpoints)
 
 

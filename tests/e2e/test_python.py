@@ -120,7 +120,7 @@ def test_a_run_is_the_commands_whatever_callbacks_do(
     assert frame["valid_loss"].dropna().to_dict() == {
         one["step"]: one["valid_loss"] for one in run.metrics if "valid_loss" in one
     }
-    assert "How to make it again" in (tmp_path / "report.html").read_text()
+    assert "How to repeat it" in (tmp_path / "report.html").read_text()
     assert maskwright.evaluate(run, max_rows=8).report().startswith(f"{folder} on ")
 
 

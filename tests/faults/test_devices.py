@@ -91,3 +91,32 @@ def test_launch_variables_that_are_none(
     )
     assert result.code == 2 and said in result.error
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(not HAS_JAX, reason="needs the extra jax")
+def test_programs_are_kept_where_jax_has_no_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import jax
+
+    from maskwright.engines.jax.processes import CACHE_FOLDER, _keep_programs
+
+    def kept() -> str | None:
+        _keep_programs()
+        folder: str | None = getattr(jax.config, CACHE_FOLDER)
+        return folder
+
+    before = getattr(jax.config, CACHE_FOLDER), jax.config.jax_compilation_cache_max_size  # type: ignore[attr-defined]
+    monkeypatch.setenv("MASKWRIGHT_CACHE", str(tmp_path))
+    try:
+        jax.config.update(CACHE_FOLDER, None)
+        (tmp_path / "jax").write_text("a file")
+        assert kept() is None
+        assert "is a file, but a folder is needed" in capsys.readouterr().err
+        (tmp_path / "jax").unlink()
+        assert kept() == str(tmp_path / "jax")
+        jax.config.update(CACHE_FOLDER, "/elsewhere")
+        assert kept() == "/elsewhere"
+    finally:
+        jax.config.update(CACHE_FOLDER, before[0])
+        jax.config.update("jax_compilation_cache_max_size", before[1])

@@ -160,20 +160,20 @@ def test_any_number_of_workers_a_stop_and_the_binary_twin_give_the_same(
 ) -> None:
     monkeypatch.setattr(generate, "BLOCK_TOKENS", 4_000)
     sources = Sources([str(corpus)], layout="sentences")
-    make, made = generate.MakeBlock.__call__, list[generate.Block]()
+    make, made = generate.WriteExamples.__call__, list[generate.Block]()
 
-    def killed(self: generate.MakeBlock, task: tuple[generate.Block, str]) -> dict[str, Any]:
+    def killed(self: generate.WriteExamples, task: tuple[generate.Block, str]) -> dict[str, Any]:
         made.append(task[0])
         epoch, _, first, _ = task[0]
         if epoch == 1 and first:
             raise KeyboardInterrupt
         return make(self, task)
 
-    monkeypatch.setattr(generate.MakeBlock, "__call__", killed)
+    monkeypatch.setattr(generate.WriteExamples, "__call__", killed)
     with pytest.raises(KeyboardInterrupt):
         pregenerate(sources, tokenizer, str(tmp_path / "again"), OPTIONS)
     assert {epoch for epoch, *_ in made} == {0, 1} and len(made) > 10
-    monkeypatch.setattr(generate.MakeBlock, "__call__", make)
+    monkeypatch.setattr(generate.WriteExamples, "__call__", make)
     with pytest.raises(StoreError, match="its generation never finished"):
         open_epochs(str(tmp_path / "again"))
     other = PregenerateOptions(**{**OPTIONS.__dict__, "seed": 1})
@@ -400,7 +400,7 @@ def test_a_run_resumes_exactly_is_judged_and_exported(
     record = both[0].read_config()
     storage.write_json(both[0].config, record | {"config": record["config"] | {"data.validation": None}})
     refused = cli("evaluate", tmp_path / "straight")
-    assert refused.code == 2 and "nothing of what the run trained on was held out" in refused.error
+    assert refused.code == 2 and "none of the run's text was held out" in refused.error
     assert "--store" in refused.error
     storage.write_json(both[0].config, record)
     assert cli("export", tmp_path / "cut", "--to", tmp_path / "model").code == 0
@@ -412,7 +412,7 @@ def test_a_run_resumes_exactly_is_judged_and_exported(
     ("what", "message"),
     [
         ("line", "epoch_1.json:3: is not JSON"),
-        ("key", "epoch_1.json:3: is no example: it has tokens, an example has tokens, segment_ids"),
+        ("key", "epoch_1.json:3: is not an example: it has tokens, an example has tokens, segment_ids"),
         ("position", "epoch_1.json:3: has positions that do not rise within its"),
         ("cut", "epoch_1.json: has 59 examples, its metrics file says 60"),
         ("twice", "has epoch 1 as epoch_1 and as epoch_1.json"),
@@ -448,8 +448,8 @@ def test_damaged_folders(what: str, message: str, theirs: Path, tokenizer: str, 
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("token", r"epoch_1.json:3: has 'zzqx', which is no token"),
-        ("label", r"epoch_1.json:3: has 'zzqx', which is no token"),
+        ("token", r"epoch_1.json:3: has 'zzqx', which is not a token"),
+        ("label", r"epoch_1.json:3: has 'zzqx', which is not a token"),
         ("bom", r"epoch_1.json:1: begins with a byte order mark \(BOM\)"),
         ("space", r"epoch_1.json: is not what was written \(its sha256 differs from pregenerate.json\)"),
     ],
@@ -484,7 +484,7 @@ def test_the_store_of_a_folder_is_made_once_and_anew_for_other_files(
     assert other.folder != first.folder and other.manifest["findings"] != first.manifest["findings"]
     tokens = Path(first.folder) / "train-00000.tokens.u16"
     tokens.write_bytes(tokens.read_bytes()[:-2] + b"\x09\x09")
-    with pytest.raises(StoreError, match=r"is not what was written .*Fix: delete .*: it is made again"):
+    with pytest.raises(StoreError, match=r"is not what was written .*Fix: delete .*: it is created again"):
         first.verify()
     with pytest.raises(StoreError, match="one step takes"):
         Loader(pregenerated(theirs, **{"batch.virtual_workers": 64}), other)
@@ -502,8 +502,8 @@ def test_a_store_for_keeps_is_that_of_a_run(theirs: Path, tokenizer: str, tmp_pa
     made = cli(*command, "--special-tokens", "remove", "--valid-fraction", 0)
     shown = cli("data", "inspect", tmp_path / "store")
     for result in (made, shown):
-        assert result.code == 0 and "found in the files:\n  predictions that show a mask" in result.out
-        assert "its text is in it 2 times" in result.out
+        assert result.code == 0 and "findings in the files:\n  predictions that show a mask" in result.out
+        assert "it holds its text 2 times" in result.out
     assert TokenStore(str(tmp_path / "store")).fingerprint == open_epochs(str(theirs), tokenizer).fingerprint
 
 

@@ -24,7 +24,7 @@ from maskwright.config.pretraining import RunConfig
 from maskwright.core import folder as folders
 from maskwright.core.errors import InputError, MaskwrightError, StoreError
 from maskwright.data import remote
-from maskwright.data.legs import windows_at
+from maskwright.data.data_phases import windows_at
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.mixture import MixedRows
 from maskwright.data.opening import open_held_out, open_store, recorded_stores
@@ -65,7 +65,7 @@ def test_a_store_goes_to_a_bucket_and_trains_from_there(
     back = files(tmp_path / "back")
     fetched = []
     with monkeypatch.context() as patch:
-        patch.setattr(remote, "_fetch", lambda *words: fetched.append(words))
+        patch.setattr(remote, "_download", lambda *words: fetched.append(words))
         assert command(["data", "inspect", "memory://bucket/store"]) == 0
     shown, own = capsys.readouterr().out, report(store.location, store.manifest)
     *shown, text = shown.splitlines()
@@ -114,9 +114,9 @@ def test_what_lies_elsewhere_is_refused(store: TokenStore, tmp_path: Path) -> No
     with pytest.raises(InputError, match="is not empty, and no pull was begun there"):
         remote.pull("memory://bucket/pulled", str(thesis))
     assert (thesis / "tokenizer" / "tokenizer.json").read_text() == "mine" and len([*thesis.rglob("*")]) == 2
-    stopped, whole = tmp_path / "stopped", remote._fetch
+    stopped, whole = tmp_path / "stopped", remote._download
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(remote, "_fetch", lambda _, name, *more: whole(_, name, *more) if "valid" in name else 1 / 0)
+        patch.setattr(remote, "_download", lambda _, name, *more: whole(_, name, *more) if "valid" in name else 1 / 0)
         with pytest.raises(ZeroDivisionError):
             remote.pull("memory://bucket/pulled", str(stopped))
     assert (stopped / remote.LOCK).exists()
@@ -200,7 +200,7 @@ def test_a_store_larger_than_the_cache_trains_in_windows(
         Loader(in_windows("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
     for given in ("many", "inf", "-1", "nan"):
         monkeypatch.setenv("MASKWRIGHT_CACHE_GB", given)
-        with pytest.raises(InputError, match=f"'{given}' is no size"):
+        with pytest.raises(InputError, match=f"'{given}' is not a size"):
             Loader(in_windows("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
 
 
@@ -294,7 +294,7 @@ def test_the_next_window_of_every_store_is_known(reading: tuple[RunConfig, list[
     loader = Loader(config, open_store(config.data))
     seen: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ShardPrefetcher, "look", lambda self, windows: seen.append(windows))
+        patch.setattr(ShardPrefetcher, "request", lambda self, windows: seen.append(windows))
         read = [read_at(loader, step) for step in range(160)]
     assert len(seen) == 160, "once for each update"
     changes = [0] * len(stores)
@@ -313,7 +313,7 @@ def test_the_next_window_is_there_before_its_rows_are_taken(
     """Several shards come at once."""
     config, stores = reading
     loader = Loader(config, open_store(config.data))
-    bring, coming, most = remote._fetch, set[str](), [0]
+    bring, coming, most = remote._download, set[str](), [0]
 
     def fetch(there: Any, name: str, path: str, sha256: str) -> None:
         coming.add(path)
@@ -322,13 +322,15 @@ def test_the_next_window_is_there_before_its_rows_are_taken(
         bring(there, name, path, sha256)
         coming.remove(path)
 
-    monkeypatch.setattr(remote, "_fetch", fetch)
+    monkeypatch.setattr(remote, "_download", fetch)
     for step in (0, 19):  # at 19, the next window may be of the next phase
         for path in cache.rglob("*.tokens.*"):
             path.unlink()
         loader.batches(step)
-        leg = loader._leg(step)
-        windows = windows_at(leg, step * config.rows_per_step, loader.legs[1] if len(loader.legs) > 1 else None)
+        leg = loader._data_phase(step)
+        windows = windows_at(
+            leg, step * config.rows_per_step, loader.data_phases[1] if len(loader.data_phases) > 1 else None
+        )
         wanted = set[Path]()
         for one, window in zip(stores, windows, strict=True):
             names = [shard["files"]["tokens"]["name"] for shard in one.shards if shard["split"] == "train"]
@@ -360,7 +362,7 @@ def test_a_cache_as_large_as_the_run_needs_is_enough(
     for step in range(160):
         for mine, theirs in zip(wanted[step], there.batches(step), strict=True):
             assert (mine.input_ids == theirs.input_ids).all()
-        with remote._alone(str(cache)):  # the thread may be bringing a file into one folder for one of another
+        with remote._locked(str(cache)):  # the thread may be bringing a file into one folder for one of another
             assert sum(size_of(path) for path in cache.rglob("*")) <= limit
 
 
@@ -432,9 +434,9 @@ def test_what_is_mapped_is_never_removed(shards: TokenStore, cache: Path, monkey
 def test_processes_that_ask_at_once_bring_each_file_once(store: TokenStore, cache: Path) -> None:
     """file:// is the one address that several processes share here."""
     code = (
-        "import sys; from maskwright.data import remote, store; bring = remote._fetch\n"
+        "import sys; from maskwright.data import remote, store; bring = remote._download\n"
         "def fetch(*a): print('fetched', a[1]); bring(*a)\n"
-        "remote._fetch = fetch; store.TokenStore(sys.argv[1]).verify()"
+        "remote._download = fetch; store.TokenStore(sys.argv[1]).verify()"
     )
     command = [sys.executable, "-c", code, f"file://{store.location}"]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
@@ -505,10 +507,10 @@ def test_archives_are_unpacked_safely(tmp_path: Path) -> None:
         fsspec.filesystem("memory").pipe("/bucket/good.tar.gz", file.read())
     remote.pull("memory://bucket/good.tar.gz", str(tmp_path / "out"))
     assert files(tmp_path / "out") == {"set/a.arrow": b"a" * 5000, "set/meta/counts.csv": b"b"}
-    with pytest.raises(InputError, match="is there already, and is no empty folder"):
+    with pytest.raises(InputError, match="exists and is not an empty folder"):
         remote.pull(good, str(tmp_path / "out"))
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(InputError, match="is there already, and is no empty folder"):
+    with pytest.raises(InputError, match="exists and is not an empty folder"):
         remote.pull(good, str(tmp_path / "file"))
     cut = tmp_path / "cut.tar.gz"
     cut.write_bytes(Path(good).read_bytes()[:-40])
@@ -518,7 +520,7 @@ def test_archives_are_unpacked_safely(tmp_path: Path) -> None:
         archive(tmp_path / "link.tgz", {"link": (tarfile.SYMTYPE, "/etc/passwd")}): "is a link or a device",
         archive(tmp_path / "hard.tgz", {"a": b"1", "hard": (tarfile.LNKTYPE, "a")}): "is a link or a device",
         archive(tmp_path / "both.tgz", {"a": b"1", "a/b": b"2"}): "has a file and a folder of one name",
-        str(cut): "is no whole archive",
+        str(cut): "is not a whole archive",
     }
     for location, why in cases.items():
         with pytest.raises(InputError, match=why):

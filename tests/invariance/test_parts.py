@@ -407,7 +407,7 @@ def test_a_fast_encoder_that_errs_on_a_later_batch_is_refused(
     monkeypatch.setattr(encode, "BATCH_CHARACTERS", 1)
     sources, options = Sources([str(corpus)], layout="sentences"), PrepareOptions(shard_tokens=1_000)
     request = Request(sources, tokenizer, str(tmp_path / "store"), options)
-    with pytest.raises(TokenizerError, match="gigatoken encodes 'Story 290.* otherwise than tokenizers"):
+    with pytest.raises(TokenizerError, match="gigatoken encodes 'Story 290.* differently from tokenizers"):
         prepare(request)
     assert not [*(tmp_path / "store").glob("*.tokens.*")]
 

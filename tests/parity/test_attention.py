@@ -8,10 +8,10 @@ from maskwright.model.torch.attention import (
     PLAIN_UP_TO_TOKENS,
     BySegment,
     CuSeqlens,
-    attention,
-    attention_mask,
+    Masked,
     cu_seqlens_of,
-    local_attention_mask,
+    full_attention,
+    local_attention,
     packed,
     plain_attention,
 )
@@ -64,9 +64,9 @@ def test_attention_and_its_gradients_equal_slow_twin(
     if way == "by segment":
         monkeypatch.setattr("maskwright.model.torch.attention.BY_SEGMENT_ABOVE_TOKENS", T - 1)
         monkeypatch.setattr("maskwright.model.torch.attention.SMALLEST_MEAN_SEGMENT", 4)
-    mask = attention_mask(segments, dtype)
-    assert isinstance(mask, BySegment) == (kind == "segments" and way == "by segment")
-    assert (mask is None) == (kind == "whole")
+    kind_of_attention = full_attention(segments, dtype)
+    assert isinstance(kind_of_attention, BySegment) == (kind == "segments" and way == "by segment")
+    assert (kind_of_attention == Masked(None)) == (kind == "whole")
     inputs = [torch.randn(M, H, T, h, generator=torch.Generator().manual_seed(seed + i)).to(dtype) for i in range(3)]
     weights = torch.linspace(0, 20, M * H * T * h).view(M, H, T, h).cos()
     results = []
@@ -75,9 +75,9 @@ def test_attention_and_its_gradients_equal_slow_twin(
         if not fast:
             out = slow_attention(q, k, v, segments)
         elif way == "plain":
-            out = plain_attention(q, k, v, mask)
+            out = plain_attention(q, k, v, kind_of_attention.mask)
         else:
-            out = attention(q, k, v, mask, 0.0)
+            out = kind_of_attention.mix(q, k, v)
         (out.float() * weights).sum().backward()
         results.append([tensor.detach().float() for tensor in (out, q.grad, k.grad, v.grad)])
     for found, expected in zip(*results, strict=True):
@@ -96,14 +96,14 @@ def test_local_layers_of_causal_rows(tokens: int, window: int) -> None:
     seen &= (place[:, None] - place).abs() <= window
     for row in (0, 2):
         seen[row] &= place[:, None] >= place
-    found = attention(q, k, v, local_attention_mask(segments, q.dtype, window), 0.0)
-    assert (found - plain_attention(q, k, v, seen)).abs().max() < 1e-5
+    mixed = local_attention(segments, q.dtype, window).mix(q, k, v)
+    assert (mixed - plain_attention(q, k, v, seen)).abs().max() < 1e-5
 
 
 def test_rows_of_very_short_segments_keep_their_mask() -> None:
     segments = torch.arange(700, dtype=torch.int32)[None] // 2
-    assert isinstance(attention_mask(segments, torch.float32), torch.Tensor)
-    assert attention_mask(segments // 50, torch.float32) == BySegment(((100,) * 7,))
+    assert isinstance(full_attention(segments, torch.float32), Masked)
+    assert full_attention(segments // 50, torch.float32) == BySegment(((100,) * 7,))
 
 
 def test_dropout_of_attention_keeps_the_mean_and_depends_on_the_seed() -> None:
@@ -120,7 +120,7 @@ def test_dropout_of_attention_keeps_the_mean_and_depends_on_the_seed() -> None:
 def test_long_rows_take_the_fused_kernel_and_agree() -> None:
     length = PLAIN_UP_TO_TOKENS + 1
     q, k, v = (torch.randn(1, 1, length, h, generator=torch.Generator().manual_seed(i)).bfloat16() for i in range(3))
-    difference = attention(q, k, v, None, 0.0).float() - plain_attention(q.float(), k.float(), v.float(), None)
+    difference = Masked(None).mix(q, k, v).float() - plain_attention(q.float(), k.float(), v.float(), None)
     assert difference.abs().max() < 0.02
 
 
@@ -160,8 +160,8 @@ def test_borders_give_the_attention_of_the_mask(kind: str, monkeypatch: pytest.M
         2, 0, 3, 1, 4
     )
     borders = CuSeqlens(torch.from_numpy(borders), T)
-    assert (attention(q, k, v, borders, 0.0) - slow_attention(q, k, v, segments).float()).abs().max() < 1e-5
-    nearby = [attention(q, k, v, local_attention_mask(given, q.dtype, 5), 0.0) for given in (borders, segments)]
+    assert (borders.mix(q, k, v) - slow_attention(q, k, v, segments).float()).abs().max() < 1e-5
+    nearby = [local_attention(given, q.dtype, 5).mix(q, k, v) for given in (borders, segments)]
     assert (nearby[0] - nearby[1]).abs().max() < 1e-5
 
 
@@ -172,17 +172,17 @@ def test_varlen_on_cuda_and_its_gradients_equal_the_mask(window: int | None) -> 
     segments = segments_of("segments", 4)
     results = []
     offsets = CuSeqlens(torch.from_numpy(cu_seqlens_of(segments.numpy())).cuda(), T)
-    ways = offsets, attention_mask(segments, torch.float32)
+    ways = offsets, full_attention(segments, torch.float32)
     if window is not None:
         ways = (
-            local_attention_mask(offsets, torch.bfloat16, window),
-            local_attention_mask(segments, torch.float32, window),
+            local_attention(offsets, torch.bfloat16, window),
+            local_attention(segments, torch.float32, window),
         )
     for way in ways:
         device, dtype = ("cuda", torch.bfloat16) if isinstance(way, CuSeqlens) else ("cpu", torch.float32)
         tensors = [torch.randn(M, H, T, h, generator=torch.Generator().manual_seed(i)) for i in range(3)]
         q, k, v = (tensor.bfloat16().to(device, dtype).requires_grad_() for tensor in tensors)
-        out = attention(q, k, v, way, 0.0)
+        out = way.mix(q, k, v)
         out.float().cos().sum().backward()
         results.append([tensor.detach().float().cpu() for tensor in (out, q.grad, k.grad, v.grad)])
     for found, expected in zip(*results, strict=True):
@@ -203,9 +203,14 @@ stand_in.register_autograd(
 
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler itself
+@pytest.mark.parametrize("device", ["a GPU", "a CPU"])
 @pytest.mark.parametrize("architecture", ["roberta", "modernbert"])
-def test_one_program_serves_any_number_of_segments(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled layers, as a GPU has them, with a compiler that only counts. Each text has its own number."""
+def test_one_program_serves_any_number_of_segments(
+    architecture: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiled layers, with a compiler that only counts. Each text has its own number."""
+    monkeypatch.setattr("maskwright.model.torch.attention.BY_SEGMENT_ABOVE_TOKENS", 32)
+    monkeypatch.setattr("maskwright.model.torch.attention.SMALLEST_MEAN_SEGMENT", 4)
 
     def varlen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, at: torch.Tensor, *rest: int, **_: object) -> object:
         return stand_in(q, k, v, at, rest[1])
@@ -225,13 +230,15 @@ def test_one_program_serves_any_number_of_segments(architecture: str, monkeypatc
     assign(dict(network.named_parameters()), initial_parameters(config, 0), config, NEVER_PREDICTED)
     for part in (*network.layers, network.head):
         part.compile(backend=count, dynamic=False)
+    network.compiled = True
 
     def train(segments: int) -> None:
         ids = torch.full((2, 64), 7)
         offsets = torch.full((segments,), 2 * 64, dtype=torch.int32)
         offsets[0] = 0
         positions = torch.arange(64).expand(2, 64)
-        network(ids, positions, packed(offsets, 64), torch.arange(10)).sum().backward()
+        rows = torch.arange(64).expand(2, 64) // (segments // 16) if device == "a CPU" else packed(offsets, 64)
+        network(ids, positions, rows, torch.arange(10)).sum().backward()
 
     train(64)
     needed = programs

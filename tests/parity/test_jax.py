@@ -78,7 +78,7 @@ def test_rows_are_cut_into_blocks_by_one_rule(monkeypatch: pytest.MonkeyPatch, s
         cut.clear()
         ids, q = np.ones((1, tokens), np.int32), np.ones((1, tokens, 1, 2), np.float32)
         attention_jax.dense(q, q, q, ids, window=window)
-        seen = attention_torch.local_attention_mask(torch.from_numpy(ids), torch.float32, window)
+        seen = attention_torch.local_attention(torch.from_numpy(ids), torch.float32, window)
         assert cut == ([seen.mask.shape[-2]] if isinstance(seen, attention_torch.Banded) else [])
         assert bool(cut) is (tokens >= 6 * max(window, smallest))
 

@@ -23,7 +23,7 @@ from maskwright.model.hf.families import FAMILIES
 from maskwright.model.hf.folder import TIED, read_encoder, read_hf_parameters, read_model_folder
 from maskwright.model.hf.names import Parameters, count_parameters, pieces
 from maskwright.model.initial import initial_parameters
-from maskwright.model.torch.attention import Banded, attention, local_attention_mask, plain_attention
+from maskwright.model.torch.attention import Banded, local_attention, plain_attention
 from maskwright.model.torch.heads import loss_sum
 from maskwright.model.torch.networks import build, extract
 
@@ -510,12 +510,12 @@ def test_bands_of_blocks_are_the_whole_square_with_a_band(window: int, dtype: to
     q, k, v, upstream = (torch.randn(2, 3, T, 8, generator=generator).to(dtype) for _ in range(4))
     place = torch.arange(T)
     seen = (segments[:, None, :, None] == segments[:, None, None, :]) & ((place[:, None] - place).abs() <= window)
-    band = local_attention_mask(segments, dtype, window)
+    band = local_attention(segments, dtype, window)
     assert isinstance(band, Banded)
     found = []
     for see in (band, seen):
         given = [x.clone().requires_grad_() for x in (q, k, v)]
-        mixed = attention(*given, see, 0.0) if see is band else plain_attention(*given, see)
+        mixed = band.mix(*given) if see is band else plain_attention(*given, see)
         mixed.backward(upstream)
         found.append([mixed.detach(), *(x.grad for x in given)])
     for one, other in zip(*found, strict=True):

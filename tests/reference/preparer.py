@@ -32,7 +32,9 @@ class Expected:
 def expected(request: Request) -> Expected:
     options, cleaning = request.options, request.cleaning or CleaningOptions()
     files = cleaning.evaluation_files
-    cleaner = Cleaner(cleaning, read_evaluations(files, cleaning.contamination_words) if files else None, request.kept)
+    cleaner = Cleaner(
+        cleaning, read_evaluations(files, cleaning.contamination_words) if files else None, request.text_form
+    )
     encoder = TokenizersEncoder(request.tokenizer)
     byte_length = np.array(read_vocabulary(request.tokenizer).byte_length, np.int32)
     found, seen, held = Expected(), set[bytes](), set[bytes]()
@@ -75,7 +77,7 @@ def expected(request: Request) -> Expected:
                 found.counts["empty"] += 1
                 continue
             found.counts["kept"] += 1
-            valid = held_out or is_held_out(request.kept.key(clean.utf8), options.valid_fraction)
+            valid = held_out or is_held_out(request.text_form.key(clean.utf8), options.valid_fraction)
             block["valid" if valid else "train"].append((clean, encoded.ids.tolist(), encoded.sentence_sizes.tolist()))
             tokens += len(encoded.ids)
             if tokens >= options.shard_tokens:

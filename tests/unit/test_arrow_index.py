@@ -44,9 +44,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files whose ids are read from here on."""
     found: list[str] = []
 
-    def counted(path: str, column: str | None, *, places: bool) -> Iterator[columns.Part]:
+    def counted(path: str, column: str | None, *, with_offsets: bool) -> Iterator[columns.ColumnPart]:
         found.append(os.path.relpath(path, Path(path).parents[1]))
-        return arrow_parts(path, column, places=places)
+        return arrow_parts(path, column, with_offsets=with_offsets)
 
     monkeypatch.setattr(arrow_index, "arrow_parts", counted)
     return found
@@ -88,7 +88,7 @@ def test_a_later_start_reads_no_id(folder: Path, tokenizer: str, reads: list[str
         spoil(folder / name)
     assert opened(folder, tokenizer) == first and reads == FILES
     for options in ({"valid_fraction": 0.3}, {"token_offset": 199}, {"special_tokens": "strip"}, {"column": "tokens"}):
-        with pytest.raises(StoreError, match="no whole Arrow IPC"):
+        with pytest.raises(StoreError, match="not a whole Arrow IPC"):
             opened(folder, tokenizer, **options)
     for name, content in whole.items():
         (folder / name).write_bytes(content)
@@ -158,9 +158,9 @@ from maskwright.data.arrow_store import ArrowStore
 
 parts = arrow_index.arrow_parts
 
-def counted(path, column, *, places):
+def counted(path, column, *, with_offsets):
     print(path)
-    return parts(path, column, places=places)
+    return parts(path, column, with_offsets=with_offsets)
 
 arrow_index.arrow_parts = counted
 arrow_index.WAIT_SECONDS = 0.01
@@ -210,8 +210,8 @@ def test_a_waiting_process_goes_on_when_another_gives_up(
 def test_a_file_that_changes_while_it_is_read_is_refused(
     folder: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def touching(path: str, column: str | None, *, places: bool) -> Iterator[columns.Part]:
-        yield from arrow_parts(path, column, places=places)
+    def touching(path: str, column: str | None, *, with_offsets: bool) -> Iterator[columns.ColumnPart]:
+        yield from arrow_parts(path, column, with_offsets=with_offsets)
         os.utime(path)
 
     with monkeypatch.context() as patch:
@@ -278,7 +278,7 @@ def test_documents_and_their_places_are_those_of_pyarrow(
     listed = [batch.column("ids").to_pylist() for batch in batches]
     expected = listed if kind in ("plain", "wide") else [document for batch in listed for document in batch]
     content, found, numbers = path.read_bytes(), [], []
-    for block, places in grouped(arrow_parts(str(path), None, places=True), 0):
+    for block, places in grouped(arrow_parts(str(path), None, with_offsets=True), 0):
         ends = np.cumsum(block.sizes)
         numbers.append(block.first)
         assert numbers[-1] == len(found)
@@ -289,7 +289,7 @@ def test_documents_and_their_places_are_those_of_pyarrow(
             assert len(block.ids) <= 20 or len(block.sizes) == 1
     assert found == expected
     without = [block.ids.tolist() for block, _ in grouped(arrow_parts(str(path), None), 0)]
-    assert without == [block.ids.tolist() for block, _ in grouped(arrow_parts(str(path), None, places=True), 0)]
+    assert without == [block.ids.tolist() for block, _ in grouped(arrow_parts(str(path), None, with_offsets=True), 0)]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -319,7 +319,7 @@ def test_a_damaged_file_is_refused_or_read_inside_it(name: str, folder: Path) ->
         damaged[generator.integers(0, len(damaged), 5)] = generator.integers(0, 256, 5)
         path.write_bytes(damaged.tobytes())
         try:
-            parts = [*arrow_parts(str(path), None, places=True)]
+            parts = [*arrow_parts(str(path), None, with_offsets=True)]
         except StoreError as error:
             assert "\n" not in str(error)
             continue

@@ -491,7 +491,7 @@ def test_contamination_in_any_script(tmp_path: Path) -> None:
 
 def test_contamination_equals_its_slow_twin(monkeypatch: pytest.MonkeyPatch) -> None:
     from maskwright.text.cleaning import contamination
-    from maskwright.text.cleaning.contamination import Contamination, Evaluations
+    from maskwright.text.cleaning.contamination import Contamination, EvaluationTexts
 
     generator = random.Random(2)
     texts = [" ".join(generator.choices(NOUNS, k=generator.randrange(40))).encode() for _ in range(60)]
@@ -512,7 +512,7 @@ def test_contamination_equals_its_slow_twin(monkeypatch: pytest.MonkeyPatch) -> 
                 for gram in grams[first[number] : first[number + 1]].tolist():
                     if gram in hashes.tolist():
                         expected[number] = expected[number] or places[hashes.tolist().index(gram)]
-        assert Contamination(Evaluations(tables, origins, places, 0)).examples_in(texts) == expected
+        assert Contamination(EvaluationTexts(tables, origins, places, 0)).examples_in(texts) == expected
         assert None in expected and len({*expected}) > 10
 
 

@@ -21,7 +21,7 @@ from maskwright.data.encode import Encoded, encode_documents
 from maskwright.text import encoder as encoders
 from maskwright.text.document import Document
 from maskwright.text.encoder import ODD_TEXTS, GigatokenEncoder, TokenizersEncoder, open_encoder, require_equal
-from maskwright.text.kept import EVERYTHING, Kept, kept_by
+from maskwright.text.text_form import WHOLE_TEXT, TextForm, form_of
 from maskwright.text.vocabulary import read_vocabulary
 
 needs_gigatoken = pytest.mark.skipif(
@@ -77,10 +77,10 @@ def test_an_encoder_that_differs_is_refused(
         require_equal(Wrong(tokenizer), TokenizersEncoder(tokenizer), ["a"], tokenizer)
     monkeypatch.setattr(encoders, "GigatokenEncoder", Wrong)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    with pytest.raises(TokenizerError, match="otherwise than tokenizers"):
+    with pytest.raises(TokenizerError, match="differently from tokenizers"):
         open_encoder(tokenizer, "gigatoken")
     assert isinstance(open_encoder(tokenizer)[0], TokenizersEncoder)
-    assert "otherwise than tokenizers (from token 24 on): encoding with tokenizers" in capfd.readouterr().err
+    assert "differently from tokenizers (from token 24 on): encoding with tokenizers" in capfd.readouterr().err
     assert isinstance(open_encoder(tokenizer, "tokenizers")[0], TokenizersEncoder)
 
 
@@ -236,10 +236,10 @@ def test_unknown_tokens_do_not_lose_the_sentences(tokenizer: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_texts_of_the_same_ids_are_the_same_text(kind: str, tokenizer_of: Callable[[str], str]) -> None:
     """What is kept of two texts differs only where their ids do; all is kept where ids tell all."""
-    kept, encoder = kept_by(tokenizer_of(kind)), TokenizersEncoder(tokenizer_of(kind))
-    assert (kept == EVERYTHING) == (kind in ("roberta", "gemma", "llama"))  # of which no two texts have the same ids
+    kept, encoder = form_of(tokenizer_of(kind)), TokenizersEncoder(tokenizer_of(kind))
+    assert (kept == WHOLE_TEXT) == (kind in ("roberta", "gemma", "llama"))  # of which no two texts have the same ids
     if kind == "bert-uncased":
-        assert kept == Kept(white_space=False, case=False, accents=False, controls=False)
+        assert kept == TextForm(white_space=False, case=False, accents=False, controls=False)
     generator = random.Random(9)
     changes: list[Callable[[str], str]] = [
         str.upper,
@@ -253,7 +253,7 @@ def test_texts_of_the_same_ids_are_the_same_text(kind: str, tokenizer_of: Callab
         lambda text: text.replace("e", "ｅ").replace("fi", "ﬁ"),
     ]
     same, unk = 0, read_vocabulary(tokenizer_of(kind)).unk
-    for number in range(0 if kept == EVERYTHING else 200):
+    for number in range(0 if kept == WHOLE_TEXT else 200):
         text = conftest.sentence(generator) if number % 2 else random_text(generator, 40).strip()
         for change in changes:
             other = change(text).strip()
@@ -261,7 +261,7 @@ def test_texts_of_the_same_ids_are_the_same_text(kind: str, tokenizer_of: Callab
             if np.array_equal(ids, others) and text != other and unk not in ids:
                 same += 1
                 assert kept.key(text.encode()) == kept.key(other.encode()), (text, other)
-    assert kept == EVERYTHING or same >= 100
+    assert kept == WHOLE_TEXT or same >= 100
     assert kept.key(b"one text") != kept.key(b"one more text")
 
 
@@ -269,6 +269,6 @@ def test_what_a_normalizer_of_another_kind_keeps_is_asked_of_it(tokenizer: str, 
     content = json.loads((Path(tokenizer) / "tokenizer.json").read_text())
     content["normalizer"] = {"type": "Replace", "pattern": {"Regex": "x+"}, "content": "y"}
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    kept = kept_by(str(tmp_path))
+    kept = form_of(str(tmp_path))
     assert kept.normalizer and kept.of(b"axxb ab") == b"ayb ab"
     assert kept.of(b"x " * 400_000) == b"y " * 400_000

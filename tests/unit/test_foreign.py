@@ -446,7 +446,7 @@ def test_the_end_of_documents_has_the_offset_and_is_somewhere(
         return convert(Conversion([str(tmp_path / "in")], tokenizer, place, options, dtype="int16", document_end=end))
 
     for end, offset, said in (
-        ("99999", 5, r"--document-end: 99999 is no id of the tokenizer, which ends at 399"),
+        ("99999", 5, r"--document-end: 99999 is not an id of the tokenizer, which ends at 399"),
         ("2", 40, r"a\.bin: has no id -38 stored anywhere"),
     ):
         with pytest.raises(InputError, match=said):
@@ -713,7 +713,7 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "mds zstd": (
         "mds-zstd",
         lambda folder: put(folder / "mds" / "shard.00000.mds.zstd", 30, b"\xff" * 20),
-        r"is no whole zstd file",
+        r"is not a whole zstd file",
     ),
     "mds places": (
         "mds",
@@ -725,31 +725,35 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
         lambda folder: (folder / "mds" / "index.json").write_text(
             (folder / "mds" / "index.json").read_text().replace('"shard.00000.mds"', '"../shard.00000.mds"')
         ),
-        "is no index of MDS",
+        "is not an index of MDS",
     ),
     "megatron cut": ("megatron", lambda folder: truncate(folder / "text_document.bin", 2), "which has"),
     "megatron index": ("megatron", lambda folder: truncate(folder / "text_document.idx"), "sequences take"),
-    "megatron far": ("megatron", far, r"text_document.idx: sequence \d+ is said to be ids 549,755,813,888"),
+    "megatron far": ("megatron", far, r"text_document.idx: sequence \d+ is recorded as ids 549,755,813,888"),
     "megatron magic": (
         "megatron",
         lambda folder: put(folder / "text_document.idx", 0, b"NONSENSE!"),
-        "is no index of Megatron or fairseq",
+        "is not an index of Megatron or fairseq",
     ),
     "fairseq dictionary": ("fairseq", lambda folder: (folder / "bin" / "dict.txt").unlink(), "dict.txt.*is missing"),
     "datatrove index": ("datatrove", lambda folder: (folder / "a.ds.index").unlink(), "a.ds.index.*is missing"),
     "datatrove cut": ("datatrove", lambda folder: truncate(folder / "a.ds"), "its index ends at"),
-    "olmo odd": ("olmo", lambda folder: truncate(folder / "part-0-00000.npy"), "no whole number of 2 bytes"),
-    "npy header": ("npy", lambda folder: put(folder / "ids.npy", 10, b"{(["), "is no whole .npy file"),
+    "olmo odd": ("olmo", lambda folder: truncate(folder / "part-0-00000.npy"), "not a whole number of 2 bytes"),
+    "npy header": ("npy", lambda folder: put(folder / "ids.npy", 10, b"{(["), "is not a whole .npy file"),
     "llm.c cut": ("llm.c", lambda folder: truncate(folder / "train.bin", 2), "its header says"),
     "llm.c version": ("llm.c", lambda folder: put(folder / "train.bin", 4, b"\x09"), "version 9"),
-    "parquet cut": ("parquet", lambda folder: truncate(folder / "ids.parquet"), "is no whole Parquet file"),
+    "parquet cut": ("parquet", lambda folder: truncate(folder / "ids.parquet"), "is not a whole Parquet file"),
     "tfrecord cut": ("tfrecord", lambda folder: truncate(folder / "examples.tfrecord"), "is cut or damaged at byte"),
     "tfrecord length": (
         "tfrecord",
         lambda folder: put(folder / "examples.tfrecord", 0, b"\x07"),
-        "is no TFRecord file, or cut in its first record",
+        "is not a TFRecord file, or is cut",
     ),
-    "arrow cut": ("arrow", lambda folder: truncate(folder / "shards" / "news" / "a.arrow", 200), "no whole Arrow IPC"),
+    "arrow cut": (
+        "arrow",
+        lambda folder: truncate(folder / "shards" / "news" / "a.arrow", 200),
+        "not a whole Arrow IPC",
+    ),
     "stream cut between documents": (
         "arrow",
         lambda folder: cut_stream(folder / "shards" / "books" / "b.arrow", 12),
@@ -760,11 +764,15 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
         lambda folder: cut_stream(folder / "shards" / "news" / "b.arrow", 2),
         "b.arrow.*is an Arrow stream without its end",
     ),
-    "stream cut": ("arrow", lambda folder: truncate(folder / "shards" / "books" / "b.arrow", 90), "no whole Arrow IPC"),
+    "stream cut": (
+        "arrow",
+        lambda folder: truncate(folder / "shards" / "books" / "b.arrow", 90),
+        "not a whole Arrow IPC",
+    ),
     "fairseq far": (
         "fairseq",
         lambda folder: put(folder / "bin" / "train.idx", 26 + 4 * sequences_in(folder / "bin" / "train.idx"), FAR),
-        r"train.idx: sequence 0 is said to be ids 549,755,813,888",
+        r"train.idx: sequence 0 is recorded as ids 549,755,813,888",
     ),
     "megatron documents": (
         "megatron",
@@ -782,8 +790,8 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
         lambda folder: grown_shape(folder / "mds" / "shard.00000.mds"),
         "another length than",
     ),
-    "arrow lists": ("arrow", far_list, "news/a.arrow.* lies? outside|news/a.arrow.*no whole Arrow"),
-    "arrow names": ("arrow", bad_name, "news/b.arrow.*no whole Arrow IPC"),
+    "arrow lists": ("arrow", far_list, "news/a.arrow.* lies? outside|news/a.arrow.*not a whole Arrow"),
+    "arrow names": ("arrow", bad_name, "news/b.arrow.*not a whole Arrow IPC"),
     "parquet page": ("parquet", lambda folder: put(folder / "ids.parquet", 200, b"\xff" * 400), "ids.parquet"),
 }
 
@@ -873,7 +881,7 @@ def test_compressed_arrow_is_converted_and_not_mapped(documents: Documents, toke
         (["a.tar"], "WebDataset"),
         (["a.zarr"], "export the cache"),
         (["a.arrow", "b.parquet"], "several kinds of files: arrow, parquet"),
-        (["a.txt"], "is no store of a known format"),
+        (["a.txt"], "is not a store of a known format"),
     ],
 )
 def test_what_is_refused_says_why(

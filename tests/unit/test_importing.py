@@ -449,7 +449,7 @@ def test_what_is_not_taken_over_is_said(tmp_path: Path) -> None:
         ("run_mlm", "torchrun --nproc_per_node $N run_mlm.py", "uses \\$N"),
         ("run_mlm", "python run_mlm.py \\ \n --bf16", "line 1 ends in a backslash and a space"),
         ("run_mlm", "A=aaaaaaaaaa;" + "A=$A$A;" * 20 + "run_mlm.py", "more than 1,000,000 letters"),
-        ("run_mlm", "python run_mlm.py --train_file 'a", "has no ' that ends"),
+        ("run_mlm", "python run_mlm.py --train_file 'a", "lacks a closing '"),
         ("run_mlm", "python run_mlm.py --learning_rate fast", "fast is not a number"),
         ("run_mlm", "python run_mlm.py --lr_scheduler_kwargs {a", "is not a JSON object"),
         ("fairseq", "fairseq-train d --adam-betas 0.9", "not a pair"),

@@ -13,7 +13,7 @@ from sklearn import metrics as sk
 from maskwright.config.finetuning import Task
 from maskwright.labels.answers import exact_match, overlap_f1
 from maskwright.labels.by_label import calibration, classification_report, confusion_matrix, reliability
-from maskwright.labels.encode import Encoded, WordTargets, encode
+from maskwright.labels.encode import EncodedRows, WordTargets, encode
 from maskwright.labels.example import Answer, Example
 from maskwright.labels.metrics import Predictions, decode, default_metric, measure, metric_names
 from maskwright.labels.spans import mark_spans, spans
@@ -21,9 +21,9 @@ from maskwright.labels.spans import mark_spans, spans
 LABELS = ("red", "green", "blue")
 
 
-def rows(count: int) -> Encoded:
+def rows(count: int) -> EncodedRows:
     """What `decode` needs of classified texts: that there are so many."""
-    return Encoded(np.zeros(count, np.int32), np.arange(count + 1), np.arange(count, dtype=np.int32), None, None, 0)
+    return EncodedRows(np.zeros(count, np.int32), np.arange(count + 1), np.arange(count, dtype=np.int32), None, None, 0)
 
 
 def judged(task: Task, labels: tuple[str, ...], examples: list[Example], logits: Any) -> tuple[Predictions, dict]:
@@ -155,7 +155,7 @@ def test_words_that_were_cut_count_as_missed() -> None:
     kept = WordTargets(
         *(np.array(v, np.int32) for v in ([1, 2, 1, 3], [0, 1, 0, 1], [1, 2, 2, 0])), np.array([0, 2, 4])
     )
-    encoded = Encoded(np.zeros(8, np.int32), np.array([0, 4, 8]), np.arange(2, dtype=np.int32), kept, None, 2)
+    encoded = EncodedRows(np.zeros(8, np.int32), np.array([0, 4, 8]), np.arange(2, dtype=np.int32), kept, None, 2)
     task = Task(kind="token_classification")
     right = np.eye(3, dtype=np.float32)[kept.tag] * 9.0
     found = decode(task, encoded, examples, right, labels)

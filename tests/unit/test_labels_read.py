@@ -178,7 +178,7 @@ def test_wikianns_prefix_is_taken_off_where_every_word_has_it(tmp_path: Path) ->
     path.write_bytes(gzip.compress(b"en:R.H.\tB-PER\nen:a:b\tO\n\nen:(\tO\n"))
     task = reading(path, TOKENS)
     assert [one.words for one in read_examples(str(path), task)] == [("R.H.", "a:b"), ("(",)]
-    assert list(task.notes) == ["each word begins with 'en:', as in WikiANN: it is taken off"]
+    assert list(task.notes) == ["each word begins with 'en:', as in WikiANN: it is removed"]
     path.write_bytes(gzip.compress(b"en:R.H.\tB-PER\nde:x\tO\n"))
     assert read(path, TOKENS)[0].words == ("en:R.H.", "de:x")
 

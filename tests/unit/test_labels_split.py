@@ -14,7 +14,7 @@ from maskwright.config.finetuning import LabelledData, Task
 from maskwright.core.errors import InputError
 from maskwright.labels.dataset import Dataset, read_dataset
 from maskwright.labels.example import Answer, Example
-from maskwright.labels.names import in_order, odd, tag_scheme
+from maskwright.labels.names import in_order, odd_labels, tag_scheme
 from maskwright.labels.report import examine
 from maskwright.labels.split import hold_out, take_fraction
 
@@ -291,12 +291,12 @@ def test_a_header_line_that_is_taken_for_an_example_is_noted(tmp_path: Path) -> 
 
 
 def test_labels_that_are_most_likely_one_or_none_are_named(tmp_path: Path) -> None:
-    assert odd(("a", "b", "1", "2.5", "none"), SINGLE) == []
+    assert odd_labels(("a", "b", "1", "2.5", "none"), SINGLE) == []
     alike = "count as 2 different ones: if they are one, write them alike"
-    assert odd(("A", "a", "b"), SINGLE) == [f"the labels A, a {alike}"]
-    assert odd(("0", "1", "1.0"), SINGLE) == [f"the labels 1, 1.0 {alike}"]
-    (missing,) = odd(("NaN", "b"), SINGLE)
+    assert odd_labels(("A", "a", "b"), SINGLE) == [f"the labels A, a {alike}"]
+    assert odd_labels(("0", "1", "1.0"), SINGLE) == [f"the labels 1, 1.0 {alike}"]
+    (missing,) = odd_labels(("NaN", "b"), SINGLE)
     assert missing.startswith("the label NaN counts as a class like others: if it says that a label is missing, leave")
     found = dataset(tmp_path, train="a NEG, b neg, c NEG, d neg", validation="e neg")
     assert found.report.warnings() == [f"the labels NEG, neg {alike}"]
-    assert odd(("a", "a;b"), SEVERAL) == ["the label 'a;b' is one label: task.separator is ','"]
+    assert odd_labels(("a", "a;b"), SEVERAL) == ["the label 'a;b' is one label: task.separator is ','"]

@@ -24,7 +24,7 @@ from maskwright.data.opening import open_store
 from maskwright.data.order import SEED_OF_SHARDS
 from maskwright.data.rows import Rows, open_rows
 from maskwright.data.store import Split, TokenStore
-from maskwright.data.stream import SEED_OF_DOCUMENTS, Place, Stream
+from maskwright.data.stream import SEED_OF_DOCUMENTS, Stream, StreamPosition
 from maskwright.model.config import config_at
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.measure.held_out import evaluate
@@ -145,7 +145,7 @@ def chunks_of(rows: Rows) -> Counter[tuple[int, int, int]]:
 
 
 def slow_chunks(
-    store: TokenStore, seed: int, seq_len: int, begin: Place, end: Place | None
+    store: TokenStore, seed: int, seq_len: int, begin: StreamPosition, end: StreamPosition | None
 ) -> Counter[tuple[int, int, int]]:
     """The chunks of one epoch's text from `begin` to `end`, or to the epoch's end, document by document."""
     shards = store.split("train").shards
@@ -184,9 +184,9 @@ def phased(config: Config, **keys: Any) -> RunConfig:
 def test_each_leg_continues_where_the_last_one_stopped(store: TokenStore, config: Config) -> None:
     loader, split = Loader(phased(config), store), store.split("train")
     assert len(split.shards) > 2
-    stream, place = Stream(store, 0, "documents"), Place()
+    stream, place = Stream(store, 0, "documents"), StreamPosition()
     every: Counter[tuple[int, int, int]] = Counter()
-    for leg, seq_len, rows in zip(loader.legs, (16, 24, 32), (30 * 16 + 20 * 8, 40 * 24, None), strict=True):
+    for leg, seq_len, rows in zip(loader.data_phases, (16, 24, 32), (30 * 16 + 20 * 8, 40 * 24, None), strict=True):
         span = stream.span(place, seq_len, rows)
         expected = slow_chunks(store, 0, seq_len, place, None if rows is None else span.next)
         every, place = every + expected, span.next
@@ -204,7 +204,7 @@ def test_each_leg_continues_where_the_last_one_stopped(store: TokenStore, config
         assert chunks_of(leg.rows) == expected
     assert max(every.values()) == 1 and sum(end - begin for _, begin, end in every) == split.tokens
     seen = np.concatenate([loader.row_numbers(step, worker)[1] for step in range(50) for worker in (0, 1)])
-    size = loader.legs[0].rows.plan.rows
+    size = loader.data_phases[0].rows.plan.rows
     assert seen.tolist() == [oracles.order(0, 0, index, size) for index in range(30 * 16 + 20 * 8)]
 
 
@@ -212,7 +212,7 @@ def test_each_leg_continues_where_the_last_one_stopped(store: TokenStore, config
 def test_legs_go_through_several_epochs(store: TokenStore, config: Config, packing: Any) -> None:
     """Whole epochs in the middle of a span have the rows of a run without phases; text is read once in each epoch."""
     stream, tokens = Stream(store, 0, packing), store.split("train").tokens
-    place, read = Place(), Counter[int]()
+    place, read = StreamPosition(), Counter[int]()
     for seq_len, rows in ((16, stream.rows_of(16) // 3), (32, stream.rows_of(32) * 3), (16, 5), (32, None)):
         span, whole = stream.span(place, seq_len, rows), open_rows(store, "train", seq_len, packing)
         for part in span.order.parts:
@@ -233,7 +233,7 @@ def test_legs_go_through_several_epochs(store: TokenStore, config: Config, packi
 
 def test_a_leg_of_sentences_is_the_beginning_of_what_it_would_be_without_an_end(store: TokenStore) -> None:
     stream = Stream(store, 0, "full_sentences")
-    short, long = stream.span(Place(), 32, 100), stream.span(Place(), 32, 200)
+    short, long = stream.span(StreamPosition(), 32, 100), stream.span(StreamPosition(), 32, 200)
     assert short.rows.plan.rows == 100 and long.rows.plan.rows == 200
     for one, two in zip(short.rows.materialize(np.arange(100)), long.rows.materialize(np.arange(100)), strict=True):
         assert np.array_equal(one, two)
@@ -250,7 +250,7 @@ def test_short_texts_that_waste_rows_are_not_left_out(store: TokenStore) -> None
         def split(self, side: str) -> Split:
             return Split([shard_of([0] * 6000, [*range(20, 6001, 20)])])
 
-    span = Stream(Short(), 0, "documents").span(Place(), 32, 100)  # type: ignore[arg-type]
+    span = Stream(Short(), 0, "documents").span(StreamPosition(), 32, 100)  # type: ignore[arg-type]
     assert span.rows.plan.rows == 100 and 2000 <= span.next.token < 2020
 
 
@@ -262,11 +262,11 @@ def test_a_mixture_changes_its_weights_and_goes_on_in_each_source(store: TokenSt
     keys = {"data.store": None, "data.mixture": sources, "schedule.steps": 120, "phases": phases}
     run = small_config("", **keys)
     loader = Loader(run, open_store(run.data))
-    first, middle, last = loader.legs
+    first, middle, last = loader.data_phases
     assert isinstance(first.order, MixedOrder)
-    given = first.order.shares.given(320).tolist()
+    given = first.order.shares.source_rows(320).tolist()
     assert sum(given) == 320 and given[0] == pytest.approx(240, abs=30)
-    streams, places = [Stream(store, 0, "documents") for _ in range(2)], [Place(), Place()]
+    streams, places = [Stream(store, 0, "documents") for _ in range(2)], [StreamPosition(), StreamPosition()]
     for leg, seq_len, rows in ((first, 32, given), (middle, 16, [0, 320]), (last, 32, [None, None])):
         spans = [one.span(place, seq_len, n) for one, place, n in zip(streams, places, rows, strict=True)]
         assert isinstance(leg.rows, MixedRows)

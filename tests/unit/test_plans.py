@@ -72,8 +72,8 @@ def test_where_no_plan_can_be_kept_rows_are_the_same(
     monkeypatch.setattr("maskwright.data.plans.MOST_MADE", 2)
     capsys.readouterr()
     rows = open_rows(store, "train", 32, "documents")
-    assert all_rows(rows) == wanted and len(rows.plans._kept) == 2
-    assert "rows are planned anew at each start" in capsys.readouterr().err
+    assert all_rows(rows) == wanted and len(rows.plans._cached) == 2
+    assert "rows are planned again at each start" in capsys.readouterr().err
 
 
 def test_a_few_plans_are_mapped_at_once(store: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +81,7 @@ def test_a_few_plans_are_mapped_at_once(store: TokenStore, cache: Path, monkeypa
     monkeypatch.setattr("maskwright.data.plans.MOST_MAPPED", 1)
     monkeypatch.setattr("maskwright.data.store.MOST_MAPPED", 1)
     rows = open_rows(store, "train", 32, "documents")
-    assert all_rows(rows) == wanted and len(rows.plans._kept) == len(rows.split._mapped) == 1
+    assert all_rows(rows) == wanted and len(rows.plans._cached) == len(rows.split._mapped) == 1
 
 
 class MadeUp:

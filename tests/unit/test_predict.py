@@ -202,7 +202,7 @@ def test_mistakes_are_one_line_and_write_nothing(
         ),
         (
             (run, "--input", gap),
-            "gap.csv:3: column 'text' is empty. Fix: write a text there, or take the record out, or --on",
+            "gap.csv:3: column 'text' is empty. Fix: write a text there, or delete the record, or --on",
         ),
         (
             (run, "--input", good, "--max-seq-len", 65),

@@ -174,7 +174,7 @@ def test_runs_in_a_bucket_and_their_copies(folder: Path) -> None:
     bucket.put(f"{folder}/", "/bucket/run/", recursive=True)
     there, copied = read("memory://bucket/run"), read(COPIES)
     assert (there.metrics, there.history, there.card) == (here.metrics, here.history, here.card)
-    assert copied.look.state == "only checkpoints" and copied.card == here.card
+    assert copied.report.state == "only checkpoints" and copied.card == here.card
     assert copied.config == here.config and copied.points("loss") == here.points("loss")
     title, sections = contents([there, copied], NOTHING, None)
     assert title == "2 runs: run and copies" and sections
@@ -237,7 +237,7 @@ def test_kills_are_starts_without_a_last_word(folder: Path) -> None:
     killed = RecordedRun(**{**run.__dict__, "history": lines})
     assert incidents.kills(killed) == 1
     said = incidents.in_words(killed)
-    assert any("gone without a word" in line for line in said)
+    assert any("disappeared without a message" in line for line in said)
     assert any("(torch on cpu, 1 thread, 2 processes, exact sums)." in line for line in said)
     assert ", 1 restart (after a kill), 1 spike, " in incidents.summary(killed)
     start = next(line for line in lines if line["event"] == "started")

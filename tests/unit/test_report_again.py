@@ -52,7 +52,7 @@ def test_the_printed_commands_make_the_run_again(
     assert call("pretrain", "config.yaml", "--run", "runs/one")[0] == 0
     assert call("report", "runs/one", "--markdown")[0] == 0
     said = Path("report.md").read_text()
-    blocks = said.split("## How to make it again")[1].split("```text\n")[1:]
+    blocks = said.split("## How to repeat it")[1].split("```text\n")[1:]
     first, steps, _ = (block.split("```")[0] for block in blocks)  # the last is config.yaml
     assert first == "maskwright reproduce runs/one\n" and "maskwright reproduce report.html" in (
         Path("report.html").read_text()

@@ -17,7 +17,7 @@ from maskwright.data.store import TokenStore
 from maskwright.prove.reproduce import TextPaths, reproduce
 from maskwright.report.made_of import can_be_reproduced
 from maskwright.report.page import NOTHING, contents
-from maskwright.report.run import METRICS, TELLS, read
+from maskwright.report.run import CONTENTS, METRICS, read
 from maskwright.tasks.pretrain.run import pretrain
 
 
@@ -63,8 +63,8 @@ def test_a_run_that_was_killed_says_so_and_what_the_same_command_does(run: Path,
     if not saved:
         shutil.rmtree(run / "checkpoints")
     said = text_of(run)
-    assert read(str(run)).look.state == "lost"
-    gone = "After step 3 the process was gone without a word, last heard of at 2023-11-14 22:13:20 UTC, and nobody has"
+    assert read(str(run)).report.state == "lost"
+    gone = "After step 3 the process disappeared without a message, last heartbeat at 2023-11-14 22:13:20 UTC"
     assert gone in said
     begins = "To do: the same command begins it again, since it has no checkpoint."
     assert ("To do: the same command continues it." if saved else begins) in said
@@ -97,7 +97,9 @@ def test_a_damaged_record_is_named_on_the_page_and_in_the_terminal(
         (run / name).write_bytes(content)
     capfd.readouterr()
     assert main.run(["report", str(run), "--to", f"{run}.md"]) == 0
-    told = f"{run}/{name}: {what}; the page lacks {TELLS[Path(name).name]}. Fix: restore the file, and make the page"
+    told = (
+        f"{run}/{name}: {what}; the page lacks {CONTENTS[Path(name).name]}. Fix: restore the file, and write the page"
+    )
     (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning: ")]
     assert line == f"warning: {told} again"
     assert f"{told} again." in text_of(run)

@@ -62,8 +62,8 @@ def test_the_printed_command_makes_exactly_the_same_configuration(
     build, read_again = (build_finetune_config, read_finetune_config) if finetuning else (build_config, read_config)
     made = json.loads(json.dumps(flat(build(values, "config.yaml"))))
     record = {"config": made} | ({"task": {}} if finetuning else {})
-    run = recorded("r", [], record=record, given=base)
-    code, *folded = configuration.again(run)
+    run = recorded("r", [], record=record, config_text=base)
+    code, *folded = configuration.how_to_repeat(run)
     assert isinstance(code, Code)
     words = shlex.split(code.text.splitlines()[0])
     assert words[1:5] == [
@@ -121,7 +121,7 @@ def test_the_preparation_is_printed_as_it_was_typed() -> None:
     def said(**source: Any) -> list[str]:
         card = {"kind": "text", "sources": [{"location": "s", "splits": {}, **source}]}
         run = recorded("r", [], record={"config": {"seed": 3}}, card=card)
-        (code, *_), (facts, *_) = configuration.again(run), background.data(run)
+        (code, *_), (facts, *_) = configuration.how_to_repeat(run), background.data(run)
         assert isinstance(code, Code) and isinstance(facts, Facts)
         return [*code.text.splitlines()[:-2], dict(facts.rows)["Prepared with"]]
 

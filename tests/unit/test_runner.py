@@ -58,7 +58,7 @@ def test_a_part_is_computed_again_but_not_without_end(monkeypatch: pytest.Monkey
         seen.ended(3, TaskResult("here", 1.0, 3_000_000_000), 10)
         fails(exceptions.OutOfMemoryError("Ray's own words"))
         assert [tasks._answer(None, 0, seen) for _ in range(tasks.MEMORY_REPETITIONS)] == [None, None]
-        with pytest.raises(MaskwrightError, match="ran out of memory again and again") as found:
+        with pytest.raises(MaskwrightError, match="ran out of memory . times") as found:
             tasks._answer(None, 0, seen)
         assert "--worker-memory, more than the 3.0 GB" in str(found.value) and found.value.exit_code == 1
         fails(exceptions.WorkerCrashedError())
@@ -81,7 +81,7 @@ def test_a_part_that_takes_long_is_named_with_its_machine(
         (tmp_path / "1").write_text("node-7 (process 12)")
         for _ in range(40):
             now[0] += 2.0
-            seen.look({1, 2})
+            seen.poll({1, 2})
     told = [line for line in capsys.readouterr().err.splitlines() if "has been running" in line]
     assert told == ["work: part 1 has been running for 62 s on node-7 (process 12); the median is 20.00 s"]
 

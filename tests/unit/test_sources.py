@@ -20,9 +20,9 @@ from maskwright.core import storage
 from maskwright.core.errors import InputError, MaskwrightError, SourceError
 from maskwright.text import lines as lines_module
 from maskwright.text import sources as sources_module
-from maskwright.text.compression import Span, guarded
+from maskwright.text.compression import ByteSpan, guarded
 from maskwright.text.document import Fault
-from maskwright.text.layout import Layout, looked_at
+from maskwright.text.layout import Layout, sampled
 from maskwright.text.sources import Sources
 
 TEXT = "One two.\nThree.\n\nFour é.\n\n\n  Five  \nSix\n"
@@ -88,8 +88,8 @@ def test_auto_layout_looks_at_the_largest_files_and_at_some_from_first_to_last(t
         (tmp_path / f"{number:02}.txt").write_text("short\n")
     (tmp_path / "z.txt").write_text("one more line\n" * 100_000)
     assert (sources := Sources([str(tmp_path)])).layout == "lines" and sources.guess and sources.guess.files == 20
-    assert looked_at([7] * 18) == [*range(18)]
-    found = looked_at([1] * 500 + [9] + [1] * 500)
+    assert sampled([7] * 18) == [*range(18)]
+    found = sampled([1] * 500 + [9] + [1] * 500)
     assert len(found) == 20 and 500 in found and found[-1] == 1000
     assert max(np.diff(found)) <= 75
 
@@ -462,5 +462,5 @@ def test_utf16_byte_order_marks_and_nul(tmp_path: Path) -> None:
         faults: list[Fault] = []
         again = Sources([str(path)], layout="lines", on_bad_input="skip", on_fault=faults.append)
         assert [*again] == [] and [one.kind for one in faults] == ["other_encoding"]
-        again.span = Span(28, 48, 2)  # a part of the file; who reads its beginning tells of it
+        again.span = ByteSpan(28, 48, 2)  # a part of the file; who reads its beginning tells of it
         assert [*again] == [] and len(faults) == 1

@@ -331,7 +331,11 @@ def no_template(content: dict[str, Any]) -> None:
             "tokenizer.json",
             r"template puts \[PAD\] where sep_token says \[SEP\]",
         ),
-        (lambda c: c["post_processor"]["single"].pop(), "tokenizer.json", "its template makes '.CLS. TEXT' of a text"),
+        (
+            lambda c: c["post_processor"]["single"].pop(),
+            "tokenizer.json",
+            "its template turns a text into '.CLS. TEXT'",
+        ),
         (lambda c: c["post_processor"].update(special_tokens={}), "tokenizer.json", "post_processor that cannot be"),
         (
             lambda c: c["post_processor"]["special_tokens"]["[CLS]"].update(ids=[7]),

@@ -239,7 +239,7 @@ def test_status_and_metrics_survive_a_cut_line(tmp_path: Path) -> None:
     with open(directory.metrics, "a", encoding="utf-8") as file:
         file.write('\0\0\0\n{"step": 4, "lo')
     assert [record["step"] for record in directory.read_metrics()] == [1, 2, 3]
-    assert directory.forget_metrics_after(2) == 1
+    assert directory.drop_metrics_after(2) == 1
     assert Path(directory.metrics).read_text() == '{"step": 1}\n{"step": 2}\n'
 
 

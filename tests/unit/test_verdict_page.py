@@ -86,9 +86,9 @@ def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
         ("runs.0.seed", 1, "lacks the seeds 0"),
         ("runs.0.task", "other", "on other, which the file does not name"),
         ("runs.0.predictions", [0, 1], "2 entries for 300 test examples"),
-        ("runs.0.predictions.0", 2, "2 is no index of 2 labels"),
+        ("runs.0.predictions.0", 2, "2 is not an index of 2 labels"),
         ("runs.0.colour", "red", "runs.0.colour: Unexpected keyword argument"),
-        ("tasks.0.metric", "pearson", "pearson is no metric of single_label; fix"),
+        ("tasks.0.metric", "pearson", "pearson is not a metric of single_label; fix"),
         ("tasks.0.labels", ["no"], "1 labels for single_label"),
         ("arms.1.name", "arm 0", "two arms are called arm 0"),
         ("arms.0.pretraining_runs", ["x", "x"], "names x twice"),
@@ -222,7 +222,7 @@ def test_words_without_a_prediction_are_counted_as_wrong() -> None:
     report = judged(results)
     assert [score.runs for score in report.scores] == [((1.0, 1.0),), ((pytest.approx(5 / 6), 0.0),)]
     assert any("predicts nothing at all" in one.why for one in report.degenerate)
-    with pytest.raises(InputError, match="gold: -1 is no index of 2 labels"):
+    with pytest.raises(InputError, match="gold: -1 is not an index of 2 labels"):
         check(replace(results, tasks=(replace(results.tasks[0], gold=((0, 1, -1), (1, 0, 0))),)))
 
 

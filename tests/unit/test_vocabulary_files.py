@@ -60,7 +60,7 @@ def test_ids_are_those_of_transformers(
     assert has_tokenizer(str(folder))
     ours = load_tokenizer(str(folder), special_tokens_are_text=False)
     assert (
-        f"one is made from {' and '.join(n for n in files if n.startswith(('vocab', 'merges')))}"
+        f"one is created from {' and '.join(n for n in files if n.startswith(('vocab', 'merges')))}"
         in capsys.readouterr().err
     )
     assert sorted(path.name for path in folder.iterdir()) == sorted(files)  # it stays as it was

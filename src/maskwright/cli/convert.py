@@ -36,6 +36,7 @@ Written = Literal["arrow", "datasets", "parquet", "megatron"]
 
 @data_app.command("convert")
 def data_convert(
+    context: typer.Context,
     src: Annotated[
         list[str], typer.Argument(metavar="SRC", help="Folders or files of one store, in the order of its documents.")
     ],
@@ -105,9 +106,8 @@ def data_convert(
         fix = "give --tokenizer FOLDER, the one that made the ids: ids mean nothing without it"
         raise InputError("--tokenizer is needed", fix=fix)
     options = ConvertOptions(valid_fraction, special_tokens, token_offset, shard_tokens)
-    folder = local(tokenizer, weights=False)
     reading: Any = {"kind": from_, "column": column, "dtype": dtype, "document_end": document_end, "encoder": encoder}
-    conversion = Conversion(src, folder, to, options, **reading)
+    conversion = Conversion(src, local(tokenizer, weights=False), to, options, command=context.obj or (), **reading)
     with runner_on(on, workers, worker_memory) as runner:
         ready = convert(conversion, runner)
     print_result(report(ready.location, ready.manifest), ready.manifest, as_json)

@@ -45,7 +45,7 @@ from maskwright.core.errors import InputError, JobError, MaskwrightError, Stoppe
 from maskwright.core.extras import explain_import
 from maskwright.core.library_errors import is_out_of_memory, is_panic
 from maskwright.core.signals import raise_on
-from maskwright.processes.parent import PARENT, tell_error, tell_reason
+from maskwright.processes.parent import PARENT, write_error, write_reason
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Base class of errors in a command line; typer has no public name for it."""
@@ -130,7 +130,7 @@ def _misused(error: Any, words: list[str], as_json: bool) -> int:
         value = value if what or name == value else f"{name} {value}"
         what, fix = f"{name}: {what}" if what else f"{name} is missing", f"give {value}: {parameter.help}".rstrip(".")
     misused = InputError(what, where=path, fix=fix)
-    tell_error(misused)
+    write_error(misused)
     _say("error", misused, as_json)
     return misused.exit_code
 
@@ -166,8 +166,8 @@ def _explain(error: BaseException, command: str, beside: bool, as_json: bool) ->
     the fate of others; those `beside` it do not."""
     error = explain_import(error) or error
     if isinstance(error, MaskwrightError):
-        tell_reason(error)
-        tell_error(error)
+        write_reason(error)
+        write_error(error)
         reason = error.reason if isinstance(error, StoppedEarly) else None
         if not (beside and (isinstance(error, JobError) or reason in ("agreed", "lost"))):
             _say("error" if reason is None else "stopped", error, as_json)
@@ -182,7 +182,7 @@ def _explain(error: BaseException, command: str, beside: bool, as_json: bool) ->
     else:
         what = f"{type(error).__name__}: {' '.join(str(error).split())}. This is a bug: --debug shows where"
         failed = MaskwrightError(what)
-    tell_error(failed)
+    write_error(failed)
     _say("error", failed, as_json)
     return failed.exit_code
 

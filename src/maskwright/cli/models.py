@@ -34,6 +34,7 @@ from maskwright.cli.options import (
     stdout_for_document,
 )
 from maskwright.core.console import answer, warn
+from maskwright.core.errors import InputError
 
 Processes = Annotated[
     int | None,
@@ -86,6 +87,10 @@ ScoresPage = Annotated[
 ]
 
 if TYPE_CHECKING:
+    from maskwright.config.finetuning import FinetuneConfig
+    from maskwright.config.pretraining import RunConfig
+    from maskwright.launch.target import Training
+    from maskwright.launch.topology import LaunchOptions
     from maskwright.tasks.start.prepared import Prepared
 
 # ---- models --------------------------------------------------------------------------------------------------------
@@ -120,20 +125,20 @@ def pretrain(
 ) -> None:
     """Train a masked language model. The same command on the same folder continues the run exactly."""
     from maskwright.config.pretraining import read_config
-    from maskwright.launch import local
     from maskwright.launch.target import Training
+    from maskwright.launch.topology import LaunchOptions
     from maskwright.processes.parent import end_with_parent
 
     end_with_parent()
     set_ = all_overrides(set_, simulated_gpus, b_size, datapath)
     resolved = read_config(config, set_)
-    machines = local.LaunchOptions(processes, num_nodes, gpus_per_node, node_rank, rendezvous)
+    machines = LaunchOptions(processes, num_nodes, gpus_per_node, node_rank, rendezvous)
     command = Training(
         *(config, run, tuple(set_), stop_after_hours, stop_after_steps, profile_steps),
         begin_from=begin_from,
         fresh_optimizer=fresh_optimizer,
     )
-    if local.train_elsewhere(command, resolved, machines, dry_run=dry_run):
+    if _launch(command, resolved, machines, dry_run=dry_run):
         return _say_how_it_ended(run, as_json)
     from maskwright.tasks.planning.expected import time_here
     from maskwright.tasks.pretrain import run as task
@@ -155,6 +160,26 @@ def pretrain(
         time_here=time_here,
     )
     _say_how_it_ended(run, as_json)
+
+
+def _launch(command: Training, config: RunConfig | FinetuneConfig, machines: LaunchOptions, *, dry_run: bool) -> bool:
+    """Trains as the driver of a Ray job, or in several processes of this machine. False if this process is to train by
+    itself. `dry_run` only checks the options."""
+    from maskwright.launch import local, topology
+    from maskwright.launch.ray import gang
+
+    if gang.job_id() is not None:
+        if not dry_run:
+            gang.train_as_a_job(command, config, machines.num_nodes, machines.gpus_per_node)
+        return not dry_run
+    if machines.gpus_per_node is not None:
+        fix = "start it with `maskwright submit ray …`, or `ray job submit … -- maskwright pretrain …`"
+        raise InputError("is for a Ray job, and this is not one", where="--gpus-per-node", fix=fix)
+    group = topology.choose(config, machines)
+    if group is None or dry_run:
+        return False
+    local.supervise(command, group, config.checkpoint.grace_seconds)
+    return True
 
 
 def _say_what_would_happen(ready: Prepared, as_json: bool) -> None:
@@ -201,17 +226,17 @@ def finetune(
 ) -> None:
     """Train a model on labelled examples and judge it. The same command on the same folder continues the run."""
     from maskwright.config.finetuning import read_finetune_config
-    from maskwright.launch import local
     from maskwright.launch.target import Training
+    from maskwright.launch.topology import LaunchOptions
     from maskwright.processes.parent import end_with_parent
 
     end_with_parent()
     resolved = read_finetune_config(config, set_)
-    machines = local.LaunchOptions(processes, num_nodes, gpus_per_node, node_rank, rendezvous)
+    machines = LaunchOptions(processes, num_nodes, gpus_per_node, node_rank, rendezvous)
     command = Training(
         config, run, tuple(set_ or ()), stop_after_hours, stop_after_steps, profile_steps, verb="finetune"
     )
-    if local.train_elsewhere(command, resolved, machines, dry_run=dry_run):
+    if _launch(command, resolved, machines, dry_run=dry_run):
         return _say_how_it_ended(run, as_json)
     from maskwright.tasks.finetune import prepare as task
     from maskwright.tasks.planning.expected import time_here

@@ -1,6 +1,6 @@
-"""Terminal output of a working command: log lines on stderr, progress with rate and time left.
+"""Terminal output: answers on stdout, messages on stderr, progress with rate and time left.
 
-With a terminal, one bar that redraws itself (rich). Without one (a log file, CI), a line every 15 seconds.
+On a terminal, progress is one bar that redraws itself (rich). Elsewhere (a log file, CI) it is a line every 15 seconds.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _quiet = False
 
 
 def printable(text: str) -> str:
-    """`text` without anything that controls a terminal: names, logs and documents come from others. Colours and
-    carriage returns, which logs are full of, are removed; other control characters become �."""
+    """`text` without characters that control a terminal, since names, logs and documents come from others. Colours and
+    carriage returns, which are frequent in logs, are removed; other control characters become �."""
     return CONTROL.sub("�", COLOUR.sub("", text))
 
 
@@ -56,7 +56,7 @@ def answer(text: str, file: TextIO | None = None, end: str = "\n") -> None:
 
 
 def only_warnings() -> None:
-    """Shows only warnings from now on: for a process whose rank 0 shows the rest."""
+    """Shows only warnings from now on: for processes other than rank 0, which shows the rest."""
     global _quiet
     _quiet = True
 
@@ -80,7 +80,7 @@ def say(message: str = "") -> None:
 @contextmanager
 def lost_terminal_is_no_error() -> Iterator[None]:
     """Ignores errors of printing: the reader may have gone (`… 2>&1 | head`), or a signal's message may interrupt
-    another one. Work goes on without the message."""
+    another one."""
     try:
         yield
     except (OSError, RuntimeError, ValueError):
@@ -145,7 +145,7 @@ TIME_UNITS = ((86_400 * 365, "years"), (86_400, "days"), (3600, "h"), (60, "min"
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """(seconds, name) of the largest unit of which there is at least one."""
+    """(seconds, name) of the largest unit that is not longer than `seconds`."""
     fitting = ((length, unit) for length, unit in TIME_UNITS if seconds >= 0.995 * length)
     return next(fitting, (1e-3, "ms") if seconds else (1, "s"))
 

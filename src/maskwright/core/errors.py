@@ -10,14 +10,14 @@
     │   └── Locked               2     a folder or environment that another process or person holds for now
     ├── CheckpointError          1   no usable checkpoint where one was needed
     ├── VerificationError        1   an exported model does not give the same numbers
-    ├── CloudError               1   Google Cloud refused or failed; `reason` says which way
-    ├── JobError                 —   a job on other machines: what its host that failed first ended with
+    ├── CloudError               1   Google Cloud refused or failed; `reason` has the kind of failure
+    ├── JobError                 —   a job on other machines failed: the exit code of its host that failed first
     ├── TerraformError           —   Terraform's own exit code
     ├── HealthError              3   training stopped before a bad update (non-finite loss or gradient)
     └── StoppedEarly            75   running the same command again continues; `reason` says why it stopped
 
-A message is one line: where (file, line, byte or key), what, and how to fix it. Several mistakes in one YAML are a line
-each. It carries no secret and no control character.
+A message is one line: where (file, line, byte or key), what, and how to fix it. Each of several mistakes in a YAML has
+its own line. A message has no secret and no control character.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ StopReason = Literal["", "asked", "limit", "signal", "grace", "agreed", "lost"]
 
 
 class MaskwrightError(Exception):
-    """`what` went wrong, `where` (file:line:column or a dotted key) and the `fix`; printed as one line."""
+    """An error for the user: `what` went wrong, `where` (file:line:column or a dotted key), and the `fix`."""
 
     exit_code = 1
 
@@ -50,7 +50,7 @@ class MaskwrightError(Exception):
         return " ".join(line.split())
 
     def __reduce__(self) -> Any:
-        """Pickles the error as it is: by default, `__init__` is called with `args` alone, and some kinds need more."""
+        """Pickles the error as it is: the default calls `__init__` with `args` alone, and some kinds need more."""
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
@@ -142,28 +142,28 @@ class StoppedEarly(MaskwrightError):
 # ---- as JSON ---------------------------------------------------------------------------------------------------------
 
 
-HELD = ("what", "where", "fix", "lines", "reason", "step")
-"""Attributes that an error may have; libraries add their own to an error that passes through them."""
+ATTRIBUTES = ("what", "where", "fix", "lines", "reason", "step")
+"""Attributes that an error may have. Libraries add others to an error that passes through them."""
 
 
 def as_record(error: MaskwrightError) -> dict[str, Any]:
     """The error as a record for another process: `kind` (its class), `message` (the line that is printed),
     `exit_code`, and its attributes, without secrets."""
-    held = {name: vars(error)[name] for name in HELD if name in vars(error)}
-    held |= {name: redact(value) for name, value in held.items() if isinstance(value, str)}
-    if "lines" in held:
-        held["lines"] = [redact(line) for line in held["lines"]]
-    return {"kind": type(error).__name__, "message": str(error), "exit_code": error.exit_code, **held}
+    attributes = {name: vars(error)[name] for name in ATTRIBUTES if name in vars(error)}
+    attributes |= {name: redact(value) for name, value in attributes.items() if isinstance(value, str)}
+    if "lines" in attributes:
+        attributes["lines"] = [redact(line) for line in attributes["lines"]]
+    return {"kind": type(error).__name__, "message": str(error), "exit_code": error.exit_code, **attributes}
 
 
 def from_record(record: Mapping[str, Any]) -> MaskwrightError:
     """Rebuilds the error of `as_record`. Raises `ValueError` for any other record."""
     kinds = {kind.__name__: kind for kind in _kinds(MaskwrightError)}
     if record.get("kind") not in kinds or not isinstance(record.get("what"), str):
-        raise ValueError("no error of maskwright")
+        raise ValueError("not an error of maskwright")
     kind = kinds[record["kind"]]
     error = kind.__new__(kind, record["what"])
-    vars(error).update({name: record[name] for name in HELD if name in record})
+    vars(error).update({name: record[name] for name in ATTRIBUTES if name in record})
     if record.get("exit_code") != getattr(kind, "exit_code", None):
         error.exit_code = record["exit_code"]
     return error
@@ -171,5 +171,5 @@ def from_record(record: Mapping[str, Any]) -> MaskwrightError:
 
 def _kinds(kind: type[MaskwrightError]) -> Iterator[type[MaskwrightError]]:
     yield kind
-    for below in kind.__subclasses__():
-        yield from _kinds(below)
+    for subclass in kind.__subclasses__():
+        yield from _kinds(subclass)

@@ -13,7 +13,7 @@ EXTRAS = {
     **dict.fromkeys(("gcsfs", "google", "requests"), "gcp"),
     "s3fs": "s3",
     **dict.fromkeys(("gigatoken", "awkward"), "fast"),
-    "huggingface_hub": "train",  # which comes with transformers
+    "huggingface_hub": "train",  # transformers installs it
     **{extra: extra for extra in ("jax", "ray", "onnx")},
     "onnxruntime": "onnx",
     "libtpu": "tpu",
@@ -25,7 +25,7 @@ EXTRAS = {
 
 
 OLDEST_TERRAFORM = (1, 7)
-"""The oldest version of Terraform, or OpenTofu, which is not a Python package; `env` starts it."""
+"""The oldest version of Terraform, or OpenTofu, that `env` can run; it is not a Python package."""
 
 
 def installed(package: str) -> bool:
@@ -35,7 +35,7 @@ def installed(package: str) -> bool:
 def missing(package: str, where: str | None = None) -> ConfigError:
     """The error for a package of `EXTRAS` that is not installed."""
     extra = EXTRAS[package]
-    option = "" if extra in ("train", "fast") else f" --{extra}"  # which `scripts/install` always installs
+    option = "" if extra in ("train", "fast") else f" --{extra}"  # `scripts/install` always installs these
     wheel = f"maskwright-{__version__}-py3-none-any.whl"
     fix = f"in a clone run scripts/install{option}; elsewhere pip install '{wheel}[{extra}]'"
     return ConfigError(f"the package {package} is not installed", where=where, fix=fix)

@@ -1,6 +1,6 @@
-"""Files of a folder anywhere: on this machine, in a bucket, on any storage that fsspec knows. Each is whole or absent.
+"""Files of a folder on this machine, in a bucket, or on any storage that fsspec knows. Each is whole or absent.
 
-`status` and `logs` of a local run read through it too, so a folder of this machine is read without fsspec.
+A folder of this machine is read without fsspec, since `status` and `logs` of a local run also use this.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.secrets import redact
 
 TRIES, FIRST_WAIT_SECONDS = 8, 0.5
-"""For callers that need the folder. Waits are 0.5, 1, 2, … seconds, half of each random: a store may be out of
-reach for a minute."""
+"""For callers that need the folder: a store may be out of reach for a minute. Pauses are 0.5, 1, 2, … seconds, half of
+each random."""
 AT_ONCE = 16
 """Concurrent reads. A store answers in some 40 ms: files of 256 hosts take 0.7 s, and 10 s one after another."""
 ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 FINAL = (*ABSENT, FileExistsError, PermissionError, TypeError, ValueError, ImportError)
 HOPELESS = ("NoCredentialsError", "PartialCredentialsError", "ParamValidationError")
-"""botocore's own, which is not always installed."""
+"""Errors of botocore, which is not always installed."""
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
 """Errors of file systems without links: FAT, and buckets that are mounted as folders."""
-MEANT = {
+OF_THE_FILE = {
     **dict.fromkeys(("read", "listed", "measured"), ABSENT),
     "removed": (FileNotFoundError,),
     "written": (FileExistsError,),
@@ -46,7 +46,7 @@ A = TypeVar("A")
 
 
 class Folder:
-    """A folder anywhere. `reach`: the store's host must answer now; an agent waits instead. `tries`: of each access.
+    """A folder. `reach`: the store's host must answer at once; an agent waits instead. `tries`: tries of each access.
 
     Raises `InputError` if `location` cannot be opened or holds a secret, `MaskwrightError` if an access fails."""
 
@@ -105,7 +105,7 @@ class Folder:
         return sorted(os.path.basename(str(name).rstrip("/")) for name in paths)
 
     def folders(self, folder: str = "") -> list[str]:
-        """Names of the folders in it, also behind links; empty if there is no such folder."""
+        """Names of the folders in `folder`, also behind links; empty if there is no such folder."""
         try:
             entries = self._do("listed", folder, self._files.ls, detail=True)
         except ABSENT:
@@ -115,7 +115,7 @@ class Folder:
         )
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of the files directly in it, by name."""
+        """Bytes of the files directly in this folder, by name."""
         try:
             entries = self._do("listed", "", self._files.ls, detail=True)
         except ABSENT:
@@ -138,16 +138,16 @@ class Folder:
 
     def info(self, name: str) -> dict[str, Any]:
         """The file's `size` in bytes, and other facts that the store has."""
-        return dict(self._do("looked at", name, self._files.info))
+        return dict(self._do("described", name, self._files.info))
 
     def modified(self, name: str) -> float | None:
-        """Unix seconds; None if the file system does not say."""
+        """Unix seconds of the last change; None if unknown."""
         try:
             when = self._files.modified(self._path(name))
             return float(when if self.path is not None else when.timestamp())
         except StoppedEarly:
             raise
-        except Exception:  # each file system has errors of its own
+        except Exception:  # each file system has its own errors
             return None
 
     def sha256(self, name: str) -> str:
@@ -169,13 +169,13 @@ class Folder:
         self._do("written", name, lambda path: self._files.put_file(source, path))
 
     def create(self, name: str, content: bytes) -> bool:
-        """Creates a file; returns whether it now has this content, False if another writer was first. Of several at
-        once one wins: the store itself refuses the others."""
+        """Creates a file. Returns whether it now has this content; False if another writer was first. Of several at
+        once the store lets one win."""
         try:
             self._do("written", name, self._files.pipe_file, content, mode="create")
             return True
         except FileExistsError:
-            return self.get(name) == content  # a retry that finds its own first try has won
+            return self.get(name) == content  # a retry may find the file of its own first try
 
     def create_json(self, name: str, value: Any) -> bool:
         return self.create(name, _text(value))
@@ -194,14 +194,14 @@ class Folder:
         return f"{self._root}/{name}".rstrip("/")
 
     def _do(self, verb: str, name: str, action: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Calls `action` with the path. Raises errors of `MEANT` as they are, and others as `MaskwrightError`."""
+        """Calls `action` with the path. Raises errors of `OF_THE_FILE` as they are, others as `MaskwrightError`."""
         for number in range(self._tries):
             try:
                 self._files.invalidate_cache()
                 return action(self._path(name), *arguments, **options)
-            except (MaskwrightError, *MEANT.get(verb, ())):  # the former for example after a signal
+            except (MaskwrightError, *OF_THE_FILE.get(verb, ())):  # the former for example after a signal
                 raise
-            except Exception as error:  # each file system has errors of its own
+            except Exception as error:  # each file system has its own errors
                 if number == self._tries - 1 or not _may_pass(error):
                     reason = " ".join(str(error).split()) or type(error).__name__
                     fix = "check the permissions and the network"
@@ -218,11 +218,10 @@ def each(read: Callable[[A], T], items: Iterable[A]) -> list[T]:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether a retry may help. HTTP: too many requests, a time-out, the server's own failures. Other errors:
-    yes."""
-    if (
-        type(error).__name__ in HOPELESS or isinstance(error, FINAL) or str(error).startswith("Forbidden")
-    ):  # gcsfs's 403, an OSError without a number
+    """Whether a retry may help: of HTTP errors only after too many requests, a timeout or a failure of the server."""
+    if type(error).__name__ in HOPELESS or isinstance(error, FINAL):
+        return False
+    if str(error).startswith("Forbidden"):  # gcsfs's 403 is an OSError without a number
         return False
     code = getattr(error, "code", None) or getattr(error, "status", None)
     return not isinstance(code, int) or code in (408, 429) or code >= 500
@@ -233,10 +232,9 @@ def _text(value: Any) -> bytes:
 
 
 def open_regular(path: str) -> BinaryIO:
-    """Opens a local file for reading. Raises `OSError` for a pipe or a device, which may keep a reader waiting for
-    ever."""
+    """Opens a local file for reading. Raises `OSError` for a pipe or a device, which could block a reader for ever."""
     mode = os.stat(path).st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # `open` refuses a folder itself
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # `open` itself refuses a folder
         raise OSError(errno.EINVAL, "is not a regular file", path)
     return open(path, "rb")
 
@@ -281,7 +279,7 @@ class _Local:
 
 
 def _create(path: str, content: bytes) -> None:
-    """Creates a file exclusively: a link fails if the name is taken, also between hosts that share the folder."""
+    """Creates a file by a link, which fails if the name exists, even if another host created it."""
     temporary = f"{path}.tmp-{secrets.randbits(62)}"
     try:
         with open(temporary, "wb") as file:
@@ -293,7 +291,7 @@ def _create(path: str, content: bytes) -> None:
         except OSError as error:
             if error.errno not in NO_LINKS:
                 raise
-            with open(path, "xb") as file:  # as exclusive, but for a moment the file is there and empty
+            with open(path, "xb") as file:  # exclusive too, but the file is empty for a moment
                 file.write(content)
     finally:
         if os.path.exists(temporary):

@@ -14,7 +14,7 @@ OUT_OF_MEMORY = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out. The error of torch's CUDA allocator has a type of its own; others only have a text."""
+    """Whether memory ran out. Only the error of torch's CUDA allocator has its own type; others have a text."""
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return named or any(sign in str(error) for sign in OUT_OF_MEMORY)
 

@@ -37,11 +37,11 @@ def require_ending(path: str, endings: Sequence[str], where: str) -> None:
 
 @contextmanager
 def writer(path: str) -> Iterator[BinaryIO]:
-    """Writes like `storage.atomic_writer`. Raises as `require_place`, and `MaskwrightError` if the disk fails."""
+    """Writes like `storage.atomic_writer`. Raises like `require_place`, and `MaskwrightError` if the disk fails."""
     require_place(path)
     try:
         with storage.atomic_writer(path) as file:
             yield file
     except OSError as error:
         what = f"cannot be written: {error.strerror or error}"
-        raise MaskwrightError(what, where=path, fix="check the disk's room and the permissions") from None
+        raise MaskwrightError(what, where=path, fix="check the disk's free space and the permissions") from None

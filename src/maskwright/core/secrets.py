@@ -17,7 +17,7 @@ SECRET_VARIABLE = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CRED
 USER = re.compile(r"([a-z][a-z0-9+.-]{0,30}://)([^\s/?#'\"]*)@", re.IGNORECASE)
 SIGNS = "token|secret|passw|pwd|key|sig|credential|auth|sas"
 IN_QUERY, IN_QUOTES = (rf"[^{ends}\s'\"]{{0,60}}(?:{SIGNS})[^{ends}\s'\"]{{0,60}}" for ends in ("=&?#", "=&"))
-"""Names of secrets. A name in a query ends at the sign of the next one, so that no part of a text is matched twice."""
+"""Names of secrets. A name in a query ends where the next one begins, so that no part of a text is matched twice."""
 QUERY = re.compile(rf"([?&#]{IN_QUERY}=)[^&\s'\"<>]*[^&\s'\"<>.,:;)]", re.IGNORECASE)
 QUOTED = re.compile(rf"(['\"]{IN_QUOTES}['\"]\s*[:=]\s*['\"])[^'\"]{{8,}}", re.IGNORECASE)
 HEADER = re.compile(r"(authorization['\"]?\s*[:=]\s*['\"]?(?:\w+\s+)?|\bbearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
@@ -34,8 +34,8 @@ def redact(text: str) -> str:
 
 
 def redact_all(value: Any) -> Any:
-    """A record of dicts and lists with each text redacted. Texts are taken one by one, so that a key such as
-    `mask_token` does not hide its value."""
+    """A record of dicts and lists with each text redacted by itself, so that a key such as `mask_token` does not hide
+    its value."""
     if isinstance(value, dict):
         return {key: redact_all(inner) for key, inner in value.items()}
     if isinstance(value, list):

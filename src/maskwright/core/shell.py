@@ -1,9 +1,8 @@
-"""Writes a command as a user types it, and reads commands and variables in a shell script without a shell: nothing in
-it ever runs.
+"""Writes a command as a user types it, and reads commands and variables in a shell script without running anything.
 
-Quotes, escapes, comments, several pieces put together, variables that the text sets, their defaults (`${NAME:-text}`)
-and arithmetic on integers (`$((…))`, `expr`) are understood. What only a shell could know, such as any other `$(…)` or
-a variable from elsewhere, stays in the word between two marks.
+It understands quotes, escapes, comments, words of several pieces, variables that the text sets, their defaults
+(`${NAME:-text}`) and arithmetic on integers (`$((…))`, `expr`). Parts that need a shell, such as any other `$(…)` or a
+variable from elsewhere, stay in the word between two marks.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ _SUM = re.compile(r"[\d\s()+*/%-]{1,200}", re.ASCII)
 DEEPEST = 8
 """The deepest nesting of substitutions that is evaluated."""
 LONGEST = 1_000_000
-"""The most letters that a text's references may expand to: variables of variables double with each line."""
+"""The most letters that a text's references may expand to: variables in variables double them with each line."""
 
 
 def typed(words: Sequence[str]) -> str:
-    """What a user would type to run `maskwright` with these words."""
+    """The command line of `maskwright` with these words."""
     return f"maskwright {shlex.join(words)}"
 
 
@@ -177,7 +176,7 @@ class _Reader:
         self.text, self.variables, self.where, self.fixed, self.depth = text, variables, where, fixed, depth
         self.at = self.counted = self.brought = 0
         self.line = 1
-        """Line number of the place `counted`."""
+        """Line number of the character at `counted`."""
         self.words: list[str] = []
         self.word: str | None = None
         """The word that is being read; None between words."""
@@ -186,9 +185,9 @@ class _Reader:
         self.sign = ""
         self.began = 1
         self.branches: list[set[str]] = []
-        """Variables set inside each open `if`, loop or `case`: whether it runs is not known."""
+        """Variables set inside each open `if`, loop or `case`, which may or may not run."""
         self.tested = False
-        """Whether the command before was a test, with && or || behind it."""
+        """Whether the last command was a test followed by && or ||."""
 
     def commands(self) -> Iterator[_Command]:
         while self.at < len(self.text):
@@ -251,7 +250,7 @@ class _Reader:
         self.word = None
 
     def _read(self, character: str) -> None:
-        """Reads one piece of a word, whose first character was read."""
+        """Reads one piece of a word, after its first character."""
         if character == "'":
             end = self._find("'")
             self._add(self.text[self.at : end])
@@ -292,7 +291,7 @@ class _Reader:
         return None
 
     def _read_array(self) -> None:
-        """Reads the entries of an array, joined by spaces; its opening bracket was read."""
+        """Reads the entries of an array, joined by spaces, after its opening bracket."""
         self.at -= 1
         begin, self.at, self.sign = self.at + 1, self._closing(), "("
         inner = self.text[begin : self.at - 1]
@@ -384,7 +383,7 @@ class _Reader:
         return _Reader(text, self.variables, self._place(), self.fixed, self.depth + 1)
 
     def _closing(self) -> int:
-        """The place after the partner of the bracket at the current place."""
+        """The place after the closing bracket for the one at the current place."""
         opening = self.text[self.at]
         closing = ")" if opening == "(" else "}"
         depth = 0
@@ -392,10 +391,10 @@ class _Reader:
             depth += (piece[0] == opening) - (piece[0] == closing)
             if not depth:
                 return piece.end()
-        raise InputError(f"has no {closing} that ends what was begun", where=self._place(), fix="close its brackets")
+        raise InputError(f"lacks a closing {closing}", where=self._place(), fix="close its brackets")
 
     def _redirects(self) -> bool:
-        """Whether the `&` that was read belongs to a redirection, `&>`."""
+        """Whether the last `&` belongs to a redirection, `&>`."""
         return self.text[self.at - 1] == "&" and self._peek() == ">"
 
     def _skip_redirection(self) -> None:
@@ -407,7 +406,7 @@ class _Reader:
         self.leads_on = True
 
     def _match(self, pattern: re.Pattern[str]) -> str:
-        """Reads what matches a pattern from here on, which may be nothing."""
+        """Reads and returns the text that matches a pattern here; empty if none does."""
         match = pattern.match(self.text, self.at)
         self.at = match.end() if match else self.at
         return match[0] if match else ""
@@ -427,7 +426,7 @@ class _Reader:
     def _find(self, sign: str) -> int:
         index = self.text.find(sign, self.at)
         if index < 0:
-            raise InputError(f"has no {sign} that ends what was begun", where=self._place(), fix="close its quotes")
+            raise InputError(f"lacks a closing {sign}", where=self._place(), fix="close its quotes")
         return index
 
     def _line(self) -> int:
@@ -436,5 +435,5 @@ class _Reader:
         return self.line
 
     def _place(self) -> str:
-        """The place of a mistake: with the line of its command, if the text has several lines."""
+        """The place of a mistake, with the line of its command if the text has several lines."""
         return f"{self.where}:{self.began}" if "\n" in self.text else self.where

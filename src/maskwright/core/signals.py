@@ -1,4 +1,4 @@
-"""Signals that end the work of the main thread by an exception that does not get lost."""
+"""Ends the main thread's work at a signal, by an exception that does not get lost."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ AGAIN_SECONDS = 0.1
 
 
 def raise_on(signals: Iterable[int], error_of: Callable[[int], BaseException]) -> dict[int, Handler]:
-    """From now on the first of `signals` raises `error_of(signal)` in the main thread. Further ones change nothing, so
-    that they do not tear what the first one ends. Returns the handlers of before.
+    """Makes the first of `signals` raise `error_of(signal)` in the main thread. Further ones are ignored, so that they
+    do not interrupt the clean-up. Returns the previous handlers.
 
-    Within an import the exception waits: jaxlib ended by SIGSEGV or SIGABRT when it was raised while its C++ modules
-    were made (3 of 80 starts). Otherwise Python discards what a handler raises within a callback of the garbage
-    collector or `__del__`, and libraries catch it where they try something. Therefore it is raised again until it has
-    reached a function of this package, which then decides."""
+    The exception waits for the end of an import: jaxlib crashed (SIGSEGV, SIGABRT) if it was raised while its C++
+    modules were initialized (3 of 80 starts). Python discards an exception that a handler raises in `__del__` or a
+    callback of the garbage collector, and libraries may catch it. Therefore it is raised again until it has reached a
+    function of this package."""
     signals = tuple(signals)
 
     def arrived(number: int, frame: FrameType | None) -> None:
         for further in signals:
             signal.signal(further, signal.SIG_IGN)
         error, hook = error_of(number), sys.unraisablehook
-        sys.unraisablehook = lambda lost: None if lost.exc_value is error else hook(lost)  # not shown: it comes again
+        sys.unraisablehook = lambda lost: None if lost.exc_value is error else hook(lost)  # it is raised again
 
         def again(number: int, frame: FrameType | None) -> None:
             if _has_reached_us(error):
@@ -51,7 +51,7 @@ def _imports(frame: FrameType | None) -> bool:
 
 
 def _is_handled(error: BaseException) -> bool:
-    """Whether the code that was interrupted is the clean-up after `error`."""
+    """Whether the interrupted code is the clean-up after `error`."""
     handled, seen = sys.exc_info()[1], set[int]()
     while handled is not None and id(handled) not in seen:
         if handled is error:
@@ -62,9 +62,9 @@ def _is_handled(error: BaseException) -> bool:
 
 
 def _has_reached_us(error: BaseException) -> bool:
-    """Whether `error` has come as far as a function of this package: the outermost one that its traceback shows."""
-    reached: TracebackType | None = error.__traceback__
-    if reached is None:
+    """Whether the outermost function in the traceback of `error` is one of this package."""
+    outermost: TracebackType | None = error.__traceback__
+    if outermost is None:
         return False
-    name = str(reached.tb_frame.f_globals.get("__name__", ""))
+    name = str(outermost.tb_frame.f_globals.get("__name__", ""))
     return name.partition(".")[0] == PACKAGE and name != __name__

@@ -31,12 +31,13 @@ from maskwright.core.extras import EXTRAS, missing
 
 READ_BYTES = 1 << 20
 WAIT_SECONDS = 0.5
-Made = TypeVar("Made")
+T = TypeVar("T")
 DEEPEST = 100
-"""Folders inside folders."""
+"""The deepest nesting of folders that `walk` accepts."""
 
-# gcsfs asks over gRPC, at the first access to a bucket, whether it is a hierarchical one: another permission, another
-# endpoint, and a minute for each bucket where that cannot be reached. Nothing here renames folders. Read when imported.
+# At the first access to a bucket, gcsfs asks over gRPC whether it is hierarchical: that needs another permission and
+# endpoint, and a minute where that cannot be reached. We do not need it, as we rename no folders. gcsfs reads this when
+# it is imported.
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 
 
@@ -45,7 +46,7 @@ def is_url(location: str) -> bool:
 
 
 def require_local(location: str) -> str:
-    """Raises `InputError` for a URL, also for one that lacks a slash: gs:/b would be the folder `gs:` here."""
+    """Raises `InputError` for a URL, also for one that lacks a slash: gs:/b would be a local folder `gs:`."""
     if re.match(r"[\w+.-]+:/", location):
         fix = "give a folder, and copy it at the end: `data push` copies a store, checkpoint.copy_to checkpoints"
         raise InputError("must be a local folder", where=location, fix=fix)
@@ -57,13 +58,13 @@ def without_query(location: str) -> str:
     return location.partition("?")[0] if location.lower().startswith(("http://", "https://")) else location
 
 
-def near(folder: str, sign: str) -> str | None:
-    """The folder in or beside `folder` with a file `sign` and the most similar name; None if there is none."""
+def near(folder: str, file: str) -> str | None:
+    """The folder in or beside `folder` that has `file` and the most similar name; None if there is none."""
     folder = folder.rstrip("/")
     for parent, cutoff in ((folder, 0.0), (os.path.dirname(folder), 0.6)):
-        held = [path.split(os.sep)[-2] for path in glob.glob(os.path.join(glob.escape(parent), "*", sign))]
-        if names := difflib.get_close_matches(os.path.basename(folder), held, 1, cutoff):
-            return os.path.join(parent, names[0])
+        names = [path.split(os.sep)[-2] for path in glob.glob(os.path.join(glob.escape(parent), "*", file))]
+        if similar := difflib.get_close_matches(os.path.basename(folder), names, 1, cutoff):
+            return os.path.join(parent, similar[0])
     return None
 
 
@@ -73,7 +74,7 @@ def open_binary(location: str) -> BinaryIO:
         files, path = filesystem(location)
         try:
             return cast(BinaryIO, files.open(path, "rb"))
-        except Exception as error:  # each file system has errors of its own
+        except Exception as error:  # each file system has its own errors
             raise fault(error, "read", location) from error
     try:
         return open(location, "rb")
@@ -122,7 +123,7 @@ def _how_to_get(pattern: str) -> str:
 
 
 def _glob(pattern: str) -> list[str]:
-    """Works as `glob.glob`, but `**` follows no link: two that lead back would be followed in each of 2^40 orders."""
+    """Like `glob.glob`, but `**` follows no links: two links to a parent would be followed in each of 2^40 orders."""
     parts = pattern.split(os.sep)
     if "**" not in parts:
         return glob.glob(pattern)
@@ -139,7 +140,7 @@ def _glob(pattern: str) -> list[str]:
 
 def walk(root: str) -> Iterator[tuple[str, list[str]]]:
     """Yields each folder from `root` on that is not hidden, and the names of its files. Raises `InputError` for folders
-    that are nested more than `DEEPEST` deep, which only an attack would be."""
+    nested more than `DEEPEST` deep, as in an attack."""
     for folder, folders, names in os.walk(root):
         if folder[len(root) :].count(os.sep) > DEEPEST:
             what = f"holds folders that are nested more than {DEEPEST} deep"
@@ -166,7 +167,7 @@ def _expand_url(pattern: str) -> list[str]:
             names = files.find(path)
         else:
             names = [path] if files.exists(path) else []
-    except Exception as error:  # each file system has errors of its own
+    except Exception as error:  # each file system has its own errors
         raise fault(error, "listed", pattern) from error
     return [files.unstrip_protocol(name) for name in names]
 
@@ -206,13 +207,13 @@ def sync_folder(folder: str) -> None:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether it is the name of a file that a killed `atomic_writer` left."""
+    """Whether a file with this name was left by a killed `atomic_writer`."""
     return re.search(r"\.tmp-\d+$", name) is not None
 
 
 @contextmanager
 def atomic_writer(path: str, *, sync: bool = True) -> Iterator[BinaryIO]:
-    """A local file that appears under its name whole or not at all. Without `sync` a power cut may leave it empty."""
+    """A local file that appears whole or not at all. Without `sync`, a power cut may leave it empty."""
     temporary = f"{path}.tmp-{secrets.randbits(62)}"  # machines that share a folder may have a pid twice
     try:
         with open(temporary, "wb") as file:
@@ -235,7 +236,7 @@ def write_json(path: str, value: Any) -> None:
 
 
 def read_json(location: str, fix: str = "repair or restore the file") -> Any:
-    """Raises `InputError` with line and column, and that fix, when the file is not JSON."""
+    """Raises `InputError` with line and column, and `fix`, if the file is not JSON."""
     with open_binary(location) as file:
         content = file.read()
     try:
@@ -246,7 +247,7 @@ def read_json(location: str, fix: str = "repair or restore the file") -> Any:
     except UnicodeDecodeError:
         raise InputError("is not JSON: not UTF-8", where=location, fix=fix) from None
     except (ValueError, RecursionError):  # ValueError: a number of more than 4,300 digits
-        what = "is not JSON to be read: nested too deeply, or a number too long"
+        what = "is not JSON that can be read: nested too deeply, or a number too long"
         raise InputError(what, where=location, fix=fix) from None
 
 
@@ -260,20 +261,20 @@ def sha256_of(value: Any) -> str:
 @contextmanager
 def new_folder(path: str) -> Iterator[None]:
     """Creates a local folder with its parents; after an exception, deletes those that it created and that are empty."""
-    made = []
+    created = []
     current = os.path.abspath(path)
     while not os.path.exists(current):
-        made.append(current)
+        created.append(current)
         current = os.path.dirname(current)
     make_folder(path)
     try:
         yield
     except BaseException:
-        for folder in made:
+        for folder in created:
             try:
                 os.rmdir(folder)
             except OSError:
-                break  # it holds something that is kept for the next try
+                break  # it holds files for the next try
         raise
 
 
@@ -306,8 +307,8 @@ def _is_still(path: str, descriptor: int) -> bool:
 def locked(path: str, *, remove: bool) -> Iterator[None]:
     """Holds the local file `path` for as long as this process lives; `remove` deletes it at the end.
 
-    `flock` rather than a file's existence: the kernel lets go when the process dies, however it dies. A file, not its
-    folder: network file systems lock only what is open for writing. Raises `Locked` naming the holder.
+    It uses `flock` and not the file's existence: the kernel releases the lock however the process dies. It locks a file
+    and not its folder: network file systems lock only files open for writing. Raises `Locked` naming the holder.
     """
     descriptor = _take(path)
     while not _is_still(path, descriptor):  # its last holder deleted it before it was locked
@@ -326,9 +327,9 @@ def locked(path: str, *, remove: bool) -> Iterator[None]:
         os.close(descriptor)
 
 
-def made_once(path: str, find: Callable[[], Made | None], make: Callable[[], Made]) -> Made | None:
-    """The result of `find`, or if that is None of `make`, under a lock beside `path` in the cache. None while another
-    process holds the lock."""
+def made_once(path: str, find: Callable[[], T | None], make: Callable[[], T]) -> T | None:
+    """The result of `find`, or if that is None of `make`, called under a lock beside `path` in the cache. None while
+    another process holds the lock."""
     if (value := find()) is None:
         make_cache_folder(os.path.dirname(path))
         with suppress(Locked), locked(f"{path}.lock", remove=True):
@@ -336,9 +337,9 @@ def made_once(path: str, find: Callable[[], Made | None], make: Callable[[], Mad
     return value
 
 
-def awaited(ask: Callable[[], Made | None]) -> Made:
-    """Polls `ask` until it returns an answer."""
-    while (answer := ask()) is None:
+def awaited(poll: Callable[[], T | None]) -> T:
+    """Calls `poll` until it returns an answer."""
+    while (answer := poll()) is None:
         time.sleep(WAIT_SECONDS)
     return answer
 
@@ -378,22 +379,22 @@ def make_folder(path: str) -> None:
         raise InputError(f"cannot be created: {error.strerror}", where=path, fix=fix) from None
 
 
-# ---- file systems behind URLs: their errors become one line, and come soon -------------------------------------------
+# ---- file systems behind URLs: their errors become one line ----------------------------------------------------------
 
 FIRST_CONTACT_SECONDS = 8.0
-"""Time for the store's host to accept a connection: TCP retries after 1, 3 and 7 seconds. gcsfs alone tries six
-times with growing pauses, and again for each request: 5:35 minutes and 16 tracebacks without a network (measured)."""
+"""Time in which the store's host must accept a connection: TCP retries after 1, 3 and 7 seconds. gcsfs alone tries six
+times with growing pauses, again for each request: 5:35 minutes and 16 tracebacks without a network (measured)."""
 NOISY = ("gcsfs", "google", "urllib3", "asyncio", "aiohttp")
-"""Loggers of tracebacks and warnings about failures that reach us as exceptions too."""
+"""Loggers of tracebacks and warnings about failures that also raise exceptions."""
 
 
 def filesystem(location: str, *, reach: bool = True) -> tuple[Any, str]:
-    """fsspec's file system of a URL, and the path on it. Raises `InputError` where there is none, and with `reach`
-    `MaskwrightError` where Cloud Storage cannot be reached from here."""
+    """fsspec's file system of a URL, and the path on it. Raises `InputError` if there is none, and with `reach`
+    `MaskwrightError` if Cloud Storage cannot be reached."""
     import fsspec
 
     for name in NOISY:
-        logging.getLogger(name).addHandler(_SILENT)  # the same one twice is there once
+        logging.getLogger(name).addHandler(_SILENT)  # adding it again has no effect
     protocol = location.partition("://")[0]
     try:
         if reach and fsspec.get_filesystem_class(protocol.rpartition("::")[2]).__module__.startswith("gcsfs"):
@@ -404,7 +405,7 @@ def filesystem(location: str, *, reach: bool = True) -> tuple[Any, str]:
         files, path = fsspec.core.url_to_fs(location)
     except MaskwrightError as error:
         raise MaskwrightError(error.what, where=location, fix=error.fix) from None
-    except Exception as error:  # whatever a file system makes of a strange address
+    except Exception as error:  # a file system may raise any error for a strange address
         raise fault(error, "opened", location) from None
     return files, path
 
@@ -429,7 +430,7 @@ def _require_host(address: str) -> None:
 
 
 def fault(error: BaseException, verb: str, location: str) -> MaskwrightError:
-    """The user's error for what a file system raised when `location` was to be `verb` ("read")."""
+    """The user's error for an error of a file system, after which `location` cannot be `verb` ("read")."""
     from fsspec.registry import known_implementations, registry
 
     protocol = location.partition("://")[0]
@@ -446,8 +447,8 @@ def fault(error: BaseException, verb: str, location: str) -> MaskwrightError:
         return InputError(f"{protocol}:// needs the package {package}", where=location, fix=f"pip install {package}")
     error = unreachable or error
     message = " ".join(str(error).split()).rstrip(" .") or type(error).__name__
-    if who := urlsplit(location).netloc.rpartition("@")[0]:  # botocore quotes the address without its s3://
-        message = message.replace(who, "***")
+    if user := urlsplit(location).netloc.rpartition("@")[0]:  # botocore quotes the address without its s3://
+        message = message.replace(user, "***")
     if unreachable is not None:
         return MaskwrightError(f"cannot be {verb}: {message}", where=location, fix="check the network and the address")
     if getattr(error, "code", None) in (401, 403) or isinstance(error, PermissionError):

@@ -1,16 +1,16 @@
 """Index of Arrow files that are trained on in place: the place, size and split of each document.
 
-Making it reads every id once: for errors, for the split and for the fingerprint. Later openings map the index and read
-no id. Its name is a digest of all that decides it: the file's location, size and time, the tokenizer, and how ids
-become documents. So a changed file gets a new index, and the other files keep theirs. The processes of a host share the
-files out, and each file is read by one of them.
+Building it reads every id once: for errors, for the split and for the fingerprint. Later openings map the index and
+read no id. Its name is a digest of all that decides it: the file's location, size and time, the tokenizer, and how ids
+become documents. So a changed file gets a new index, and the other files keep theirs. The processes of a host divide
+the files, and each file is read by one of them.
 
     $MASKWRIGHT_CACHE/arrow/NAME.columns     see `core.storage.cache_folder`; either of
       one file      train.starts, train.ends (in its ids), train.numbers (in the file, from 0), the same of valid;
                     keys (two numbers a document, in the file's order)
       all files     the notes of the files, and the digest of all keys
 
-A damaged index is made again. All of them may be deleted while nobody trains.
+A damaged index is built again. All of them may be deleted while nobody trains.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from maskwright.core import storage
 from maskwright.core.console import progress
 from maskwright.core.errors import MaskwrightError, StoppedEarly, StoreError
-from maskwright.data.convert import Cleaner, ConvertOptions, Counts, document_keys
+from maskwright.data.convert import ConvertCounts, ConvertOptions, IdCleaner, document_keys
 from maskwright.data.foreign.blocks import Block, Int64
 from maskwright.data.foreign.columns import arrow_parts, grouped
 from maskwright.data.store import SplitName
@@ -72,7 +72,7 @@ class ArrowIndex:
         self, files: list[ArrowFile], column: str | None, vocabulary: Vocabulary, options: ConvertOptions
     ) -> None:
         """Raises `StoreError` for a file that is cut or compressed or changes while it is read, an id beyond the
-        vocabulary, and special tokens that are to be refused; `MaskwrightError` where the index cannot be written."""
+        vocabulary, and special tokens that are refused; `MaskwrightError` where the index cannot be written."""
         self._files, self._column, self._vocabulary, self._options = files, column, vocabulary, options
         self._states = [file.state for file in files]
         special = storage.sha256_of([vocabulary.unk, sorted(vocabulary.special)])
@@ -82,7 +82,7 @@ class ArrowIndex:
         self._opened: dict[int, Columns] = {}
         self._names = [storage.sha256_of([*decided, *state, file.is_held_out]) for state, file in states]
         name = storage.sha256_of([FORMAT, self._names])
-        self._index = _opened(name) or self._made(name)
+        self._index = _opened(name) or self._build(name)
         self.files: list[Note] = self._index.note["facts"]["files"]
         """The note of `_read` for each file."""
         self.keys_sha256: str = self._index.note["facts"]["keys_sha256"]
@@ -90,8 +90,8 @@ class ArrowIndex:
 
     def spans(self, file_idx: int, side: SplitName) -> tuple[Int64, Int64]:
         """(starts, ends) [documents] in the ids of a file, memory-mapped."""
-        index, none = self._file(file_idx), np.zeros(0, np.int64)
-        starts, ends = (_pieces(index, f"{side}.{name}") or [none] for name in ("starts", "ends"))
+        index, empty = self._file(file_idx), np.zeros(0, np.int64)
+        starts, ends = (_pieces(index, f"{side}.{name}") or [empty] for name in ("starts", "ends"))
         return starts[0], ends[0]
 
     def ids(self, file_idx: int) -> NDArray[Any]:
@@ -108,37 +108,37 @@ class ArrowIndex:
             self._opened[file_idx] = storage.awaited(lambda: self._of_file(file_idx))
         return self._opened[file_idx]
 
-    def _made(self, name: str) -> Columns:
-        found: dict[int, Columns] = {}
+    def _build(self, name: str) -> Columns:
+        indexes: dict[int, Columns] = {}
         sizes = [size for _, size, _ in self._states]
         with progress("read", sum(sizes), "bytes") as bar:
-            while missing := [file_idx for file_idx in range(len(sizes)) if file_idx not in found]:
+            while missing := [file_idx for file_idx in range(len(sizes)) if file_idx not in indexes]:
                 for file_idx in missing:
                     done = bar.done
                     if (index := self._of_file(file_idx, bar.advance)) is not None:
-                        found[file_idx] = index
+                        indexes[file_idx] = index
                         bar.advance(sizes[file_idx] - (bar.done - done))
-                if not found.keys() & missing:  # other processes are at all of them
+                if not indexes.keys() & missing:  # other processes build all of them
                     time.sleep(storage.WAIT_SECONDS)
-        parts = [found[file_idx] for file_idx in range(len(sizes))]
-        return storage.awaited(lambda: _made_once(name, partial(self._join, parts)))
+        parts = [indexes[file_idx] for file_idx in range(len(sizes))]
+        return storage.awaited(lambda: _built_once(name, partial(self._join, parts)))
 
     def _of_file(self, file_idx: int, advance: Callable[[float], None] = lambda _: None) -> Columns | None:
-        """None while another process makes it."""
-        return _made_once(self._names[file_idx], partial(self._read, file_idx, advance))
+        """The index of a file; None while another process builds it."""
+        return _built_once(self._names[file_idx], partial(self._read, file_idx, advance))
 
     def _read(self, file_idx: int, advance: Callable[[float], None], append: Append) -> Note:
         """Reads every id of a file. Returns `read`, `train` and `valid`: documents and tokens, read and kept; `dtype`
         of the ids, None without documents; `kept`: documents of each block."""
         file, size = self._files[file_idx], self._states[file_idx][1]
-        cleaner = Cleaner(self._vocabulary, self._options, Counts(), [file.path])
+        cleaner = IdCleaner(self._vocabulary, self._options, ConvertCounts(), [file.path])
         counts = {name: np.zeros(2, np.int64) for name in ("read", *SIDES)}
         dtype: str | None = None
-        kept: list[int] = []
-        for block, places in grouped(arrow_parts(file.path, self._column, places=True), 0):
-            _require_mapped(block, places, file.path, size)
+        documents_of_blocks: list[int] = []
+        for block, offsets in grouped(arrow_parts(file.path, self._column, with_offsets=True), 0):
+            _require_mapped(block, offsets, file.path, size)
             numbers, begins, ends, keys = _documents(block, cleaner)
-            starts = places[numbers] // block.ids.itemsize + begins - (np.cumsum(block.sizes) - block.sizes)[numbers]
+            starts = offsets[numbers] // block.ids.itemsize + begins - (np.cumsum(block.sizes) - block.sizes)[numbers]
             fraction = 1.0 if file.is_held_out else self._options.valid_fraction
             is_valid = held_out(keys[:, 0], fraction)
             for side, is_here in zip(SIDES, (~is_valid, is_valid), strict=True):
@@ -150,12 +150,12 @@ class ArrowIndex:
             append("keys", keys.reshape(-1).view(np.int64))
             counts["read"] += len(block.sizes), len(block.ids)
             dtype = block.ids.dtype.str
-            kept.append(len(keys))
+            documents_of_blocks.append(len(keys))
             advance(block.ids.nbytes)
         if file.state != self._states[file_idx]:
             raise StoreError("was changed while it was read", where=file.path, fix="start again")
-        totals = {name: dict(zip(TOTALS, found.tolist(), strict=True)) for name, found in counts.items()}
-        return {**totals, "dtype": dtype, "kept": kept}
+        totals = {name: dict(zip(TOTALS, pair.tolist(), strict=True)) for name, pair in counts.items()}
+        return {**totals, "dtype": dtype, "kept": documents_of_blocks}
 
     def _join(self, parts: list[Columns], _: Append) -> Note:
         """The note of all files, from the notes of each."""
@@ -168,9 +168,9 @@ class ArrowIndex:
         return {"files": files, "keys_sha256": digest.hexdigest()}
 
 
-def _documents(block: Block, cleaner: Cleaner) -> tuple[Int64, Int64, Int64, NDArray[np.uint64]]:
+def _documents(block: Block, cleaner: IdCleaner) -> tuple[Int64, Int64, Int64, NDArray[np.uint64]]:
     """(index in the block, begin and end in its ids, key) of each document that is not empty."""
-    ids = cleaner.own_ids(block)
+    ids = cleaner.tokenizer_ids(block)
     ends = np.cumsum(block.sizes)
     begins = ends - block.sizes
     if (special := cleaner.special(ids)) is not None:
@@ -187,10 +187,10 @@ def _map(path: str, size: int, dtype: str | None) -> NDArray[Any]:
     return np.asarray(np.memmap(path, dtype, "r", shape=(size // np.dtype(dtype).itemsize,)))
 
 
-def _require_mapped(block: Block, places: Int64, path: str, size: int) -> None:
+def _require_mapped(block: Block, offsets: Int64, path: str, size: int) -> None:
     """Raises `StoreError` for compressed ids, which are not in the file but in memory of their own."""
     width = block.ids.itemsize
-    is_inside = (places >= 0) & (places + block.sizes * width <= size) & (places % width == 0)
+    is_inside = (offsets >= 0) & (offsets + block.sizes * width <= size) & (offsets % width == 0)
     if not is_inside[block.sizes > 0].all():
         fix = "`maskwright data convert` reads such files into a token store"
         raise StoreError("is compressed, and training maps the ids as they are", where=path, fix=fix)
@@ -226,15 +226,15 @@ def _pieces(index: Columns, column: str) -> list[Int64]:
     return index.pieces(column) if column in index else []
 
 
-def _made_once(name: str, make: Callable[[Append], Note]) -> Columns | None:
-    """The index of that name, made if there is none. None while another process makes it."""
+def _built_once(name: str, make: Callable[[Append], Note]) -> Columns | None:
+    """The index of that name, built if absent. None while another process builds it."""
     return storage.made_once(_path(name), lambda: _opened(name), lambda: _write(name, make))
 
 
 def _write(name: str, make: Callable[[Append], Note]) -> Columns:
     path, sums = _path(name), dict[str, int]()
-    for left in glob.glob(f"{glob.escape(path)}.tmp-*"):  # by a process that was killed
-        os.unlink(left)
+    for leftover in glob.glob(f"{glob.escape(path)}.tmp-*"):  # by a process that was killed
+        os.unlink(leftover)
     try:
         with written(path) as columns:
 

@@ -1,8 +1,8 @@
 """Arrow files of token ids, opened for training in place: the ids are memory-mapped where they lie.
 
 A document is a record batch of a plain column, or a row of a column of lists. Between documents lie Arrow's own bytes,
-so `Split` gets the place of each document from an index (`data.arrow_index`), which the first opening makes. Rows are
-those of the store that `maskwright data convert` makes of the same files.
+so `Split` gets the place of each document from an index (`data.arrow_index`), which the first opening builds. Rows
+are those of the store that `maskwright data convert` writes from the same files.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
 
 class ArrowStore:
-    """What `TokenStore` is to a run."""
+    """Arrow files with the interface of `TokenStore`."""
 
     passes = 1
 
     def __init__(self, location: str, options: Arrow, *, all_held_out: bool = False) -> None:
         """`all_held_out`: for a folder of held-out text. Raises `StoreError` for a folder without such files, a cut or
-        compressed one, an id beyond the vocabulary, and special tokens that are to be refused."""
+        compressed one, an id beyond the vocabulary, and special tokens that are refused."""
         self.location = storage.require_local(location)
-        places = [os.path.join(location, *parts, "tokenizer") for parts in ((), ("train",))]
-        self.tokenizer_folder = options.tokenizer or next(filter(os.path.isdir, places), places[0])
+        folders = [os.path.join(location, *parts, "tokenizer") for parts in ((), ("train",))]
+        self.tokenizer_folder = options.tokenizer or next(filter(os.path.isdir, folders), folders[0])
         if not options.tokenizer and not os.path.isdir(self.tokenizer_folder):
             fix = "set data.arrow.tokenizer to the folder of the tokenizer that made the ids"
             raise ConfigError("has no tokenizer/", where=location, fix=fix)
         self.vocabulary: Vocabulary = read_vocabulary(self.tokenizer_folder)
         _require_special_ids(options.special_ids or {}, self.vocabulary)
         self.files, self._offset = _files(location), options.token_offset
-        kept_out = frozenset[int]() if all_held_out else held_out_files(self.files)
-        if kept_out:  # then nothing is held out of the others
+        held_out = frozenset[int]() if all_held_out else held_out_files(self.files)
+        if held_out:  # then nothing is held out of the others
             note(f"{location}: {HELD_OUT}")
-        fraction = 1.0 if all_held_out else 0.0 if kept_out else options.valid_fraction
+        fraction = 1.0 if all_held_out else 0.0 if held_out else options.valid_fraction
         self._index = ArrowIndex(
-            [ArrowFile(path, number in kept_out) for number, path in enumerate(self.files)],
+            [ArrowFile(path, index in held_out) for index, path in enumerate(self.files)],
             options.column,
             self.vocabulary,
             ConvertOptions(fraction, options.special_tokens, options.token_offset),
         )
-        found = [(facts["read"]["documents"], facts["read"]["tokens"]) for facts in self._index.files]
-        require_counts(location, dict(zip(map(os.path.normpath, self.files), found, strict=True)))
+        counts = [(facts["read"]["documents"], facts["read"]["tokens"]) for facts in self._index.files]
+        require_counts(location, dict(zip(map(os.path.normpath, self.files), counts, strict=True)))
         digest = self._index.keys_sha256
         self.fingerprint: str = storage.sha256_of(["arrow", self.vocabulary.fingerprint, fraction, digest])
         splits: dict[str, dict[str, int]] = {}
@@ -84,8 +84,8 @@ class ArrowStore:
     def require_tokenizer(self, vocabulary: Vocabulary, where: str) -> None:
         """Raises `StoreError` if `vocabulary` (read from `where`) is not the one of these ids."""
         if vocabulary.fingerprint != self.vocabulary.fingerprint:
-            own, other = self.vocabulary.fingerprint[:12], vocabulary.fingerprint[:12]
-            what = f"is read with another tokenizer ({own}, not {other} of {where})"
+            expected, actual = self.vocabulary.fingerprint[:12], vocabulary.fingerprint[:12]
+            what = f"is read with another tokenizer ({expected}, not {actual} of {where})"
             raise StoreError(what, where=self.location, fix="set data.arrow.tokenizer to the one that made the ids")
 
     def origin(self, split: SplitName, document: int) -> str:
@@ -102,15 +102,15 @@ class ArrowStore:
         return np.full(self._index.files[file_idx][split]["documents"], file_idx)
 
     def verify_at_start(self) -> None:
-        """Nothing is left to do: making the index read every byte, and it is of the files' sizes and times."""
+        """Does nothing: building the index read every byte, and its name has the files' sizes and times."""
 
 
-Judged = TokenStore | ArrowStore
+StoreWithSplits = TokenStore | ArrowStore
 """Stores with a validation split."""
 
 
-def open_judged(location: str, format_: str, arrow: Arrow, tokenizer: str | None = None) -> Judged:
-    """`tokenizer`: for pregenerated epochs without one of their own; the continued model's."""
+def open_with_splits(location: str, format_: str, arrow: Arrow, tokenizer: str | None = None) -> StoreWithSplits:
+    """Opens a store of one format. `tokenizer`: the continued model's, for pregenerated epochs without one."""
     if format_ == "arrow":
         return ArrowStore(location, arrow)
     return open_epochs(location, tokenizer) if format_ == "pregenerated" else TokenStore(location)
@@ -136,9 +136,9 @@ def _files(location: str) -> list[str]:
     return files
 
 
-def _require_special_ids(given: dict[Any, int], vocabulary: Vocabulary) -> None:
-    for name, wanted in given.items():
-        if getattr(vocabulary, name) != wanted:
-            what = f"{name} is {wanted}, and {getattr(vocabulary, name)} in the tokenizer"
+def _require_special_ids(special_ids: dict[Any, int], vocabulary: Vocabulary) -> None:
+    for name, special_id in special_ids.items():
+        if getattr(vocabulary, name) != special_id:
+            what = f"{name} is {special_id}, and {getattr(vocabulary, name)} in the tokenizer"
             fix = "name the tokenizer that made the ids as data.arrow.tokenizer, or correct the id"
             raise ConfigError(what, where="data.arrow.special_ids", fix=fix)

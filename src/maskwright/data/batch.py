@@ -24,7 +24,7 @@ class Batch:
     """[M, T], 0 = padding, 1.. = chunk. Attention stays inside one number. In rows where they are negative, -1.., a
     token sees itself and those before it alone."""
     predict_index: Int32
-    """[K], positions in the flattened M x T; where the weight is 0, any, which need not be the row's. All M x T for
+    """[K], positions in the flattened M x T; where the weight is 0, any of any row. All M x T for
     question_answering."""
     labels: NDArray[Any]
     """int32 [K], the true ids; 0 where the weight is 0. `heads.loss_sum` has the shapes of other tasks."""

@@ -28,12 +28,12 @@ def read_causally(batch: Batch, unmasked: Int32, causal: NDArray[np.bool_]) -> B
     """`batch` with its `causal` rows [M] made causal. `unmasked` [M, T]: the tokens of all rows."""
     M, T = unmasked.shape
     slots = len(batch.predict_index) // M
-    taken = (batch.weights > 0) & np.repeat(causal, slots)
-    index = batch.predict_index - taken.astype(np.int32)
+    is_causal_prediction = (batch.weights > 0) & np.repeat(causal, slots)
+    index = batch.predict_index - is_causal_prediction.astype(np.int32)
     # A segment's first token has no position before it. With special tokens it is one, and not predicted.
     segments = batch.segment_ids.ravel()
     has_one_before = (batch.predict_index % T > 0) & (segments[index] == segments[batch.predict_index])
-    is_lost = taken & ~has_one_before
+    is_lost = is_causal_prediction & ~has_one_before
     return replace(
         batch,
         input_ids=np.where(causal[:, None], unmasked, batch.input_ids),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import chdir
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -53,7 +53,7 @@ class ConvertOptions:
 
 
 @dataclass
-class Counts:
+class ConvertCounts:
     read: int = 0
     """Documents."""
     kept: int = 0
@@ -66,20 +66,20 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Cleaner:
+class IdCleaner:
     """Blocks of foreign ids to documents of the tokenizer's ids."""
 
     vocabulary: Vocabulary
     options: ConvertOptions
-    counts: Counts
+    counts: ConvertCounts
     files: list[str]
     mapping: Int64 | None = None
 
     def clean(self, block: Block) -> tuple[Ids, Int64, Int64 | None, Int64]:
         """(ids in the store's type, tokens of each document, of each sentence, numbers of the documents in the file),
-        without empty documents. Raises `StoreError` for an id beyond the vocabulary and for a special id that is not to
-        be dropped."""
-        ids = self.own_ids(block)
+        without empty documents. Raises `StoreError` for an id beyond the vocabulary and for a special id that is not
+        dropped."""
+        ids = self.tokenizer_ids(block)
         sizes, sentences = block.sizes, block.sentences
         special = self.special(ids)
         if special is not None:
@@ -98,32 +98,32 @@ class Cleaner:
     def _table(self) -> NDArray[np.bool_]:
         return store.special_table(self.vocabulary)
 
-    def own_ids(self, block: Block) -> Ids:
+    def tokenizer_ids(self, block: Block) -> Ids:
         """The tokenizer's ids in the store's type. Raises `StoreError` for an id beyond the vocabulary."""
         ids, size, offset = block.ids, self.vocabulary.size, self.options.token_offset
-        known = size if self.mapping is None else len(self.mapping)
+        id_count = size if self.mapping is None else len(self.mapping)
         if len(ids):
             low, high = int(ids.min()) + offset, int(ids.max()) + offset
-            if low < 0 or high >= known:
+            if low < 0 or high >= id_count:
                 shifted = ids.astype(np.int64) + offset
-                wrong = int(np.argmax((shifted < 0) | (shifted >= known)))
+                wrong_idx = int(np.argmax((shifted < 0) | (shifted >= id_count)))
                 whose = "the tokenizer" if self.mapping is None else "dict.txt"
-                what = f"holds id {shifted[wrong]}, {whose} ends at {known - 1}"
+                what = f"holds id {shifted[wrong_idx]}, {whose} ends at {id_count - 1}"
                 fix = "give the tokenizer that made the ids, or another --token-offset"
-                raise StoreError(what, where=self._place(block, wrong), fix=fix)
-        kind = store.token_dtype(size)
+                raise StoreError(what, where=self._place(block, wrong_idx), fix=fix)
+        dtype = store.token_dtype(size)
         if self.mapping is None:
-            return (ids.astype(np.int64) + offset).astype(kind) if offset else ids.astype(kind, copy=False)
-        found = self.mapping[ids.astype(np.int64) + offset]
-        lacking = found < 0
-        if lacking.any():
+            return (ids.astype(np.int64) + offset).astype(dtype) if offset else ids.astype(dtype, copy=False)
+        mapped = self.mapping[ids.astype(np.int64) + offset]
+        is_missing = mapped < 0
+        if is_missing.any():
             if self.vocabulary.unk is None:
-                what = f"holds {int(lacking.sum()):,} ids that the tokenizer has no token for"
-                where = self._place(block, int(np.argmax(lacking)))
+                what = f"holds {int(is_missing.sum()):,} ids that the tokenizer has no token for"
+                where = self._place(block, int(np.argmax(is_missing)))
                 raise StoreError(what, where=where, fix="it has no <unk> either: give the tokenizer that made the ids")
-            self.counts.unknown_tokens += int(lacking.sum())
-            found[lacking] = self.vocabulary.unk
-        return found.astype(kind)
+            self.counts.unknown_tokens += int(is_missing.sum())
+            mapped[is_missing] = self.vocabulary.unk
+        return mapped.astype(dtype)
 
     def _without(self, block: Block, ids: Ids, special: NDArray[np.bool_]) -> tuple[Ids, Int64, Int64 | None]:
         """(ids, tokens of each document, of each sentence) without the special ids that are to be dropped."""
@@ -179,16 +179,16 @@ class Cleaner:
 def document_keys(ids: Ids, starts: Int64, ends: Int64) -> NDArray[np.uint64]:
     """[documents, 2]: the `text_key` of each document's ids in the store's type."""
     view = memoryview(np.ascontiguousarray(ids).view(np.uint8))  # type: ignore[arg-type]
-    places = ((at * ids.itemsize).tolist() for at in (starts, ends))
-    return np.frombuffer(text_keys(view, *places), "<u8").reshape(-1, 2)
+    begins_and_ends = ((offsets * ids.itemsize).tolist() for offsets in (starts, ends))
+    return np.frombuffer(text_keys(view, *begins_and_ends), "<u8").reshape(-1, 2)
 
 
 @dataclass(frozen=True)
-class Files:
+class ForeignFiles:
     """The files of another tool's store, with the cleaner and the split of their documents."""
 
     source: Foreign
-    cleaner: Cleaner
+    cleaner: IdCleaner
     records: list[dict[str, Any]]
     """Location, size and time of each, for the manifest."""
 
@@ -213,22 +213,21 @@ def convert(conversion: Conversion, runner: Runner | None = None) -> store.Token
     """Writes the store and returns it opened. `runner`: None for this process. All machines that compute have to see
     the files and the store's folder.
 
-    Raises kinds of `InputError` (exit 2), the first one in the order of reading. The same call does not read finished
-    files again."""
+    Raises kinds of `InputError` (exit 2), the first one in the order of reading. The same call skips finished files."""
     writer, files, runner = conversion.writer, conversion.files, runner or Here()
     if finished := writer.finished():
         return finished
-    conversion.tell()
+    conversion.announce()
     with held(writer.folder, runner, files.source.files) as work:
         paths = paths_of(work, "convert", [digest_of(VERSION, *decided) for decided in conversion.decided_by()])
         sizes = [int(record["bytes"]) for record in files.records]
         work_on_file = ConvertFile(os.getcwd(), files, writer.dtype)
         notes = compute(runner, work_on_file, [*enumerate(paths)], "convert", sizes)
-        counts = Counts(*(sum(note["counts"][name] for note in notes) for name in asdict(Counts())))
-        found = sum((Counter(note["findings"]) for note in notes), Counter[str]())
+        counts = ConvertCounts(*(sum(note["counts"][name] for note in notes) for name in asdict(ConvertCounts())))
+        findings = sum((Counter(note["findings"]) for note in notes), Counter[str]())
         write_blocks(runner, writer, work, EncodedParts(tuple(paths)), conversion.options.shard_tokens)
         with discarded(writer.folder):
-            conversion.finish(counts, found)
+            conversion.finish(counts, findings)
     shutil.rmtree(work, ignore_errors=True)
     return store.TokenStore(writer.folder)
 
@@ -239,7 +238,7 @@ class ConvertFile:
 
     place: str
     """The working directory to which the files' names are relative."""
-    files: Files
+    files: ForeignFiles
     dtype: str
 
     def __call__(self, task: tuple[int, str]) -> Note:
@@ -249,21 +248,21 @@ class ConvertFile:
             except InputError as error:
                 return fault_note(error)
 
-    def _convert(self, number: int, path: str) -> Note:
-        cleaner = replace(self.files.cleaner, counts=Counts())
-        files, found = replace(self.files, cleaner=cleaner), Counter[str]()
-        with written(path) as file:
-            none = np.zeros(0, np.int64)  # every column is there, also where nothing is kept
-            self._append(file, files, Block(np.zeros(0, self.dtype), none, number, 0))
-            for block in files.source.blocks(number):
-                self._append(file, files, block)
-                found.update(block.findings)
+    def _convert(self, file_idx: int, path: str) -> Note:
+        cleaner = replace(self.files.cleaner, counts=ConvertCounts())
+        files, findings = replace(self.files, cleaner=cleaner), Counter[str]()
+        with written(path) as columns:
+            empty = np.zeros(0, np.int64)  # every column is there, even where nothing is kept
+            self._append(columns, files, Block(np.zeros(0, self.dtype), empty, file_idx, 0))
+            for block in files.source.blocks(file_idx):
+                self._append(columns, files, block)
+                findings.update(block.findings)
                 advance(block.ids.nbytes)
-            files.require_unchanged(number)
-            file.note = {"counts": asdict(cleaner.counts), "findings": found}
-        return file.note
+            files.require_unchanged(file_idx)
+            columns.note = {"counts": asdict(cleaner.counts), "findings": findings}
+        return columns.note
 
-    def _append(self, file: ColumnWriter, files: Files, block: Block) -> None:
+    def _append(self, file: ColumnWriter, files: ForeignFiles, block: Block) -> None:
         ids, sizes, sentences, numbers = files.cleaner.clean(block)
         is_valid, lines = files.is_valid(block.file, ids, sizes), sizes if sentences is None else sentences
         counts = np.diff(np.searchsorted(np.cumsum(lines), np.cumsum(sizes), side="right"), prepend=0)
@@ -299,8 +298,10 @@ class Conversion:
         dtype: str | None = None,
         document_end: str | None = None,
         encoder: str | None = None,
+        command: Sequence[str] = (),
     ) -> None:
-        """`kind`: None to detect it. Raises kinds of `InputError` (exit 2)."""
+        """`kind`: None to detect it. `command`: the words that the user typed behind `maskwright`, for the manifest
+        alone. Raises kinds of `InputError` (exit 2)."""
         options = options or ConvertOptions()
         vocabulary, pieces = read_vocabulary(tokenizer), token_ids(tokenizer)
         end = None if document_end is None else _document_end(document_end, pieces, vocabulary.size)
@@ -313,22 +314,22 @@ class Conversion:
             what = f"holds its text {self.source.passes} times, cut in other places each time"
             fix = "--valid-fraction 0: what is held out of one would be in the others"
             raise InputError(what, where=" ".join(places), fix=fix)
-        self.options = options
-        cleaner = Cleaner(vocabulary, options, Counts(), self.source.files, self.source.mapping)
+        self.options, self.command = options, command
+        cleaner = IdCleaner(vocabulary, options, ConvertCounts(), self.source.files, self.source.mapping)
         self.sources: list[dict[str, Any]] = []
         for path in self.source.files:
             status = os.stat(path)
             self.sources.append({"location": path, "bytes": status.st_size, "modified_ns": status.st_mtime_ns})
-        self.files = Files(self.source, cleaner, self.sources)
-        given = {"format": self.kind, "column": column, "dtype": dtype, "document_end": end}
-        self.recorded = {**asdict(options), **{name: value for name, value in given.items() if value is not None}}
+        self.files = ForeignFiles(self.source, cleaner, self.sources)
+        chosen = {"format": self.kind, "column": column, "dtype": dtype, "document_end": end}
+        self.recorded = {**asdict(options), **{name: value for name, value in chosen.items() if value is not None}}
         mapping = None if self.source.mapping is None else self.source.mapping.tolist()
         self.names = [{**record, "location": os.path.basename(record["location"])} for record in self.sources]
         self.decided = [vocabulary.fingerprint, self.recorded, mapping]
         plan = storage.sha256_of([manifests.FORMAT, self.names, *self.decided])
         self.writer = StoreWriter(folder, tokenizer, plan, with_sentences=self.source.sentences)
 
-    def tell(self) -> None:
+    def announce(self) -> None:
         say(f"reading {several(len(self.source.files), 'file')} of the format {self.kind}")
         for line in self.source.messages:
             say(line)
@@ -338,9 +339,9 @@ class Conversion:
         held_out = sorted(self.source.held_out)
         return [[number, name, held_out, *self.decided] for number, name in enumerate(self.names)]
 
-    def finish(self, counts: Counts, found: Mapping[str, int]) -> None:
-        """Writes the manifest. `found`: sums of `Block.findings`. Raises `InputError` if no document is left, or none
-        is held out."""
+    def finish(self, counts: ConvertCounts, findings: Mapping[str, int]) -> None:
+        """Writes the manifest. `findings`: sums of `Block.findings`. Raises `InputError` if none is left or held
+        out."""
         if not self.writer.shards:
             what = f"no document is left of {counts.read:,} read ({counts.empty:,} empty)"
             raise StoreError(what, where=self.source.files[0], fix="check the files and --document-end")
@@ -355,18 +356,19 @@ class Conversion:
         ):
             if count:
                 say(f"{count:,} {what}")
-        passes, findings = self.source.passes, self.source.described(found) if self.source.described else []
-        more = ({"passes": passes} if passes > 1 else {}) | ({"findings": findings} if findings else {})
+        passes, described = self.source.passes, self.source.described(findings) if self.source.described else []
+        more = ({"passes": passes} if passes > 1 else {}) | ({"findings": described} if described else {})
+        more |= manifests.typed(self.command)
         self.writer.finish(asdict(counts), self.recorded, self.sources, {"numpy"}, more)
 
 
-def _document_end(given: str, pieces: dict[str, int], size: int) -> int:
+def _document_end(token: str, pieces: dict[str, int], size: int) -> int:
     """The tokenizer's id of the token between documents, given as its id or its name."""
-    if given.isdecimal() and int(given) < size:
-        return int(given)
-    if given in pieces:
-        return pieces[given]
-    if given.isdecimal():
-        what = f"{given} is no id of the tokenizer, which ends at {size - 1}"
+    if token.isdecimal() and int(token) < size:
+        return int(token)
+    if token in pieces:
+        return pieces[token]
+    if token.isdecimal():
+        what = f"{token} is not an id of the tokenizer, which ends at {size - 1}"
         raise InputError(what, where="--document-end", fix="name the token between documents, or its id")
-    raise InputError(f"{given} is no token of the tokenizer", where="--document-end", fix="name the token, or its id")
+    raise InputError(f"{token} is not in the tokenizer", where="--document-end", fix="name the token, or its id")

@@ -29,30 +29,30 @@ def encode_documents(encoder: Encoder, documents: Sequence[Document], byte_lengt
     """`byte_length` [vocabulary]: the bytes of text that each id stands for, -1 if unknown.
 
     A document without sentences counts as one sentence. Sentences are encoded one by one, each with the space before it
-    (see `Encoder.joint`). An encoder that is faster with documents gets documents if the bytes of ids are known, as
-    they are without normalization and loss of white space: no token crosses the space between two sentences, so
-    counting bytes finds the ends of sentences. If a token does cross it, by splitting rules of its own, the document is
-    encoded by sentence."""
+    (see `Encoder.sentence_prefix`). An encoder that is faster with documents gets documents if the bytes of ids are
+    known, as they are without normalization and loss of white space: no token crosses the space between two sentences,
+    so counting bytes finds the ends of sentences. If a token does cross it, by splitting rules of its own, the document
+    is encoded by sentence."""
     counts = np.array([len(document.parts) for document in documents])
     first_of_document = np.cumsum(counts) - counts
     if encoder.by_sentence or byte_length.max(initial=-1) < 0:
-        parts = [part for document in documents for part in _spaced(document, encoder.joint)]
+        parts = [part for document in documents for part in _spaced(document, encoder.sentence_prefix)]
         ids, sizes = encoder.encode(parts)
         return Encoded(ids, sizes, np.add.reduceat(sizes, first_of_document))
     ids, sizes = encoder.encode([document.utf8 for document in documents])
     if not any(document.has_sentences for document in documents):
         return Encoded(ids, sizes, sizes)
-    together = _split(byte_length[ids], _byte_lengths(documents))
-    if together is not None and np.array_equal(np.add.reduceat(together, first_of_document), sizes):
-        return Encoded(ids, together, sizes)
+    all_sizes = _split(byte_length[ids], _byte_lengths(documents))
+    if all_sizes is not None and np.array_equal(np.add.reduceat(all_sizes, first_of_document), sizes):
+        return Encoded(ids, all_sizes, sizes)
     pieces: list[NDArray[np.uint32]] = []
     sentence_sizes: list[Int64] = []
     for document, part in zip(documents, np.split(ids, np.cumsum(sizes)[:-1]), strict=True):
-        alone = _split(byte_length[part], _byte_lengths([document]))
-        if alone is None:
-            part, alone = encoder.encode(_spaced(document, encoder.joint))
+        sizes_of_document = _split(byte_length[part], _byte_lengths([document]))
+        if sizes_of_document is None:
+            part, sizes_of_document = encoder.encode(_spaced(document, encoder.sentence_prefix))
         pieces.append(part)
-        sentence_sizes.append(alone)
+        sentence_sizes.append(sizes_of_document)
     return Encoded(np.concatenate(pieces), np.concatenate(sentence_sizes), np.array([len(part) for part in pieces]))
 
 
@@ -65,10 +65,10 @@ def without_empty(encoded: Encoded, documents: Sequence[Document]) -> tuple[Enco
     return Encoded(encoded.ids, encoded.sentence_sizes[of_sentence], encoded.document_sizes[keep]), keep
 
 
-def _spaced(document: Document, joint: str) -> list[str]:
+def _spaced(document: Document, prefix: str) -> list[str]:
     """The document's sentences, all but the first with the space before them."""
     first, *others = document.parts
-    return [first, *(f"{joint}{sentence}" for sentence in others)]
+    return [first, *(f"{prefix}{sentence}" for sentence in others)]
 
 
 def _split(token_bytes: NDArray[np.int32], sentence_bytes: Int64) -> Int64 | None:
@@ -76,12 +76,12 @@ def _split(token_bytes: NDArray[np.int32], sentence_bytes: Int64) -> Int64 | Non
     if not len(token_bytes) or token_bytes.min() < 0:
         return None
     # 4 bytes take half the time. Both sides have one type, or searchsorted would convert the longer one.
-    kind = np.int32 if sentence_bytes.sum() < 1 << 31 else np.int64
-    ends, borders = np.cumsum(token_bytes, dtype=kind), np.cumsum(sentence_bytes, dtype=kind)
-    last = np.searchsorted(ends, borders)
-    if last[-1] != len(ends) - 1 or not np.array_equal(ends[last], borders):
+    dtype = np.int32 if sentence_bytes.sum() < 1 << 31 else np.int64
+    ends, borders = np.cumsum(token_bytes, dtype=dtype), np.cumsum(sentence_bytes, dtype=dtype)
+    last_tokens = np.searchsorted(ends, borders)
+    if last_tokens[-1] != len(ends) - 1 or not np.array_equal(ends[last_tokens], borders):
         return None
-    return np.diff(last, prepend=-1)
+    return np.diff(last_tokens, prepend=-1)
 
 
 def _byte_lengths(documents: Sequence[Document]) -> Int64:

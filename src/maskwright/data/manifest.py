@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError, StoreError
+from maskwright.core.secrets import redact
 
 FORMAT = 2
 NAME = r"^(train|valid)-[0-9]{5,9}\.(tokens|documents|sentences|origins)\.u(16|32|64)$"
@@ -66,9 +68,14 @@ class _Manifest(_Record):
     passes: Count = 1
     """Passes over the same text that the store holds."""
     findings: list[str] = []
-    """Sentences on what was wrong in the converted files."""
+    """Sentences on faults of the converted files."""
     command: list[str] = []
     """Words behind `maskwright`, as they were typed."""
+
+
+def typed(command: Sequence[str]) -> dict[str, Any]:
+    """The optional key for the words that the user typed behind `maskwright`."""
+    return {"command": [redact(word) for word in command]} if command else {}
 
 
 def is_shard_name(name: str) -> bool:
@@ -85,7 +92,7 @@ def fingerprint(dtype: str, tokenizer_fingerprint: str, shards: list[dict[str, A
 
 
 def read_manifest(folder: str) -> dict[str, Any]:
-    """Raises `StoreError` for no finished store, another format, or an edited manifest."""
+    """Reads the manifest. Raises `StoreError` for an unfinished store, another format, or an edited one."""
     path = os.path.join(folder, "manifest.json")
     if storage.is_url(folder):
         raise StoreError(
@@ -143,20 +150,20 @@ def _other_tools(folder: str) -> str:
     return ""
 
 
-def _require_shape(kind: TypeAdapter[Any], value: Any, where: str) -> None:
+def _require_shape(adapter: TypeAdapter[Any], value: Any, where: str) -> None:
     try:
-        kind.validate_python(value)
+        adapter.validate_python(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        dotted = ".".join(str(part) for part in first["loc"]) or "it"
-        given = f", not {repr(first['input'])[:40]}" if not isinstance(first["input"], dict | list) else ""
-        raise StoreError(f"{dotted}: {first['msg']}{given}", where=where, fix=COPY_AGAIN) from None
+        key = ".".join(str(part) for part in first["loc"]) or "it"
+        shown = f", not {repr(first['input'])[:40]}" if not isinstance(first["input"], dict | list) else ""
+        raise StoreError(f"{key}: {first['msg']}{shown}", where=where, fix=COPY_AGAIN) from None
 
 
 def _require_agreement(shards: list[dict[str, Any]], dtype: str, where: str) -> None:
     """Raises `StoreError` if a shard's names, counts and sizes do not fit together."""
-    seen: set[str] = set()
-    for number, shard in enumerate(shards):
+    names: set[str] = set()
+    for shard_idx, shard in enumerate(shards):
         files, what = shard["files"], ""
         if not {"tokens", "documents", "origins"} <= set(files):
             what = "lacks the file of its tokens, documents or origins"
@@ -164,21 +171,21 @@ def _require_agreement(shards: list[dict[str, Any]], dtype: str, where: str) -> 
             bits = 8 * np.dtype(dtype).itemsize if role == "tokens" else 64
             count = 2 * shard["documents"] if role == "origins" else shard.get(role) or 0
             if not file["name"].startswith(f"{shard['split']}-") or not file["name"].endswith(f".{role}.u{bits}"):
-                what = f"{file['name']} is no name for the {role} of a {shard['split']} shard in {dtype}"
-            elif file["name"] in seen:
+                what = f"{file['name']} is not a name for the {role} of a {shard['split']} shard in {dtype}"
+            elif file["name"] in names:
                 what = f"{file['name']} is listed twice"
             elif file["bytes"] != count * bits // 8:
-                what = f"{file['name']} is said to have {file['bytes']:,} bytes for {count:,} {role}"
-            seen.add(file["name"])
+                what = f"{file['name']} is recorded with {file['bytes']:,} bytes for {count:,} {role}"
+            names.add(file["name"])
         if what:
-            raise StoreError(f"shards.{number}: {what}", where=where, fix=COPY_AGAIN)
+            raise StoreError(f"shards.{shard_idx}: {what}", where=where, fix=COPY_AGAIN)
 
 
 def _require_totals(manifest: dict[str, Any], where: str) -> None:
     for split, totals in manifest["splits"].items():
         for name in ("tokens", "documents", "sentences"):
             total = totals[name]
-            found = sum(shard.get(name) or 0 for shard in manifest["shards"] if shard["split"] == split)
-            if found != total:
-                what = f"splits.{split}.{name} is {total:,}, its shards have {found:,}"
+            sum_of_shards = sum(shard.get(name) or 0 for shard in manifest["shards"] if shard["split"] == split)
+            if sum_of_shards != total:
+                what = f"splits.{split}.{name} is {total:,}, its shards have {sum_of_shards:,}"
                 raise StoreError(what, where=where, fix=COPY_AGAIN)

@@ -117,25 +117,25 @@ def mask_rows(
     draws = _position_keys(row_keys, T)
     begins = None if kind == "token" else _group_begins(masker, input_ids, segment_ids, special, draws, row_keys, kind)
     keys = draws if begins is None else draws.ravel().take(begins)
-    never = np.flatnonzero(special)  # few, most often
-    keys.ravel()[never] = NEVER
-    candidates = T - np.bincount(never // T, minlength=M)
+    special_idx = np.flatnonzero(special)  # few, most often
+    keys.ravel()[special_idx] = NEVER
+    candidates = T - np.bincount(special_idx // T, minlength=M)
     budgets = masking.rate * candidates if budgets is None else budgets
     edge = bits.uniform(bits.extend(row_keys, _number(EDGE_PURPOSE)))
-    flat, count = _choose(keys, budgets, edge, slots, candidates if begins is None else None)
+    flat_idx, count = _choose(keys, budgets, edge, slots, candidates if begins is None else None)
 
-    labels = input_ids.ravel()[flat]
+    labels = input_ids.ravel()[flat_idx]
     keys_of_rows, row_begins = np.repeat(row_keys, count), np.repeat(np.arange(0, M * T, T), count)
-    place = flat - row_begins
-    begin = place if begins is None else begins.ravel()[flat] - row_begins
-    action = bits.extend(keys_of_rows, begin.astype(np.uint64) + np.uint64(ACTION_PURPOSE))
+    positions = flat_idx - row_begins
+    group_begins = positions if begins is None else begins.ravel()[flat_idx] - row_begins
+    action = bits.extend(keys_of_rows, group_begins.astype(np.uint64) + np.uint64(ACTION_PURPOSE))
     is_mask = bits.below(action, masking.mask_share)
     shown = labels + (np.int32(masker.mask_id) - labels) * is_mask  # `np.where` branches, which takes 4 times as long
-    replaced = np.flatnonzero(bits.below(action, masking.mask_share + masking.random_share) & ~is_mask)
-    draw = bits.extend(keys_of_rows[replaced], place[replaced].astype(np.uint64) + np.uint64(REPLACEMENT_PURPOSE))
-    shown[replaced] = masker.ordinary[(draw % np.uint64(len(masker.ordinary))).astype(np.int64)]
+    random = np.flatnonzero(bits.below(action, masking.mask_share + masking.random_share) & ~is_mask)
+    draw = bits.extend(keys_of_rows[random], positions[random].astype(np.uint64) + np.uint64(REPLACEMENT_PURPOSE))
+    shown[random] = masker.ordinary[(draw % np.uint64(len(masker.ordinary))).astype(np.int64)]
     masked = input_ids.copy()
-    masked.ravel()[flat] = shown
+    masked.ravel()[flat_idx] = shown
 
     # Each row's predictions fill its first slots. Each other slot has a position of its own: a GPU adds up the
     # gradients of one that many share one after the other, which took a fifth of a step of nano on an H200.
@@ -143,7 +143,7 @@ def mask_rows(
     has_label = slot < count.astype(np.int32)[:, None]
     index = np.arange(0, M * T, T, dtype=np.int32)[:, None] + slot
     padded_labels = np.zeros((M, slots), np.int32)
-    index[has_label], padded_labels[has_label] = flat.astype(np.int32), labels
+    index[has_label], padded_labels[has_label] = flat_idx.astype(np.int32), labels
     return masked, index.ravel(), padded_labels.ravel(), has_label.ravel().astype(np.float32)
 
 

@@ -23,7 +23,7 @@ SEED_OF_BLOCKS = 0x6D69786564
 
 
 @dataclass(frozen=True)
-class Stretch:
+class MixStretch:
     """Consecutive blocks with the same counts."""
 
     start: int
@@ -40,53 +40,53 @@ class Shares:
     def __init__(self, seed: int, weights: Sequence[float], supply: Sequence[int | None]) -> None:
         """`supply`: most rows of each source, or None. Raises `ConfigError` for a weight below one row in a block."""
         self.seed = seed
-        self._assigned: tuple[Stretch, int, Int64, Int64] | None = None
+        self._assigned: tuple[MixStretch, int, Int64, Int64] | None = None
         self.stretches, self.end = self._plan(np.array(weights, np.float64), supply)
 
-    def _plan(self, weights: NDArray[np.float64], supply: Sequence[int | None]) -> tuple[list[Stretch], int | None]:
+    def _plan(self, weights: NDArray[np.float64], supply: Sequence[int | None]) -> tuple[list[MixStretch], int | None]:
         """(stretches, total rows or None). There is a total if every source has a limit."""
-        stretches: list[Stretch] = []
+        stretches: list[MixStretch] = []
         start, used = 0, np.zeros(len(weights), np.int64)
         while weights.any():
-            stretch = Stretch(start, counts_in_block(weights), used)
+            stretch = MixStretch(start, counts_in_block(weights), used)
             stretches.append(stretch)
             limits = [(source, most) for source, most in enumerate(supply) if most is not None and weights[source]]
             if not limits:
                 return stretches, None
             rows, source = min((self._rows_until(stretch, source, most), source) for source, most in limits)
-            used = used + self._given(stretch, rows)
+            used = used + self._source_rows(stretch, rows)
             start, weights = start + rows, np.where(np.arange(len(weights)) == source, 0.0, weights)
         return stretches, start
 
-    def _rows_until(self, stretch: Stretch, source: int, supply: int) -> int:
+    def _rows_until(self, stretch: MixStretch, source: int, supply: int) -> int:
         """Rows of the stretch up to the source's last one."""
         blocks, rest = divmod(supply - int(stretch.used[source]), int(stretch.counts[source]))
         if not rest:
             blocks, rest = blocks - 1, int(stretch.counts[source])
-        of_row, number = self._assignment(stretch, blocks)
-        return blocks * BLOCK + int(np.flatnonzero((of_row == source) & (number == rest - 1))[0]) + 1
+        source_of_row, index_in_source = self._assignment(stretch, blocks)
+        return blocks * BLOCK + int(np.flatnonzero((source_of_row == source) & (index_in_source == rest - 1))[0]) + 1
 
-    def _given(self, stretch: Stretch, rows: int) -> Int64:
+    def _source_rows(self, stretch: MixStretch, rows: int) -> Int64:
         """[sources]: rows of each among the first `rows` of the stretch."""
         blocks, rest = divmod(rows, BLOCK)
-        of_row, _ = self._assignment(stretch, blocks)
-        return blocks * stretch.counts + np.bincount(of_row[:rest], minlength=len(stretch.counts))
+        source_of_row, _ = self._assignment(stretch, blocks)
+        return blocks * stretch.counts + np.bincount(source_of_row[:rest], minlength=len(stretch.counts))
 
-    def _assignment(self, stretch: Stretch, block: int) -> tuple[Int64, Int64]:
+    def _assignment(self, stretch: MixStretch, block: int) -> tuple[Int64, Int64]:
         """([BLOCK] sources, [BLOCK] index of each row among its source's rows in the block)."""
-        kept = self._assigned  # the last answer: a cache of a pure function, not a state
+        cached = self._assigned  # the last answer: a cache of a pure function, not a state
         # Not by the block's first row: two stretches may have a block that begins there, with other counts.
-        if kept is not None and kept[0] is stretch and kept[1] == block:
-            return kept[2:]
-        place = order(
+        if cached is not None and cached[0] is stretch and cached[1] == block:
+            return cached[2:]
+        positions = order(
             self.seed ^ SEED_OF_BLOCKS, stretch.start + block * BLOCK, np.arange(BLOCK, dtype=np.int64), BLOCK
         )
-        of_row = np.searchsorted(np.cumsum(stretch.counts), place, side="right")
-        number = np.empty(BLOCK, np.int64)
-        before = np.repeat(np.cumsum(stretch.counts) - stretch.counts, stretch.counts)
-        number[np.argsort(of_row, kind="stable")] = np.arange(BLOCK) - before
-        self._assigned = stretch, block, of_row, number
-        return of_row, number
+        source_of_row = np.searchsorted(np.cumsum(stretch.counts), positions, side="right")
+        index_in_source = np.empty(BLOCK, np.int64)
+        rows_before = np.repeat(np.cumsum(stretch.counts) - stretch.counts, stretch.counts)
+        index_in_source[np.argsort(source_of_row, kind="stable")] = np.arange(BLOCK) - rows_before
+        self._assigned = stretch, block, source_of_row, index_in_source
+        return source_of_row, index_in_source
 
     def sources_at(self, seen: Int64) -> tuple[Int64, Int64]:
         """(source of each row, its index among the rows of that source in the run)."""
@@ -96,21 +96,21 @@ class Shares:
         starts = [stretch.start for stretch in self.stretches]
         of_stretch = np.searchsorted(starts, seen, side="right") - 1
         sources, index = np.empty(len(seen), np.int64), np.empty(len(seen), np.int64)
-        block, place = np.divmod(seen - np.array(starts)[of_stretch], BLOCK)
+        block, in_block = np.divmod(seen - np.array(starts)[of_stretch], BLOCK)
         for stretch_idx, block_idx in np.unique(np.stack((of_stretch, block)), axis=1).T.tolist():
             is_here = (of_stretch == stretch_idx) & (block == block_idx)
             stretch = self.stretches[stretch_idx]
-            of_row, number = self._assignment(stretch, block_idx)
-            own = sources[is_here] = of_row[place[is_here]]
-            index[is_here] = number[place[is_here]] + stretch.used[own] + block_idx * stretch.counts[own]
+            source_of_row, indices = self._assignment(stretch, block_idx)
+            chosen = sources[is_here] = source_of_row[in_block[is_here]]
+            index[is_here] = indices[in_block[is_here]] + stretch.used[chosen] + block_idx * stretch.counts[chosen]
         return sources, index
 
-    def given(self, rows: int) -> Int64:
+    def source_rows(self, rows: int) -> Int64:
         """[sources]: rows of each among the first `rows` rows."""
         rows = rows if self.end is None else min(rows, self.end)
         stretch = next(stretch for stretch in reversed(self.stretches) if stretch.start <= rows)
-        found: Int64 = stretch.used + self._given(stretch, rows - stretch.start)
-        return found
+        counts: Int64 = stretch.used + self._source_rows(stretch, rows - stretch.start)
+        return counts
 
 
 class MixedOrder:
@@ -133,18 +133,18 @@ class MixedOrder:
 
     def epochs(self, rows: int) -> NDArray[np.float64]:
         """[sources]: epochs of each in the first `rows` rows of the run."""
-        given = self.shares.given(rows).tolist()
-        return np.array([order.epochs(count) for order, count in zip(self.orders, given, strict=True)])
+        counts = self.shares.source_rows(rows).tolist()
+        return np.array([order.epochs(count) for order, count in zip(self.orders, counts, strict=True)])
 
 
 def mixed_order(
-    seed: int, orders: Sequence[Order], sizes: Sequence[int], weights: Sequence[float], most: Sequence[float | None]
+    seed: int, orders: Sequence[Order], sizes: Sequence[int], weights: Sequence[float], limits: Sequence[float | None]
 ) -> MixedOrder:
-    """`orders`, `sizes`: of the rows of each source. `most`: most epochs of each source; None for no limit. Raises
-    `ConfigError` for a weight below one row in a block, and for a limit below one row."""
-    supply = [None if epochs is None else int(epochs * size) for epochs, size in zip(most, sizes, strict=True)]
+    """`orders`, `sizes`: of the rows of each source. `limits`: most epochs of each source; None for no limit.
+    Raises `ConfigError` for a weight below one row in a block, and for a limit below one row."""
+    supply = [None if epochs is None else int(epochs * size) for epochs, size in zip(limits, sizes, strict=True)]
     if 0 in supply:
-        what = f"max_epochs {most[supply.index(0)]:g} is less than one of {sizes[supply.index(0)]:,} rows"
+        what = f"max_epochs {limits[supply.index(0)]:g} is less than one of {sizes[supply.index(0)]:,} rows"
         raise ConfigError(what, where="data.mixture", fix="raise it, or leave the source out")
     return MixedOrder(Shares(seed, weights, supply), orders, sizes)
 
@@ -153,8 +153,8 @@ def counts_in_block(weights: NDArray[np.float64]) -> Int64:
     """[sources]: rows of each in a block, in proportion to the weights (largest remainders)."""
     share = weights / weights.sum() * BLOCK
     counts = np.floor(share).astype(np.int64)
-    left = BLOCK - int(counts.sum())
-    counts[np.argsort(counts - share, kind="stable")[:left]] += 1
+    missing_rows = BLOCK - int(counts.sum())
+    counts[np.argsort(counts - share, kind="stable")[:missing_rows]] += 1
     if (too_small := (counts == 0) & (weights > 0)).any():
         smallest = float(weights[too_small].min() / weights.sum())
         what = f"a source has {smallest:.2g} of the weight, and less than 1 in {BLOCK:,} is not kept"
@@ -163,7 +163,7 @@ def counts_in_block(weights: NDArray[np.float64]) -> Int64:
 
 
 def weights_by_size(tokens: Sequence[int], alpha: float) -> list[float]:
-    """Shares in proportion to tokens ** alpha (Conneau and Lample 2019, section 3.1): 1 keeps the sizes, 0 makes all
-    sources equal."""
+    """Shares in proportion to tokens ** alpha (Conneau and Lample 2019, section 3.1): 1 keeps the sizes, 0 equalizes
+    them."""
     powers = [count**alpha for count in tokens]
     return [power / sum(powers) for power in powers]

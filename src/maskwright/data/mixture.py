@@ -10,11 +10,11 @@ import numpy as np
 from maskwright.config.data import Source
 from maskwright.core import storage
 from maskwright.core.errors import StoreError
-from maskwright.data.arrow_store import Judged, open_judged
+from maskwright.data.arrow_store import StoreWithSplits, open_with_splits
 from maskwright.data.mixing import MixedOrder, mixed_order, weights_by_size
 from maskwright.data.order import row_order
 from maskwright.data.packing import Packing
-from maskwright.data.rows import Arrays, Int64, Rows, Totals, open_rows
+from maskwright.data.rows import Arrays, Int64, Rows, RowTotals, open_rows
 from maskwright.data.store import SplitName
 from maskwright.text.vocabulary import Vocabulary
 
@@ -25,8 +25,8 @@ class Mixture:
     def __init__(self, sources: dict[str, Source], alpha: float | None) -> None:
         """Raises `StoreError` for a store that cannot be opened, and for different tokenizers."""
         self.names = tuple(sources)
-        self.stores = tuple(open_judged(one.store, one.format, one.arrow) for one in sources.values())
-        self.most_epochs = [source.max_epochs for source in sources.values()]
+        self.stores = tuple(open_with_splits(source.store, source.format, source.arrow) for source in sources.values())
+        self.max_epochs = [source.max_epochs for source in sources.values()]
         self._weights = [source.weight for source in sources.values()]
         self._alpha = 1.0 if alpha is None else alpha
         first = self.stores[0]
@@ -40,16 +40,16 @@ class Mixture:
         self.manifest: dict[str, Any] = {"splits": totals}
 
     @property
-    def held_out(self) -> dict[str, Judged]:
+    def held_out(self) -> dict[str, StoreWithSplits]:
         """The sources with a validation split, by name."""
-        named = zip(self.names, self.stores, strict=True)
-        return {name: store for name, store in named if store.manifest["splits"]["valid"]["documents"]}
+        stores = zip(self.names, self.stores, strict=True)
+        return {name: store for name, store in stores if store.manifest["splits"]["valid"]["documents"]}
 
     @property
     def fingerprint(self) -> str:
         """Digest of all that decides a run's rows: the stores, their weights and limits."""
         stores = [store.fingerprint for store in self.stores]
-        return storage.sha256_of([stores, self._weights, self._alpha, self.most_epochs])
+        return storage.sha256_of([stores, self._weights, self._alpha, self.max_epochs])
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -90,12 +90,12 @@ class Mixture:
         """Raises `ConfigError` for a weight that is too small."""
         weights = self.weights(sources, [source.plan.text_tokens for source in rows.sources])
         orders = [row_order(seed, [block.rows for block in source.blocks], window_shards) for source in rows.sources]
-        return mixed_order(seed, orders, [source.plan.rows for source in rows.sources], weights, self.most_epochs)
+        return mixed_order(seed, orders, [source.plan.rows for source in rows.sources], weights, self.max_epochs)
 
     def weights(self, sources: Mapping[str, Source], tokens: Sequence[int]) -> list[float]:
         """The weights of `sources`, which may be a phase's own; by the sources' sizes if none are given."""
-        given = [source.weight for source in sources.values() if source.weight is not None]
-        return given or weights_by_size(tokens, self._alpha)
+        weights = [source.weight for source in sources.values() if source.weight is not None]
+        return weights or weights_by_size(tokens, self._alpha)
 
 
 class MixedRows:
@@ -108,27 +108,27 @@ class MixedRows:
         self.first = np.cumsum(sizes) - sizes
         """[sources]: number of each one's first row."""
         waste = sum(plan.waste * plan.rows for plan in plans) / sum(sizes)
-        self.plan = Totals(plans[0].seq_len, sum(sizes), sum(plan.text_tokens for plan in plans), waste)
+        self.plan = RowTotals(plans[0].seq_len, sum(sizes), sum(plan.text_tokens for plan in plans), waste)
 
     def materialize(self, rows: Int64) -> Arrays:
-        parts = [(here, self.sources[source].materialize(own)) for source, here, own in self._by_source(rows)]
+        parts = [(idxs, self.sources[source].materialize(numbers)) for source, idxs, numbers in self._by_source(rows)]
         ids, positions, segments = (np.empty((len(rows), self.plan.seq_len), np.int32) for _ in range(3))
-        for here, part in parts:
-            ids[here], positions[here], segments[here] = part
+        for idxs, part in parts:
+            ids[idxs], positions[idxs], segments[idxs] = part
         return ids, positions, segments
 
     def work(self, rows: Int64) -> tuple[int, float]:
-        found = [self.sources[source].work(own) for source, _, own in self._by_source(rows)]
-        return sum(tokens for tokens, _ in found), sum(pairs for _, pairs in found)
+        totals = [self.sources[source].work(row_numbers) for source, _, row_numbers in self._by_source(rows)]
+        return sum(tokens for tokens, _ in totals), sum(pairs for _, pairs in totals)
 
     def documents(self, row: int) -> list[int]:
         source = int(np.searchsorted(self.first, row, side="right")) - 1
-        before = sum(rows.split.documents for rows in self.sources[:source])
-        return [before + number for number in self.sources[source].documents(row - int(self.first[source]))]
+        documents_before = sum(rows.split.documents for rows in self.sources[:source])
+        return [documents_before + number for number in self.sources[source].documents(row - int(self.first[source]))]
 
     def _by_source(self, rows: Int64) -> Iterator[tuple[int, Int64, Int64]]:
         """(source, indices into `rows` of its rows, their numbers in the source)"""
         sources = np.searchsorted(self.first, rows, side="right") - 1
         for source in np.unique(sources).tolist():
-            here = np.flatnonzero(sources == source)
-            yield source, here, rows[here] - self.first[source]
+            idxs = np.flatnonzero(sources == source)
+            yield source, idxs, rows[idxs] - self.first[source]

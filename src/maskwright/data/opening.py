@@ -8,36 +8,36 @@ from typing import Any
 from maskwright.config.data import Arrow, Data
 from maskwright.config.settings import nested
 from maskwright.core.errors import InputError
-from maskwright.data.arrow_store import ArrowStore, Judged, is_arrow, open_judged
+from maskwright.data.arrow_store import ArrowStore, StoreWithSplits, is_arrow, open_with_splits
 from maskwright.data.mixture import Mixture
 from maskwright.data.store import TokenStore
 
-Store = Judged | Mixture
+Store = StoreWithSplits | Mixture
 
 
 def open_store(data: Data, tokenizer: str | None = None) -> Store:
-    """`data.store` or `data.mixture`. `tokenizer`: see `open_judged`."""
+    """`data.store` or `data.mixture`. `tokenizer`: see `open_with_splits`."""
     if data.mixture is not None:
         return Mixture(data.mixture, data.mixture_alpha)
     assert data.store is not None, "a configuration has one of them"
-    return open_judged(data.store, data.format, data.arrow, tokenizer)
+    return open_with_splits(data.store, data.format, data.arrow, tokenizer)
 
 
-def open_held_out(data: Data) -> dict[str, Judged]:
+def open_held_out(data: Data) -> dict[str, StoreWithSplits]:
     """The stores of `data.validation` by name. A folder of Arrow files is held out in full."""
     arrow = data.arrow if data.format == "arrow" else None
-    return {name: _judging(location, arrow) for name, location in data.held_out.items()}
+    return {name: _held_out_store(location, arrow) for name, location in data.held_out.items()}
 
 
-def open_judging_store(location: str, run: dict[str, Any] | None, tokenizer: str) -> Judged:
-    """A store to judge a model on. A folder of Arrow files is held out in full. It is read as the run of that record
-    reads its own Arrow files, or with `tokenizer` if the run has none."""
+def open_evaluation_store(location: str, run: dict[str, Any] | None, tokenizer: str) -> StoreWithSplits:
+    """Opens a store to evaluate a model on. A folder of Arrow files is held out in full. It is read as the run of that
+    record reads its own Arrow files, or with `tokenizer` if the run has none."""
     data = recorded_data(run)
     arrow = data.arrow if data is not None and data.format == "arrow" else Arrow(tokenizer=tokenizer)
-    return _judging(location, arrow if os.path.isdir(location) and is_arrow(location) else None)
+    return _held_out_store(location, arrow if os.path.isdir(location) and is_arrow(location) else None)
 
 
-def _judging(location: str, arrow: Arrow | None) -> Judged:
+def _held_out_store(location: str, arrow: Arrow | None) -> StoreWithSplits:
     if arrow is None or os.path.isfile(os.path.join(location, "manifest.json")):
         return TokenStore(location)
     return ArrowStore(location, arrow, all_held_out=True)
@@ -51,9 +51,9 @@ def recorded_data(run: dict[str, Any] | None) -> Data | None:
     return Data.model_validate(values if values.get("mixture") else values | {"store": run["store"]})
 
 
-def recorded_stores(run: dict[str, Any]) -> dict[str, Judged]:
-    """The stores by which a run is judged, from its record: those of its `data.validation`; else its own store under an
-    empty name, or the sources of its mixture with a validation split. Raises `InputError` if there are none."""
+def recorded_stores(run: dict[str, Any]) -> dict[str, StoreWithSplits]:
+    """The stores on which a run is evaluated, by its record: those of its `data.validation`; else its own store under
+    an empty name, or the sources of its mixture with a validation split. Raises `InputError` if there are none."""
     data = recorded_data(run)
     fix = "`maskwright evaluate --store` takes a store of held-out text"
     if data is None:
@@ -61,11 +61,11 @@ def recorded_stores(run: dict[str, Any]) -> dict[str, Judged]:
     if data.held_out:
         return open_held_out(data)
     if data.mixture is not None:
-        found = Mixture(data.mixture, data.mixture_alpha).held_out
+        stores = Mixture(data.mixture, data.mixture_alpha).held_out
     elif data.format == "pregenerated":  # each epoch has the same text
-        found = {}
+        stores = {}
     else:
-        found = {"": open_judged(run["store"], data.format, data.arrow)}
-    if not found:
-        raise InputError("nothing of what the run trained on was held out", where=run["store"], fix=fix)
-    return found
+        stores = {"": open_with_splits(run["store"], data.format, data.arrow)}
+    if not stores:
+        raise InputError("none of the run's text was held out", where=run["store"], fix=fix)
+    return stores

@@ -31,7 +31,7 @@ def order(seed: int, epoch: int, index: NDArray[np.int64], size: int) -> NDArray
     high = math.isqrt(size - 1) + 1
     low = -(-size // high)
     a, b = np.uint64(high), np.uint64(low)
-    keys = [bits.key(seed, epoch, ORDER_PURPOSE, number) for number in range(ROUNDS)]
+    keys = [bits.key(seed, epoch, ORDER_PURPOSE, round_idx) for round_idx in range(ROUNDS)]
 
     def encrypt(x: bits.Bits) -> bits.Bits:
         left, right = np.divmod(x, b)  # left < a, right < b
@@ -52,7 +52,7 @@ class Order(Protocol):
     """The rows of one source over the epochs of a run."""
 
     end: int | None
-    """Rows that there are; None without an end."""
+    """Number of rows; None without an end."""
 
     def at(self, seen: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(epochs, rows) of the run's rows with numbers `seen`."""
@@ -63,8 +63,7 @@ class Order(Protocol):
         ...
 
     def window_at(self, seen: int) -> tuple[Int64, int | None]:
-        """(numbers of the shards from which the run's row `seen` and those around it come, the row from which others
-        follow; None if no row does)"""
+        """(numbers of the shards around the run's row `seen`, the row from which others follow; None if no row does)"""
         ...
 
 
@@ -79,7 +78,7 @@ class RowOrder:
     """A permutation of all `size` rows, another one in each epoch, from blocks that are computed at once."""
 
     end: int | None = None
-    """Of rows there is no end."""
+    """None: the rows never end."""
 
     def __init__(self, seed: int, size: int, shards: int = 1) -> None:
         self.seed, self.size, self.shards = seed, size, shards
@@ -91,8 +90,8 @@ class RowOrder:
         rows = np.empty(len(seen), np.int64)
         block = epochs * self.size + index // ORDER_BLOCK * ORDER_BLOCK  # distinct for each block of each epoch
         for first in sorted({*block.tolist()}):
-            here = block == first
-            rows[here] = self._order_block(first // self.size, first % self.size)[index[here] % ORDER_BLOCK]
+            is_here = block == first
+            rows[is_here] = self._order_block(first // self.size, first % self.size)[index[is_here] % ORDER_BLOCK]
         return epochs, rows
 
     def epochs(self, rows: int) -> float:
@@ -145,27 +144,27 @@ class WindowOrder:
         for epoch in np.unique(epochs).tolist():
             of_epoch = np.flatnonzero(epochs == epoch)
             window = np.searchsorted(self._windows(epoch)[1], index[of_epoch], side="right") - 1
-            for one in np.unique(window).tolist():
-                here = of_epoch[window == one]
-                rows[here] = self._rows(epoch, one, index[here])
+            for window_idx in np.unique(window).tolist():
+                idxs = of_epoch[window == window_idx]
+                rows[idxs] = self._rows(epoch, window_idx, index[idxs])
         return epochs, rows
 
     def window_at(self, seen: int) -> tuple[Int64, int | None]:
         epoch, index = divmod(seen, self.size)
         shards, before = self._windows(epoch)
         window = int(np.searchsorted(before, index, side="right")) - 1
-        own = shards[window * self.window_shards :][: self.window_shards]
-        return own, epoch * self.size + int(before[window + 1])
+        shards_of_window = shards[window * self.window_shards :][: self.window_shards]
+        return shards_of_window, epoch * self.size + int(before[window + 1])
 
     def _rows(self, epoch: int, window: int, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """The rows at these places of an epoch, all of which are in the window."""
         shards, before = self._windows(epoch)
-        own = shards[window * self.window_shards : (window + 1) * self.window_shards]
-        ends = np.cumsum(self.sizes[own])
-        size, number = int(ends[-1]), epoch * len(before) + window  # as if each window were an epoch
-        place = self._orders(self.seed, size).at(number * size + index - before[window])[1]
-        shard = np.searchsorted(ends, place, side="right")
-        return self._first[own[shard]] + place - (ends - self.sizes[own])[shard]
+        shards_of_window = shards[window * self.window_shards : (window + 1) * self.window_shards]
+        ends = np.cumsum(self.sizes[shards_of_window])
+        size, window_number = int(ends[-1]), epoch * len(before) + window  # as if each window were an epoch
+        index_in_window = self._orders(self.seed, size).at(window_number * size + index - before[window])[1]
+        shard = np.searchsorted(ends, index_in_window, side="right")
+        return self._first[shards_of_window[shard]] + index_in_window - (ends - self.sizes[shards_of_window])[shard]
 
     def epochs(self, rows: int) -> float:
         return rows / self.size

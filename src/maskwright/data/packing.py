@@ -78,24 +78,24 @@ class Plan:
 
 def pieces_of(chosen: Sequence[tuple[Plan, Int64]]) -> Pieces:
     """The pieces of the chosen rows of each plan, one plan after the other."""
-    rows = [0, *accumulate(len(own) for _, own in chosen)]
+    rows = [0, *accumulate(len(chosen_rows) for _, chosen_rows in chosen)]
     begin, end = np.empty(rows[-1], np.int64), np.empty(rows[-1], np.int64)
-    for (layout, own), low, high in zip(chosen, rows, rows[1:], strict=False):
-        begin[low:high], end[low:high] = layout.first[own], layout.first[own + 1]
+    for (layout, picked), low, high in zip(chosen, rows, rows[1:], strict=False):
+        begin[low:high], end[low:high] = layout.first[picked], layout.first[picked + 1]
     counts = end - begin
     ends = np.cumsum(counts)
     first = ends - counts
-    number = np.arange(ends[-1]) + np.repeat(begin - first, counts)
-    packed, start = np.empty_like(number), np.empty_like(number)
+    piece_idx = np.arange(ends[-1]) + np.repeat(begin - first, counts)
+    packed, start = np.empty_like(piece_idx), np.empty_like(piece_idx)
     borders = [0, *ends[[row - 1 for row in rows[1:]]].tolist()]
-    for (layout, own), at, low, high in zip(chosen, rows, borders, borders[1:], strict=False):
-        packed[low:high] = layout.length[number[low:high]]
+    for (layout, picked), row, low, high in zip(chosen, rows, borders, borders[1:], strict=False):
+        packed[low:high] = layout.length[piece_idx[low:high]]
         if not layout.in_order:
-            start[low:high] = layout.start[number[low:high]]
+            start[low:high] = layout.start[piece_idx[low:high]]
             continue
         done = np.cumsum(packed[low:high] & (END - 1)) - (packed[low:high] & (END - 1))
-        begins = first[at : at + len(own)] - low
-        start[low:high] = done + np.repeat(layout.start[own] - done[begins], counts[at : at + len(own)])
+        begins = first[row : row + len(picked)] - low
+        start[low:high] = done + np.repeat(layout.start[picked] - done[begins], counts[row : row + len(picked)])
     length, eos = packed & (END - 1), packed >> (END.bit_length() - 1)
     if chosen[0][0].segments:
         return Pieces(counts, start, length, eos, eos)
@@ -111,8 +111,8 @@ def plan(
     packing: Packing,
     document_starts: Int64 | None = None,
 ) -> Plan:
-    """Starts and ends [documents or sentences] are ascending token offsets. Without starts, each document begins where
-    the last one ends. Raises `StoreError` if sentence ends are needed and absent."""
+    """Plans the rows of a shard. Starts and ends [documents or sentences] are ascending token offsets. Without starts,
+    each document begins where the last one ends. Raises `StoreError` if sentence ends are needed and absent."""
     if packing == "documents":
         return plan_documents(document_ends, seq_len, document_starts)
     return plan_full_sentences(document_ends, required(sentence_ends), seq_len)
@@ -128,20 +128,20 @@ def required(sentence_ends: Int64 | None) -> Int64:
 
 
 def plan_spans(starts: Int64, ends: Int64, sentence_ends: Int64 | None, seq_len: int, packing: Packing) -> Plan:
-    """`plan` for selected documents, or parts of documents, in any order."""
+    """Plans rows of selected documents, or of parts of documents, in any order."""
     if packing == "documents":
         return plan_documents(ends, seq_len, starts)
-    inner = required(sentence_ends)
-    low, high = np.searchsorted(inner, starts, side="right"), np.searchsorted(inner, ends, side="left")
+    sentences = required(sentence_ends)
+    low, high = np.searchsorted(sentences, starts, side="right"), np.searchsorted(sentences, ends, side="left")
     counts = np.maximum(high - low, 0)
-    number = np.arange(counts.sum()) + np.repeat(low - (np.cumsum(counts) - counts), counts)
-    own_ends = np.cumsum(ends - starts)  # as if one document followed the other
-    shift = ends - own_ends
-    own_sentences = np.sort(np.concatenate([inner[number] - np.repeat(shift, counts), own_ends]))
-    own = plan_full_sentences(own_ends, own_sentences, seq_len)
-    start = own.all_pieces().start
-    document = np.minimum(np.searchsorted(own_ends, start, side="right"), len(ends) - 1)
-    return replace(own, start=start + shift[document] if len(ends) else start, in_order=False)
+    sentence_idx = np.arange(counts.sum()) + np.repeat(low - (np.cumsum(counts) - counts), counts)
+    shifted_ends = np.cumsum(ends - starts)  # as if one document followed the other
+    shift = ends - shifted_ends
+    shifted_sentences = np.sort(np.concatenate([sentences[sentence_idx] - np.repeat(shift, counts), shifted_ends]))
+    shifted = plan_full_sentences(shifted_ends, shifted_sentences, seq_len)
+    start = shifted.all_pieces().start
+    document = np.minimum(np.searchsorted(shifted_ends, start, side="right"), len(ends) - 1)
+    return replace(shifted, start=start + shift[document] if len(ends) else start, in_order=False)
 
 
 def first_rows(layout: Plan, rows: int) -> Plan:
@@ -177,22 +177,22 @@ def best_fit(sizes: Int64, capacity: int) -> tuple[Int64, Int64]:
     open_rows: list[list[Int64]] = [[] for _ in range(capacity + 1)]  # by free room: runs of row numbers
     rows = placed = 0
     for size in np.flatnonzero(counts)[::-1].tolist():
-        left = int(counts[size])
-        while left:
+        unplaced = int(counts[size])
+        while unplaced:
             room = next((free for free in range(size, capacity) if open_rows[free]), capacity)
             fit = room // size  # best fit continues with the same row while it has room
-            wanted = -(-left // fit)
+            rows_needed = -(-unplaced // fit)
             if room < capacity:
                 run = open_rows[room].pop()
-                if len(run) > wanted:
-                    open_rows[room].append(run[wanted:])
-                    run = run[:wanted]
+                if len(run) > rows_needed:
+                    open_rows[room].append(run[rows_needed:])
+                    run = run[:rows_needed]
             else:
-                run = np.arange(rows, rows + wanted)
-                rows += wanted
-            take = min(left, len(run) * fit)
+                run = np.arange(rows, rows + rows_needed)
+                rows += rows_needed
+            take = min(unplaced, len(run) * fit)
             row_of[by_size[placed : placed + take]] = np.repeat(run, fit)[:take]
-            placed, left = placed + take, left - take
+            placed, unplaced = placed + take, unplaced - take
             full, rest = divmod(take, fit)
             if full and room - fit * size:
                 open_rows[room - fit * size].append(run[:full])

@@ -1,11 +1,11 @@
-"""Plans of a store's rows, shard by shard: made once for a row length and a packing, kept as files, and mapped when a
-row of the shard is asked for. So a start costs the same for any size of store, and all ranks of a host share the files.
+"""Plans of a store's rows, shard by shard: computed once for a row length and a packing, kept as files, and mapped when
+a row of the shard is read. So a start costs the same for any size of store, and all ranks of a host share the files.
 
     $MASKWRIGHT_CACHE/rows/NAME/      see `core.storage.cache_folder`; NAME is of the store, the side, T and the packing
       rows.json                       rows and tokens of each shard, written last
       00000.columns …                 the plan of each shard: first, start, length
 
-They may be deleted while nobody trains: they are made again.
+They may be deleted while nobody trains: they are computed again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COLUMNS = ("first", "start", "length")
 
 
 @dataclass(frozen=True)
-class Counted:
+class RowCounts:
     """Rows of each shard."""
 
     rows: list[int]
@@ -51,9 +51,9 @@ class ShardPlans:
         self.split, self.seq_len, self.packing = split, seq_len, packing
         name = f"{fingerprint[:24]}-{side}-{seq_len}-{packing}-{FORMAT}"
         self._folder = storage.cache_folder("rows", name)
-        self._kept = OrderedDict[int, Plan]()
+        self._cached = OrderedDict[int, Plan]()
         self._has_files = self._is_writable()
-        self.counted = self._count()
+        self.row_counts = self._count()
 
     def _is_writable(self) -> bool:
         try:
@@ -64,63 +64,64 @@ class ShardPlans:
 
     def _cannot_be_kept(self) -> bool:
         if len(self.split.shards) > 1:
-            what = "cannot be written, so that rows are planned anew at each start and in each process"
+            what = "cannot be written, so rows are planned again at each start and in each process"
             warn(f"{self._folder} {what}; name another folder as MASKWRIGHT_CACHE")
         return False
 
     def of(self, shard_idx: int) -> Plan:
-        """The plan of a shard. It is made if it is touched for the first time, or if its file is damaged."""
-        if (found := self._kept.get(shard_idx)) is not None:
-            self._kept.move_to_end(shard_idx)
-            return found
-        found = (self._read(shard_idx) if self._has_files else None) or self._make(shard_idx)
-        self._kept[shard_idx] = found
-        if len(self._kept) > (MOST_MAPPED if self._has_files else MOST_MADE):
-            self._kept.popitem(last=False)
-        return found
+        """The plan of a shard. It is computed at the first use, and where its file is damaged."""
+        if (shard_plan := self._cached.get(shard_idx)) is not None:
+            self._cached.move_to_end(shard_idx)
+            return shard_plan
+        shard_plan = (self._read(shard_idx) if self._has_files else None) or self._make(shard_idx)
+        self._cached[shard_idx] = shard_plan
+        if len(self._cached) > (MOST_MAPPED if self._has_files else MOST_MADE):
+            self._cached.popitem(last=False)
+        return shard_plan
 
     # ---- counting --------------------------------------------------------------------------------------------
 
-    def _count(self) -> Counted:
-        """Of several processes one plans all shards, and the others wait."""
+    def _count(self) -> RowCounts:
+        """The counts of all shards, which one process computes while the others wait."""
         if not self._has_files:
-            return self._counted()
+            return self._count_rows()
         path = os.path.join(self._folder, "rows.json")
 
-        def make() -> Counted:
-            found = self._counted()
-            storage.write_json(path, found.__dict__)
-            return found
+        def make() -> RowCounts:
+            counts = self._count_rows()
+            storage.write_json(path, counts.__dict__)
+            return counts
 
-        return storage.awaited(lambda: storage.made_once(path, lambda: self._noted(path), make))
+        return storage.awaited(lambda: storage.made_once(path, lambda: self._read_counts(path), make))
 
-    def _noted(self, path: str) -> Counted | None:
+    def _read_counts(self, path: str) -> RowCounts | None:
         try:
-            noted: Any = storage.read_json(path) if os.path.exists(path) else None
-            found = Counted(**noted) if isinstance(noted, dict) else None
+            content: Any = storage.read_json(path) if os.path.exists(path) else None
+            counts = RowCounts(**content) if isinstance(content, dict) else None
         except (InputError, TypeError):
             return None
-        numbers = [found.rows, found.text_tokens, found.frame_tokens] if found else []
-        whole = numbers and all(
-            isinstance(some, list)
-            and len(some) == len(self.split.shards)
-            and all(type(one) is int and one >= 0 for one in some)
-            for some in numbers
+        numbers = [counts.rows, counts.text_tokens, counts.frame_tokens] if counts else []
+        is_valid = numbers and all(
+            isinstance(column, list)
+            and len(column) == len(self.split.shards)
+            and all(type(number) is int and number >= 0 for number in column)
+            for column in numbers
         )
-        return found if whole and found and found.text_tokens == [one.tokens for one in self.split.shards] else None
+        sizes = [shard.tokens for shard in self.split.shards]
+        return counts if is_valid and counts and counts.text_tokens == sizes else None
 
-    def _counted(self) -> Counted:
-        found = Counted([], [], [])
+    def _count_rows(self) -> RowCounts:
+        counts = RowCounts([], [], [])
         shards = self.split.shards
         with progress("plan rows", sum(shard.tokens for shard in shards), "tokens") as bar:
             for shard_idx, shard in enumerate(shards):
                 layout = self.of(shard_idx)
                 text, frame = layout.totals()
-                found.rows.append(layout.rows)
-                found.text_tokens.append(text)
-                found.frame_tokens.append(frame)
+                counts.rows.append(layout.rows)
+                counts.text_tokens.append(text)
+                counts.frame_tokens.append(frame)
                 bar.advance(shard.tokens)
-        return found
+        return counts
 
     # ---- one shard -------------------------------------------------------------------------------------------
 
@@ -128,27 +129,27 @@ class ShardPlans:
         return os.path.join(self._folder, f"{shard_idx:05}.columns")
 
     def _make(self, shard_idx: int) -> Plan:
-        made = plan_of(self.split.shards[shard_idx], self.seq_len, self.packing)
+        layout = plan_of(self.split.shards[shard_idx], self.seq_len, self.packing)
         if not self._has_files:
-            return made
-        kinds = {"first": "<u4", "start": "<u8" if made.start.max(initial=0) >= 1 << 32 else "<u4", "length": "<u2"}
+            return layout
+        dtypes = {"first": "<u4", "start": "<u8" if layout.start.max(initial=0) >= 1 << 32 else "<u4", "length": "<u2"}
         with written(self._path(shard_idx), sync=False) as writer:
-            for name, kind in kinds.items():
-                writer.append(name, getattr(made, name).astype(kind))
-            crc = _crc([getattr(made, name).astype(kind) for name, kind in kinds.items()])
-            writer.note = {"crc32": crc, "segments": made.segments, "in_order": made.in_order}
-        found = self._read(shard_idx)
-        assert found is not None, "it was just written"
-        return found
+            for name, dtype in dtypes.items():
+                writer.append(name, getattr(layout, name).astype(dtype))
+            crc = _crc([getattr(layout, name).astype(dtype) for name, dtype in dtypes.items()])
+            writer.note = {"crc32": crc, "segments": layout.segments, "in_order": layout.in_order}
+        mapped = self._read(shard_idx)
+        assert mapped is not None, "it was just written"
+        return mapped
 
     def _read(self, shard_idx: int) -> Plan | None:
-        """None where there is no whole file. The checksum is of each mapping, as nothing else would show a damage."""
+        """The plan in the file; None without a whole one. Each mapping is checked: nothing else would show damage."""
         path = self._path(shard_idx)
         if not os.path.exists(path):
             return None
         try:
             file = Columns(path)
-            columns = [_whole(file, name) for name in COLUMNS]
+            columns = [_column_of(file, name) for name in COLUMNS]
             if _crc(columns) != file.note["crc32"]:
                 return None
             first, start, length = columns
@@ -157,15 +158,15 @@ class ShardPlans:
             return None
 
 
-def _whole(file: Columns, name: str) -> Any:
+def _column_of(file: Columns, name: str) -> Any:
     pieces = file.pieces(name)
     return pieces[0] if len(pieces) == 1 else file.column(name)
 
 
 def _crc(columns: Sequence[Any]) -> int:
     crc = 0
-    for one in columns:
-        crc = zlib.crc32(np.ascontiguousarray(one).view(np.uint8).data, crc)
+    for column in columns:
+        crc = zlib.crc32(np.ascontiguousarray(column).view(np.uint8).data, crc)
     return crc
 
 

@@ -1,4 +1,4 @@
-"""Pregenerated epochs, opened for training: a token store is made of the folder once, and training masks anew.
+"""Pregenerated epochs, opened for training: the folder is converted to a token store once, and training masks anew.
 
 The store lies in the cache. Its name is a digest of the tokenizer and of the names, sizes and times of all files that
 are read, so a changed folder gets a new store. All of them may be deleted while nobody trains.
@@ -20,18 +20,18 @@ from maskwright.data.store import TokenStore
 from maskwright.text.vocabulary import read_vocabulary
 
 FORMAT = 1
-"""Version of the store that is made of the same files."""
+"""Version of the store of the same files."""
 
 
 def open_epochs(location: str, tokenizer: str | None = None) -> TokenStore:
-    """`tokenizer`: for a folder without one of its own; the continued model's. Of several processes one makes the
-    store, and the others wait. Raises `StoreError` for another folder, and for a broken example with its line."""
+    """`tokenizer`: for a folder without one of its own; the continued model's. Of several processes one creates
+    the store, and the others wait. Raises `StoreError` for another folder, and for a broken example with its line."""
     epochs_of(storage.require_local(location))
-    own = os.path.join(location, TOKENIZER)
-    tokenizer = own if os.path.isdir(own) else tokenizer
+    own_tokenizer = os.path.join(location, TOKENIZER)
+    tokenizer = own_tokenizer if os.path.isdir(own_tokenizer) else tokenizer
     if tokenizer is None:
         what = f"has no {TOKENIZER}/, and its examples are the strings of a tokenizer"
-        raise StoreError(what, where=location, fix=f"copy that tokenizer's folder to {own}")
+        raise StoreError(what, where=location, fix=f"copy that tokenizer's folder to {own_tokenizer}")
     vocabulary = read_vocabulary(tokenizer)
     special = [vocabulary.unk, sorted(vocabulary.special)]
     name = storage.sha256_of([FORMAT, vocabulary.fingerprint, special, _states(location)])[:32]
@@ -44,8 +44,8 @@ def _states(location: str) -> list[list[Any]]:
     """[location, bytes, time of change] of each file that is read."""
     paths = (os.path.join(folder, name) for folder, names in storage.walk(location) for name in names)
     read = sorted(path for path in paths if os.path.relpath(path, location).startswith(("epoch_", RECORD)))
-    status = [(path, os.stat(path)) for path in read]
-    return [[os.path.abspath(path), found.st_size, found.st_mtime_ns] for path, found in status]
+    states = [(path, os.stat(path)) for path in read]
+    return [[os.path.abspath(path), state.st_size, state.st_mtime_ns] for path, state in states]
 
 
 def _made(folder: str) -> str | None:
@@ -53,7 +53,7 @@ def _made(folder: str) -> str | None:
 
 
 def _make(location: str, tokenizer: str, folder: str) -> str:
-    say(f"{location}: a token store is made of it, in {os.path.dirname(folder)}")
+    say(f"{location}: a token store of it is created in {os.path.dirname(folder)}")
     options = ConvertOptions(valid_fraction=0.0, special_tokens="remove")
     try:
         convert(Conversion([location], tokenizer, folder, options, kind="pregenerated"))

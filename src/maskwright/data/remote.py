@@ -1,12 +1,12 @@
 """Token stores in a bucket: pushed, pulled, and trained from through a cache on this machine.
 
-Opening such a store brings its manifest and tokenizer. Each other file comes when it is first read: it is checked
-against the manifest before it gets its name, and those that nobody maps make room for it, the oldest first.
+Opening such a store downloads its manifest and tokenizer. Each other file is downloaded when it is first read: it is
+checked against the manifest before it gets its name. Files that nobody maps make room for it, the oldest first.
 
     $MASKWRIGHT_CACHE, or $XDG_CACHE_HOME/maskwright     MASKWRIGHT_CACHE_GB limits what lies in stores/
       stores/FINGERPRINT/                                the files of a store that were read
-      stores/FINGERPRINT/NAME.BYTES.tmp-0                one that is on its way, locked by who brings it
-      stores/lock                                        held by the one process that changes what lies there
+      stores/FINGERPRINT/NAME.BYTES.tmp-0                a file that is being downloaded, locked by its process
+      stores/lock                                        held by the one process that changes the folder
 """
 
 from __future__ import annotations
@@ -32,38 +32,37 @@ from maskwright.data.manifest import checked, is_shard_name, read_manifest
 
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer"
 MOST_SMALL_FILES, SMALL_BYTES = 10_000, 4096
-"""In an archive: each takes a block and an inode of the disk, and nearly no room in the archive."""
+"""Limits of an archive: a small file takes a block and an inode of the disk, and nearly no room in the archive."""
 NAMES = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 LONGEST_NAME_BYTES = 1 << 20
-"""With all else that a header of a header may say."""
+"""Limit of a header's other values as well."""
 PUSH = "push the store again"
 AT_ONCE = 4
-"""Files of one process on their way at the same time. A file waits for the answers of a bucket, and one connection
-rarely fills a link; each that is cut short is brought from its beginning."""
+"""Files that one process transfers at the same time. A file waits for the answers of a bucket, and one connection
+rarely fills a link. A file that is cut short starts again from its beginning."""
 CLAIM = re.compile(r"\.(\d+)\.tmp-0$")
-"""Ends the name of a file that is on its way into the cache, where it takes so many bytes."""
+"""Ends the name of a file that is being downloaded into the cache, with the bytes that it will have."""
 SHARE_OF_DISK = 0.9
-"""Of the disk, what the cache may fill without MASKWRIGHT_CACHE_GB."""
+"""Share of the disk that the cache may fill without MASKWRIGHT_CACHE_GB."""
 LARGER = "raise MASKWRIGHT_CACHE_GB, or name a larger disk as MASKWRIGHT_CACHE"
 T = TypeVar("T")
 Files = dict[str, dict[str, Any]]
 """The manifest's records by file name; empty for the tokenizer's files."""
 LOCK = "pull.lock"
-"""In a folder that a store is pulled into, until all of it is there: what tells a pull that was stopped from files of
-something else."""
+"""Lies in a folder that a store is pulled into until all of it is there. It tells a stopped pull from other files."""
 
 
 class NoRoom(StoreError):
-    """The cache is full of what is mapped."""
+    """The cache is full of mapped files."""
 
 
 def push(store: str, to: str) -> None:
-    """Copies a finished store of this machine to `to`. What is there already with the same size stays. Raises
-    `StoreError` for a store that is none or damaged, `InputError` if another store lies there."""
-    manifest, there = read_manifest(store), Folder(to, reach=True, tries=TRIES)
-    found = there.get_json(MANIFEST)
-    if found is not None and found.get("fingerprint") != manifest["fingerprint"]:
-        raise InputError("another store lies there", where=there.location, fix="choose another folder")
+    """Copies a finished store of this machine to `to`, without files that are there already with the same size. Raises
+    `StoreError` for a damaged or missing store, `InputError` if another store lies there."""
+    manifest, target = read_manifest(store), Folder(to, reach=True, tries=TRIES)
+    other_manifest = target.get_json(MANIFEST)
+    if other_manifest is not None and other_manifest.get("fingerprint") != manifest["fingerprint"]:
+        raise InputError("another store lies there", where=target.location, fix="choose another folder")
     files = _files(manifest)
     tokenizer: Files = {f"{TOKENIZER}/{name}": {} for name in sorted(os.listdir(os.path.join(store, TOKENIZER)))}
 
@@ -72,46 +71,46 @@ def push(store: str, to: str) -> None:
         if record and storage.sha256_of_file(source) != record["sha256"]:
             raise StoreError("is not what was written (its sha256 differs)", where=source, fix="prepare again")
         size = os.path.getsize(source)
-        if _size(there, name) != size or not record:
-            there.upload(source, name)
-            if (arrived := _size(there, name)) != size:
+        if _size(target, name) != size or not record:
+            target.upload(source, name)
+            if (arrived := _size(target, name)) != size:
                 what = f"arrived with {arrived or 0:,} of {size:,} bytes"
-                raise MaskwrightError(what, where=f"{there.location}/{name}", fix="run the same command again")
+                raise MaskwrightError(what, where=f"{target.location}/{name}", fix="run the same command again")
 
     def check(name: str, record: dict[str, Any]) -> None:
-        if there.sha256(name) != record["sha256"]:
-            there.remove(name)
+        if target.sha256(name) != record["sha256"]:
+            target.remove(name)
             fix = "run the same command again"
-            raise MaskwrightError("did not arrive as it was sent", where=f"{there.location}/{name}", fix=fix)
+            raise MaskwrightError("did not arrive as it was sent", where=f"{target.location}/{name}", fix=fix)
 
-    _each(f"push {there.location}", {**files, **tokenizer}, send)
-    _each(f"read back {there.location}", files, check)
+    _each(f"push {target.location}", {**files, **tokenizer}, send)
+    _each(f"read back {target.location}", files, check)
     with storage.open_binary(os.path.join(store, MANIFEST)) as file:
-        there.put(MANIFEST, file.read())
+        target.put(MANIFEST, file.read())
 
 
 def pull(location: str, to: str) -> None:
-    """Copies a store from `location` to the local folder `to`, or unpacks a `.tar`, `.tar.gz` or `.tgz` there. A pull
-    that was stopped goes on. Raises `InputError` if `to` holds something else, `StoreError` for damage."""
+    """Copies a store from `location` to the local folder `to`, or unpacks a `.tar`, `.tar.gz` or `.tgz` there. A
+    stopped pull continues. Raises `InputError` if `to` holds something else, `StoreError` for damage."""
     storage.require_local(to)
     if location.lower().endswith((".tar", ".tar.gz", ".tgz")):
         return _unpack(location, to)
-    there = Folder(location, reach=True, tries=TRIES)
-    manifest = _manifest(there)
+    origin = Folder(location, reach=True, tries=TRIES)
+    manifest = _manifest(origin)
     if os.path.exists(os.path.join(to, MANIFEST)) and read_manifest(to)["fingerprint"] != manifest["fingerprint"]:
         raise InputError("another store lies there", where=to, fix="choose another folder")
-    own = {MANIFEST, LOCK}
-    if os.path.isdir(to) and (names := os.listdir(to)) and not own & {*names}:
+    begun_here = {MANIFEST, LOCK}
+    if os.path.isdir(to) and (names := os.listdir(to)) and not begun_here & {*names}:
         raise InputError("is not empty, and no pull was begun there", where=to, fix="choose another folder")
     lock = os.path.join(to, LOCK)
     with storage.new_folder(to), storage.locked(lock, remove=False):
-        _bring(there, _files(manifest), to)
+        _download_store(origin, _files(manifest), to)
         os.unlink(lock)
 
 
 def remote_manifest(location: str) -> dict[str, Any]:
-    """The manifest of the store at the URL `location`, checked. Nothing else of the store is read. Raises `StoreError`
-    where there is none."""
+    """The manifest of the store at the URL `location`, checked. Nothing else is read. Raises `StoreError` where there
+    is none."""
     return _manifest(Folder(location, reach=True, tries=TRIES))
 
 
@@ -120,11 +119,11 @@ class Cache:
 
     def __init__(self, location: str) -> None:
         """Raises `StoreError` where there is no store, or a file of it is missing or has another size."""
-        self._there = Folder(location, reach=True, tries=TRIES)
-        manifest = _manifest(self._there)
-        self._files, sizes = _files(manifest), self._there.sizes()
+        self._origin = Folder(location, reach=True, tries=TRIES)
+        manifest = _manifest(self._origin)
+        self._files, sizes = _files(manifest), self._origin.sizes()
         for name, record in self._files.items():
-            where = f"{self._there.location}/{name}"
+            where = f"{self._origin.location}/{name}"
             if name not in sizes:
                 raise StoreError("is missing", where=where, fix=PUSH)
             if sizes[name] != record["bytes"]:
@@ -133,12 +132,12 @@ class Cache:
         self._base = storage.cache_folder("stores")
         self.folder = os.path.join(self._base, manifest["fingerprint"][:32])
         storage.make_folder(self._base)
-        with _alone(self._base):
+        with _locked(self._base):
             if not os.path.exists(os.path.join(self.folder, MANIFEST)):
-                _bring(self._there, {}, self.folder)
+                _download_store(self._origin, {}, self.folder)
 
     def read(self, name: str, read: Callable[[BinaryIO], T]) -> T:
-        """What `read` makes of a file, which is brought first if it is not here. The file stays in the cache for as
+        """Returns `read` of a file, which is downloaded first if it is not here. The file stays in the cache for as
         long as it is open or mapped. Raises `NoRoom`, and `StoreError` for a damaged or missing file."""
         path = os.path.join(self.folder, name)
         while True:
@@ -153,11 +152,11 @@ class Cache:
                 self._fetch(name, path)
 
     def _fetch(self, name: str, path: str) -> None:
-        """Brings a file, or waits until another process or thread has brought it, or failed."""
+        """Downloads a file, or waits until another process or thread has downloaded it or failed."""
         size, sha256 = self._files[name]["bytes"], self._files[name]["sha256"]
         partial = f"{path}.{size}.tmp-0"
         with ExitStack() as opened:
-            with _alone(self._base):
+            with _locked(self._base):
                 if os.path.exists(path):
                     return
                 if is_ours := _remove_unheld(partial):
@@ -170,20 +169,19 @@ class Cache:
                     fcntl.flock(file, fcntl.LOCK_EX)
             if not is_ours:
                 return fcntl.flock(file, fcntl.LOCK_SH)
-            _fetch(self._there, name, partial, sha256)
-            # Under the lock, so that whoever counts files meets it under one name. Who deletes the cache has it brought
-            # again.
-            with _alone(self._base), suppress(FileNotFoundError):
+            _download(self._origin, name, partial, sha256)
+            # Under the lock, so that a process that counts files sees it under one name. Where the cache was deleted,
+            # the file is downloaded again.
+            with _locked(self._base), suppress(FileNotFoundError):
                 os.replace(partial, path)
 
 
 def require_room(needed: int, least: int, window_shards: int | None) -> None:
-    """Raises `StoreError` if the cache can never hold so many bytes. `least`: what a run with `data.window_shards: 1`
-    needs."""
+    """Raises `StoreError` if the cache can never hold `needed` bytes. `least`: the need of `data.window_shards: 1`."""
     base = storage.cache_folder("stores")
     if not needed:
         return
-    with _alone(base):
+    with _locked(base):
         room = _room(base) + sum(map(_bytes_of, [*_shard_files(base), *_claims(base)]))
     if needed > room:
         what = f"a run needs {human_bytes(needed)} of it at once, and it has room for {human_bytes(max(room, 0))}"
@@ -192,68 +190,68 @@ def require_room(needed: int, least: int, window_shards: int | None) -> None:
         raise StoreError(what, where=base, fix=fix)
 
 
-# ---- bringing a store ------------------------------------------------------------------------------------------------
+# ---- downloading a store ---------------------------------------------------------------------------------------------
 
 
-def _manifest(there: Folder) -> dict[str, Any]:
+def _manifest(origin: Folder) -> dict[str, Any]:
     """The store's manifest, checked. Raises `StoreError` where there is none."""
-    content = there.get(MANIFEST)
+    content = origin.get(MANIFEST)
     if content is None:
         fix = "correct the address, or push one there: `maskwright data push STORE --to URL`"
-        raise StoreError("is not a token store: it has no manifest.json", where=there.location, fix=fix)
+        raise StoreError("is not a token store: it has no manifest.json", where=origin.location, fix=fix)
     try:
-        found = json.loads(content)
+        manifest = json.loads(content)
     except (ValueError, RecursionError):
-        found = None
-    return checked(found, f"{there.location}/{MANIFEST}")
+        manifest = None
+    return checked(manifest, f"{origin.location}/{MANIFEST}")
 
 
-def _bring(there: Folder, files: Files, to: str) -> None:
-    """These files, the tokenizer and the manifest. Those that are here already stay if they are what the manifest says.
-    The caller holds a lock."""
+def _download_store(origin: Folder, files: Files, to: str) -> None:
+    """Downloads these files, the tokenizer and the manifest, without files that are here already as the manifest has
+    them. The caller holds a lock."""
     storage.make_folder(os.path.join(to, TOKENIZER))
     _remove_temporary(to)
-    tokenizer: Files = {f"{TOKENIZER}/{name}": {} for name in there.names(TOKENIZER)}
+    tokenizer: Files = {f"{TOKENIZER}/{name}": {} for name in origin.names(TOKENIZER)}
     if not tokenizer:
-        raise StoreError("has no tokenizer/", where=there.location, fix="push it again")
+        raise StoreError("has no tokenizer/", where=origin.location, fix="push it again")
 
     def fetch(name: str, record: dict[str, Any]) -> None:
         path = os.path.join(to, *name.split("/"))
         if not (record and os.path.exists(path) and storage.sha256_of_file(path) == record["sha256"]):
             partial = f"{path}.tmp-{os.getpid()}"
-            _fetch(there, name, partial, record.get("sha256"))
+            _download(origin, name, partial, record.get("sha256"))
             os.replace(partial, path)
 
-    _each(f"pull {there.location}", {**files, **tokenizer}, fetch)
+    _each(f"pull {origin.location}", {**files, **tokenizer}, fetch)
     with storage.atomic_writer(os.path.join(to, MANIFEST)) as file:
-        file.write(there.get(MANIFEST) or b"")
+        file.write(origin.get(MANIFEST) or b"")
 
 
 def _remove_temporary(folder: str) -> None:
-    """What a process that was killed has left."""
+    """Removes what a killed process has left."""
     for path in filter(storage.is_temporary, _all_files(folder)):
         _remove_unheld(path)
 
 
-def _fetch(there: Folder, name: str, path: str, sha256: str | None) -> None:
-    """Nothing is left of a file that is not what it should be."""
+def _download(origin: Folder, name: str, path: str, sha256: str | None) -> None:
+    """Downloads a file. Of one with another digest nothing is left."""
     try:
         for _ in range(2):  # a second time, since what the network spoils is not always an error
-            there.download(name, path)
+            origin.download(name, path)
             if sha256 is None or storage.sha256_of_file(path) == sha256:
                 return
         what = "is not what was written (its sha256 differs)"
-        raise StoreError(what, where=f"{there.location}/{name}", fix=PUSH)
+        raise StoreError(what, where=f"{origin.location}/{name}", fix=PUSH)
     except BaseException as error:
         with suppress(FileNotFoundError):
             os.unlink(path)
         if isinstance(error, FileNotFoundError):
-            raise StoreError("is missing", where=f"{there.location}/{name}", fix=PUSH) from None
+            raise StoreError("is missing", where=f"{origin.location}/{name}", fix=PUSH) from None
         raise
 
 
 def _each(title: str, files: Files, act: Callable[[str, dict[str, Any]], None]) -> None:
-    """`act` on several files at once; after the first failure no other is begun."""
+    """Calls `act` on several files at once; after the first failure no other is begun."""
     with progress(title, _bytes(files), "bytes") as bar, ThreadPoolExecutor(AT_ONCE) as pool:
         size = {pool.submit(act, name, record): record.get("bytes", 0) for name, record in files.items()}
         try:
@@ -274,9 +272,9 @@ def _bytes(files: Files) -> int:
     return sum(record.get("bytes", 0) for record in files.values())
 
 
-def _size(there: Folder, name: str) -> int | None:
+def _size(folder: Folder, name: str) -> int | None:
     try:
-        return int(there.info(name)["size"])
+        return int(folder.info(name)["size"])
     except (MaskwrightError, FileNotFoundError):
         return None
 
@@ -285,16 +283,15 @@ def _size(there: Folder, name: str) -> int | None:
 
 
 @contextmanager
-def _alone(base: str) -> Iterator[None]:
-    """One process and thread counts, claims and removes at a time, so that the cache never holds more than its size."""
+def _locked(base: str) -> Iterator[None]:
+    """Lets one process and thread at a time count, claim and remove, so that the cache never exceeds its size."""
     with open(os.path.join(base, "lock"), "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _make_room(base: str, needed: int) -> None:
-    """Removes files that nobody maps, the one that was opened longest ago first. Raises `NoRoom` if that is not
-    enough."""
+    """Removes files that nobody maps, the least recently opened first. Raises `NoRoom` if that is not enough."""
     _remove_temporary(base)
     room, oldest = _room(base), iter(sorted(_shard_files(base), key=os.path.getmtime))
     read_bytes = sum(map(_bytes_of, _claims(base)))
@@ -312,28 +309,28 @@ def _make_room(base: str, needed: int) -> None:
 
 
 def _room(base: str) -> int:
-    """Bytes beside what is there and what is on its way."""
+    """Bytes that are free beside the files and the downloads of the cache."""
     disk, limit = shutil.disk_usage(base), os.environ.get("MASKWRIGHT_CACHE_GB")
-    coming = sum(_bytes_of(path) - _arrived(path) for path in _claims(base))
-    free = disk.free - int((1.0 - SHARE_OF_DISK) * disk.total) - coming
+    missing_bytes = sum(_bytes_of(path) - _arrived(path) for path in _claims(base))
+    free = disk.free - int((1.0 - SHARE_OF_DISK) * disk.total) - missing_bytes
     if limit is None:
         return free
     try:
-        most = round(float(limit) * 1e9)  # int() takes 0.000009936 for 9,935 bytes
+        limit_bytes = round(float(limit) * 1e9)  # int() takes 0.000009936 for 9,935 bytes
     except (ValueError, OverflowError):
-        most = -1
-    if most < 0:
-        raise InputError(f"{limit!r} is no size", where="MASKWRIGHT_CACHE_GB", fix="give gigabytes, such as 200")
-    return min(free, most - sum(map(_bytes_of, _all_files(base))))
+        limit_bytes = -1
+    if limit_bytes < 0:
+        raise InputError(f"{limit!r} is not a size", where="MASKWRIGHT_CACHE_GB", fix="give gigabytes, such as 200")
+    return min(free, limit_bytes - sum(map(_bytes_of, _all_files(base))))
 
 
 def _claims(base: str) -> list[str]:
-    """Files that are on their way."""
+    """Files that are being downloaded."""
     return [path for path in _all_files(base) if CLAIM.search(path)]
 
 
 def _bytes_of(path: str) -> int:
-    """Of a file that is on its way, those that it will have."""
+    """The size of a file; of one that is being downloaded, the size that it will have."""
     claim = CLAIM.search(path)
     return int(claim[1]) if claim else os.path.getsize(path)
 
@@ -346,11 +343,11 @@ def _arrived(path: str) -> int:
 
 
 def _remove_unheld(path: str) -> bool:
-    """Removes a file that nobody reads or brings. False if somebody does."""
+    """Removes a file that nobody reads or downloads. Returns False if somebody does."""
     try:
         with open(path, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.unlink(path)  # under the lock, so that who has opened it meanwhile sees that it is gone
+            os.unlink(path)  # under the lock, so that a process that has just opened it sees that it is gone
     except BlockingIOError:
         return False
     except FileNotFoundError:  # it has just failed
@@ -373,7 +370,7 @@ def _unpack(location: str, to: str) -> None:
     """Raises `InputError` for an archive that is cut or damaged, that leaves its folder, or that holds anything but
     files and folders; nothing of it is left then."""
     if os.path.exists(to) and (not os.path.isdir(to) or os.listdir(to)):
-        raise InputError("is there already, and is no empty folder", where=to, fix="choose another one")
+        raise InputError("exists and is not an empty folder", where=to, fix="choose another folder")
     partial = f"{to.rstrip('/')}.tmp-{os.getpid()}"
     storage.make_folder(partial)
     room = int(shutil.disk_usage(partial).free * SHARE_OF_DISK)
@@ -387,7 +384,7 @@ def _unpack(location: str, to: str) -> None:
                 pass
         os.replace(partial, to)
     except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-        what = f"is no whole archive: {' '.join(str(error).split())}"
+        what = f"is not a whole archive: {' '.join(str(error).split())}"
         raise InputError(what, where=location, fix="copy it again from its origin") from None
     except (FileExistsError, NotADirectoryError, IsADirectoryError):
         fix = "make an archive of plain files in folders"
@@ -404,10 +401,10 @@ class _Header(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        found = super().frombuf(buf, encoding, errors)
-        if found.type in NAMES and found.size > LONGEST_NAME_BYTES:
-            raise tarfile.TarError(f"a name claims {found.size:,} bytes")
-        return found
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in NAMES and header.size > LONGEST_NAME_BYTES:
+            raise tarfile.TarError(f"a name claims {header.size:,} bytes")
+        return header
 
 
 def _safe(archive: Iterable[tarfile.TarInfo], location: str, room: int) -> Iterable[tarfile.TarInfo]:

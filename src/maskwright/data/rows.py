@@ -1,4 +1,4 @@
-"""Packed rows of one side of a store, made on demand."""
+"""Packed rows of one split of a store, made on demand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Int64 = NDArray[np.int64]
 Arrays = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]
 
 
-class Block(NamedTuple):
+class RowBlock(NamedTuple):
     """Rows of one shard, in a row."""
 
     shard_idx: int
@@ -28,12 +28,12 @@ class Block(NamedTuple):
     text_tokens: int
     frame_tokens: int
     layout: Plan | None = None
-    """Of a part of the shard; None for the plan of all of it."""
+    """The plan of a part of the shard; None for that of all of it."""
 
 
 @dataclass(frozen=True)
-class Totals:
-    """What is said of rows before one is made."""
+class RowTotals:
+    """Totals of rows, known before one is read."""
 
     seq_len: int
     rows: int
@@ -48,7 +48,7 @@ class Rows:
 
     split: Split
     plans: ShardPlans
-    blocks: Sequence[Block]
+    blocks: Sequence[RowBlock]
     words: Vocabulary
     location: str
 
@@ -58,13 +58,13 @@ class Rows:
         return np.cumsum([0, *(block.rows for block in self.blocks)]).astype(np.int64)
 
     @cached_property
-    def plan(self) -> Totals:
+    def plan(self) -> RowTotals:
         text, frame = (
             sum(block.text_tokens for block in self.blocks),
             sum(block.frame_tokens for block in self.blocks),
         )
         seq_len, rows = self.plans.seq_len, int(self.first[-1])
-        return Totals(seq_len, rows, text, 1.0 - (text + frame) / max(rows * seq_len, 1))
+        return RowTotals(seq_len, rows, text, 1.0 - (text + frame) / max(rows * seq_len, 1))
 
     def materialize(self, rows: Int64) -> Arrays:
         """(input_ids, position_ids, segment_ids), each int32 [len(rows), T], before masking. Raises `StoreError` for
@@ -102,26 +102,26 @@ class Rows:
     def _pieces(self, rows: Int64) -> tuple[Int64, Pieces]:
         """(the shard of each piece, the pieces) of rows >= 0."""
         if not len(rows):
-            none = np.zeros(0, np.int64)
-            return none, Pieces(none, none, none, none, none)
+            empty = np.zeros(0, np.int64)
+            return empty, Pieces(empty, empty, empty, empty, empty)
         of_block = np.searchsorted(self.first, rows, side="right") - 1
         sizes = np.bincount(of_block)
         blocks = np.flatnonzero(sizes).tolist()
-        shards = [self.blocks[one].shard_idx for one in blocks]
+        shards = [self.blocks[block_idx].shard_idx for block_idx in blocks]
         if len(blocks) == 1:
-            found = pieces_of([(self._layout(blocks[0]), rows - self.first[blocks[0]])])
-            return np.full(len(found.start), shards[0]), found
+            pieces = pieces_of([(self._layout(blocks[0]), rows - self.first[blocks[0]])])
+            return np.full(len(pieces.start), shards[0]), pieces
         in_order = np.argsort(of_block, kind="stable")
-        own = (rows - self.first[of_block])[in_order]
+        rows_in_blocks = (rows - self.first[of_block])[in_order]
         ends = np.cumsum(sizes[blocks]).tolist()
         borders = zip(blocks, [0, *ends], ends, strict=False)
-        found = pieces_of([(self._layout(one), own[begin:end]) for one, begin, end in borders])
+        pieces = pieces_of([(self._layout(block_idx), rows_in_blocks[begin:end]) for block_idx, begin, end in borders])
         # Pieces come block by block, and go to where their rows are.
         counts = np.empty(len(rows), np.int64)
-        counts[in_order] = found.counts
-        back = np.argsort(np.repeat(in_order, found.counts), kind="stable")
-        shard_idx = np.repeat(np.repeat(shards, sizes[blocks]), found.counts)[back]
-        return shard_idx, Pieces(counts, *(some[back] for some in found[1:]))
+        counts[in_order] = pieces.counts
+        row_order = np.argsort(np.repeat(in_order, pieces.counts), kind="stable")
+        shard_idx = np.repeat(np.repeat(shards, sizes[blocks]), pieces.counts)[row_order]
+        return shard_idx, Pieces(counts, *(column[row_order] for column in pieces[1:]))
 
     def _layout(self, block_idx: int) -> Plan:
         block = self.blocks[block_idx]
@@ -139,29 +139,28 @@ class Rows:
     def documents(self, row: int) -> list[int]:
         """Numbers of the documents in a row, within the split."""
         shard_idx, pieces = self._pieces(np.array([row]))
-        some = pieces.length > 0
-        return np.unique(self._documents(shard_idx[some], pieces.start[some])).tolist()
+        has_text = pieces.length > 0
+        return np.unique(self._documents(shard_idx[has_text], pieces.start[has_text])).tolist()
 
     def documents_at(self, rows: Int64, positions: Int64) -> Int64:
-        """[n]: the document within the split of what stands at `positions` [n] of `rows` [n], none of which is of the
-        frame."""
+        """[n]: the document within the split at `positions` [n] of `rows` [n], none of which is a frame token."""
         shard_idx, pieces = self._pieces(rows)
         sizes = pieces.length + pieces.bos + pieces.eos
         begins = np.cumsum(sizes) - sizes
         first = np.cumsum(pieces.counts) - pieces.counts
-        at = begins[first] + positions
-        piece = np.searchsorted(begins, at, side="right") - 1
-        return self._documents(shard_idx[piece], pieces.start[piece] + at - begins[piece] - pieces.bos[piece])
+        offsets = begins[first] + positions
+        piece = np.searchsorted(begins, offsets, side="right") - 1
+        return self._documents(shard_idx[piece], pieces.start[piece] + offsets - begins[piece] - pieces.bos[piece])
 
     def _documents(self, shard_idx: Int64, tokens: Int64) -> Int64:
         """[n]: numbers within the split of the documents that hold these tokens of shards."""
-        before = np.cumsum([0, *(shard.documents for shard in self.split.shards)])
-        found = np.empty(len(tokens), np.int64)
-        for one in np.unique(shard_idx).tolist():
-            here = shard_idx == one
-            ends = self.split.shards[one].document_ends()
-            found[here] = before[one] + np.searchsorted(ends, tokens[here], side="right")
-        return found
+        documents_before = np.cumsum([0, *(shard.documents for shard in self.split.shards)])
+        documents = np.empty(len(tokens), np.int64)
+        for shard_number in np.unique(shard_idx).tolist():
+            is_here = shard_idx == shard_number
+            ends = self.split.shards[shard_number].document_ends()
+            documents[is_here] = documents_before[shard_number] + np.searchsorted(ends, tokens[is_here], side="right")
+        return documents
 
     def _require_ids(self, ids: NDArray[np.int32]) -> None:
         """Opening a store does not read its tokens, so a damaged id shows here, before it is used."""
@@ -182,11 +181,11 @@ def open_rows(store: OpenedStore, side: SplitName, seq_len: int, packing: Packin
     return make_rows(store, split, plans, whole_shards(plans))
 
 
-def whole_shards(plans: ShardPlans) -> list[Block]:
-    counted = plans.counted
-    numbers = zip(counted.rows, counted.text_tokens, counted.frame_tokens, strict=True)
-    return [Block(shard_idx, *some) for shard_idx, some in enumerate(numbers)]
+def whole_shards(plans: ShardPlans) -> list[RowBlock]:
+    row_counts = plans.row_counts
+    numbers = zip(row_counts.rows, row_counts.text_tokens, row_counts.frame_tokens, strict=True)
+    return [RowBlock(shard_idx, *counts_of_shard) for shard_idx, counts_of_shard in enumerate(numbers)]
 
 
-def make_rows(store: OpenedStore, split: Split, plans: ShardPlans, blocks: Sequence[Block]) -> Rows:
+def make_rows(store: OpenedStore, split: Split, plans: ShardPlans, blocks: Sequence[RowBlock]) -> Rows:
     return Rows(split, plans, blocks, store.vocabulary, store.location)

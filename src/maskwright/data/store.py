@@ -6,7 +6,7 @@
       train-00000.tokens.u16           text ids only: no special tokens, no row length, no masks
       train-00000.documents.u64        token offset in the shard after each document
       train-00000.sentences.u64        the same for sentences, if the source marks them
-      train-00000.origins.u64          for each document: its file's number in the manifest's sources, its first line
+      train-00000.origins.u64          for each document: index of its file in the manifest's sources, its first line
       valid-00000.…                    held-out documents, chosen by hash of their text
 
 `docs/token-store.md` is the contract. Loading reads the manifest and the ends; tokens are memory-mapped.
@@ -49,8 +49,7 @@ def token_dtype(vocab_size: int) -> str:
 
 
 def special_table(vocabulary: Vocabulary) -> NDArray[np.bool_]:
-    """[vocabulary]: the ids that no document has. `<unk>` may be right: a vocabulary without all bytes has it for the
-    bytes that it lacks."""
+    """[vocabulary]: the ids that no document has. `<unk>` may be right: it stands for bytes without a token."""
     table = np.zeros(vocabulary.size, bool)
     table[sorted(vocabulary.special - {vocabulary.unk})] = True
     return table
@@ -60,13 +59,13 @@ def special_in(ids: NDArray[Any], table: NDArray[np.bool_]) -> NDArray[np.bool_]
     """[tokens]: whether each is special in `table` [vocabulary]; None if none is. Looking each id up would take a sixth
     of a conversion, and most often the smallest and the largest id show it."""
     low, high = (int(ids.min()), int(ids.max())) if len(ids) else (0, -1)
-    there = np.flatnonzero(table[low : high + 1]) + low
-    if not len(there):
+    special_ids = np.flatnonzero(table[low : high + 1]) + low
+    if not len(special_ids):
         return None
-    found: NDArray[np.bool_] = table[ids] if len(there) > FEW else ids == there[0]
-    for one in there[1:] if len(there) <= FEW else ():
-        found |= ids == one
-    return found if found.any() else None
+    is_special: NDArray[np.bool_] = table[ids] if len(special_ids) > FEW else ids == special_ids[0]
+    for special_id in special_ids[1:] if len(special_ids) <= FEW else ():
+        is_special |= ids == special_id
+    return is_special if is_special.any() else None
 
 
 def shard_names(split: str, number: int, dtype: str, sentences: bool) -> dict[str, str]:
@@ -79,12 +78,12 @@ def shard_names(split: str, number: int, dtype: str, sentences: bool) -> dict[st
 
 @dataclass(frozen=True)
 class Shard:
-    """One shard of one side of a store. Each part of it is read when it is asked for; offsets are tokens in it."""
+    """One shard of a split. Its parts are read when they are used; offsets are tokens of the shard."""
 
     tokens: int
     documents: int
     ids: Callable[[], NDArray[Any]]
-    """Memory-mapped, with what lies between documents."""
+    """Memory-mapped ids, with those between documents."""
     document_ends: Callable[[], Int64]
     sentence_ends: Callable[[], Int64 | None] = lambda: None
     """None where the source does not mark sentences."""
@@ -98,10 +97,10 @@ class Shard:
 
 
 class Split:
-    """One side of a store."""
+    """The training or the held-out documents of a store."""
 
     def __init__(self, shards: Sequence[Shard], token_offset: int = 0) -> None:
-        """`token_offset`: added to what is stored."""
+        """`token_offset`: added to stored ids."""
         self.shards, self.token_offset = tuple(shards), token_offset
         self.documents = sum(shard.documents for shard in shards)
         self.tokens = sum(shard.tokens for shard in shards)
@@ -109,17 +108,17 @@ class Split:
         self.most_mapped = MOST_MAPPED
 
     def ids(self, shard_idx: int) -> NDArray[Any]:
-        """What is stored in a shard, memory-mapped."""
-        if (found := self._mapped.get(shard_idx)) is None:
+        """Stored ids of a shard, memory-mapped."""
+        if (ids := self._mapped.get(shard_idx)) is None:
             while len(self._mapped) >= self.most_mapped:
                 self._mapped.popitem(last=False)
-            found = self._mapped[shard_idx] = self._map(shard_idx)
+            ids = self._mapped[shard_idx] = self._map(shard_idx)
         else:
             self._mapped.move_to_end(shard_idx)
-        return found
+        return ids
 
     def keep_only(self, shard_idxs: set[int]) -> None:
-        """Lets go of the mappings of all other shards."""
+        """Drops the mappings of all other shards."""
         for shard_idx in self._mapped.keys() - shard_idxs:
             del self._mapped[shard_idx]
 
@@ -143,7 +142,7 @@ class Split:
         """The tokens of many spans, one after the other: [sum(before + length + after)]. `shard_idx`: of each span, or
         of all.
 
-        `before` and `after` leave room around each span for its frame; until then anything of the shard stands there.
+        `before` and `after` leave room around each span for its frame. The room holds arbitrary ids.
         """
         if len(start) == 0:
             return np.empty(0, np.int32)
@@ -152,32 +151,32 @@ class Split:
             out += np.int32(self.token_offset)
         return out
 
-    def _gather(self, shard_idx: Int64, begin: Int64, size: Int64) -> NDArray[np.int32]:
+    def _gather(self, shard_idxs: Int64, begin: Int64, size: Int64) -> NDArray[np.int32]:
         if size.sum() > LONG_SPAN_TOKENS * len(begin) and begin.min() >= 0:
-            return self._copy(shard_idx, begin, size)
+            return self._copy(shard_idxs, begin, size)
         ends = np.cumsum(size)
         within = np.arange(ends[-1]) + np.repeat(begin - (ends - size), size)
         out = np.empty(int(ends[-1]), np.int32)
-        changes = np.flatnonzero(np.diff(shard_idx)) + 1  # a row is of one shard
+        changes = np.flatnonzero(np.diff(shard_idxs)) + 1  # a row is of one shard
         borders = [0, *ends[changes - 1].tolist(), len(out)]
-        runs = zip(shard_idx[[0, *changes]].tolist(), borders, borders[1:], strict=False)
-        for number, low, high in sorted(runs):  # so that each shard is mapped once
-            out[low:high] = self.ids(number).take(within[low:high], mode="clip")
+        runs = zip(shard_idxs[[0, *changes]].tolist(), borders, borders[1:], strict=False)
+        for shard_number, low, high in sorted(runs):  # so that each shard is mapped once
+            out[low:high] = self.ids(shard_number).take(within[low:high], mode="clip")
         return out
 
     def _copy(self, shard_idx: Int64, begin: Int64, size: Int64) -> NDArray[np.int32]:
         """Copies span by span: twice as fast as `_gather`'s way for long spans, slower for short ones."""
-        last, found = -1, []
-        for number, first, count in zip(shard_idx.tolist(), begin.tolist(), size.tolist(), strict=True):
-            if number != last:
-                last, ids = number, self.ids(number)
-            found.append(ids[first : first + count])
-            if len(found[-1]) < count:  # at the very end of a shard, where only the frame is missing
-                found.append(np.zeros(count - len(found[-1]), ids.dtype))
-        return np.concatenate(found).astype(np.int32)  # cast at once: 50 microseconds for 66 spans of 500, not 66
+        mapped_idx, spans = -1, []
+        for span_shard, first_token, count in zip(shard_idx.tolist(), begin.tolist(), size.tolist(), strict=True):
+            if span_shard != mapped_idx:
+                mapped_idx, ids = span_shard, self.ids(span_shard)
+            spans.append(ids[first_token : first_token + count])
+            if len(spans[-1]) < count:  # at the very end of a shard, where only the frame is missing
+                spans.append(np.zeros(count - len(spans[-1]), ids.dtype))
+        return np.concatenate(spans).astype(np.int32)  # cast at once: 50 microseconds for 66 spans of 500, not 66
 
     def sampled(self) -> Split:
-        """`SAMPLED_SHARDS` of its shards, spread evenly: what is told of a text is told of these."""
+        """`SAMPLED_SHARDS` of its shards, spread evenly, for statistics of the text."""
         if len(self.shards) <= SAMPLED_SHARDS:
             return self
         chosen = np.linspace(0, len(self.shards) - 1, SAMPLED_SHARDS).astype(int)
@@ -190,31 +189,31 @@ class Split:
 
     def beginnings(self, tokens: int, apart: int = 1) -> Iterator[NDArray[np.int32]]:
         """Up to `tokens` tokens from the beginning of each document, or of one in `apart`."""
-        first = 0
+        documents_before = 0
         for shard_idx, shard in enumerate(self.shards):
             starts, ends = shard.documents_at()
-            some = slice(-first % apart, None, apart)
-            sizes = np.minimum(ends - starts, tokens)[some]
+            chosen = slice(-documents_before % apart, None, apart)
+            sizes = np.minimum(ends - starts, tokens)[chosen]
             for begin in range(0, len(sizes), DOCUMENTS_AT_ONCE):
-                own = slice(begin, begin + DOCUMENTS_AT_ONCE)
-                ids = self.gather(shard_idx, starts[some][own], sizes[own])
-                yield from np.split(ids, np.cumsum(sizes[own])[:-1])
-            first += shard.documents
+                batch = slice(begin, begin + DOCUMENTS_AT_ONCE)
+                ids = self.gather(shard_idx, starts[chosen][batch], sizes[batch])
+                yield from np.split(ids, np.cumsum(sizes[batch])[:-1])
+            documents_before += shard.documents
 
     def counts(self, vocab_size: int, apart: int = 1) -> Int64:
         """[vocab_size]: how often each id occurs, in all documents or in one of `apart`."""
         total = np.zeros(vocab_size, np.int64)
         for shard_idx, shard in enumerate(self.shards):
-            starts, ends = (one[:: max(apart, 1)] for one in shard.documents_at())
+            starts, ends = (offsets[:: max(apart, 1)] for offsets in shard.documents_at())
             borders = np.flatnonzero(np.diff(np.cumsum(ends - starts) // COUNTED_TOKENS)) + 1
-            for some in np.split(np.arange(len(ends)), borders):
-                ids = self.gather(shard_idx, starts[some], (ends - starts)[some])
+            for documents in np.split(np.arange(len(ends)), borders):
+                ids = self.gather(shard_idx, starts[documents], (ends - starts)[documents])
                 total += np.bincount(ids, minlength=vocab_size)[:vocab_size]
         return total
 
 
 class OpenedStore(Protocol):
-    """What rows are made of, in whatever format it lies."""
+    """A store in any format from which rows are made."""
 
     location: str
 
@@ -226,7 +225,7 @@ class OpenedStore(Protocol):
 
     @property
     def passes(self) -> int:
-        """How often it holds its text: an epoch is one of so many parts of its rows."""
+        """Passes over its text that it holds. Its rows are split into as many epochs."""
         ...
 
     def split(self, name: SplitName) -> Split: ...
@@ -236,20 +235,20 @@ class TokenStore:
     """An opened store. Opening checks the manifest and each file's size; `verify` checks every byte."""
 
     def __init__(self, location: str, folder: str | None = None) -> None:
-        """`location`: a folder, or a URL, from which its files are brought into this machine's cache as they are read.
-        `folder`: where the files are, of a store that was made of what lies at `location`.
+        """`location`: a folder, or a URL, whose files are downloaded into this machine's cache as they are read.
+        `folder`: the files' folder, for a store that was made from `location`.
 
-        Raises `StoreError` if the folder is no finished store, has a newer format, or a file is cut or missing."""
+        Raises `StoreError` if the folder is not a finished store, has a newer format, or a file is cut or missing."""
         self.location = location
         self._cache = Cache(location) if storage.is_url(location) and folder is None else None
         self.folder = folder or (self._cache.folder if self._cache else location)
-        """Where its files are on this machine."""
-        self._fix = COPY_AGAIN if self.folder == location else f"delete {self.folder}: it is made again"
+        """The folder of its files on this machine."""
+        self._fix = COPY_AGAIN if self.folder == location else f"delete {self.folder}: it is created again"
         self.manifest = read_manifest(self.folder)
         self.dtype: str = self.manifest["dtype"]
         self.shards: list[dict[str, Any]] = self.manifest["shards"]
         self.fingerprint: str = self.manifest["fingerprint"]
-        for path, record in self._files() if self._cache is None else ():  # a cache has looked at what lies there
+        for path, record in self._files() if self._cache is None else ():  # a cache has checked these
             if not os.path.isfile(path):
                 raise StoreError("is missing", where=path, fix=self._fix)
             size = os.path.getsize(path)
@@ -264,7 +263,7 @@ class TokenStore:
         return [(self._path(shard, role), record) for shard in self.shards for role, record in shard["files"].items()]
 
     def _read(self, shard: dict[str, Any], role: str, read: Callable[[BinaryIO], T]) -> T:
-        """What `read` makes of a file, which a remote store brings first."""
+        """Returns `read` of a file, which a remote store downloads first."""
         if self._cache is not None:
             return self._cache.read(shard["files"][role]["name"], read)
         with storage.open_binary(self._path(shard, role)) as file:
@@ -272,7 +271,7 @@ class TokenStore:
 
     @property
     def is_remote(self) -> bool:
-        """Whether its files are brought into this machine's cache as they are read."""
+        """Whether its files are downloaded into this machine's cache as they are read."""
         return self._cache is not None
 
     def mapped_at_once(self, window_shards: int | None) -> int:
@@ -294,7 +293,7 @@ class TokenStore:
         return max(others, default=0)
 
     def verify_at_start(self) -> None:
-        """`verify`, but not of a remote store, whose files are checked as they come: a run need not read them all."""
+        """Calls `verify`, but not for a remote store, whose files are checked as they arrive."""
         if self._cache is None:
             self.verify()
 
@@ -368,17 +367,16 @@ class TokenStore:
         return self._numbers(shards[shard_idx], "origins")[::2].astype(np.int64)
 
     def verify(self) -> None:
-        """Reads every byte. Raises `StoreError` with the first file that is not what was written, or an id that is too
-        large."""
+        """Reads every byte. Raises `StoreError` with the first damaged file, or an id that is too large."""
         with progress("verify", sum(record["bytes"] for _, record in self._files()), "bytes") as bar:
             for shard in self.shards:
                 for role, record in shard["files"].items():
-                    found = self._read(shard, role, lambda file: storage.digest(file.name))
+                    digest = self._read(shard, role, lambda file: storage.digest(file.name))
                     for name in ("sha256", "crc32"):
-                        if getattr(found, name) != record[name]:
+                        if getattr(digest, name) != record[name]:
                             what = f"is not what was written (its {name} differs)"
                             raise StoreError(what, where=self._path(shard, role), fix=self._fix)
-                    bar.advance(found.bytes)
+                    bar.advance(digest.bytes)
         for shard in self.shards:
             self._require_ids(shard)
             for role in shard["files"]:

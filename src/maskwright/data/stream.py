@@ -1,4 +1,4 @@
-"""One source's text, shared out to phases of different row lengths so that no token is read twice in an epoch.
+"""One source's text, divided among phases of different row lengths so that no token is read twice in an epoch.
 
 Rows of one length have one packing, and their order is a permutation. Rows of two lengths share no packing, so here the
 text itself has an order: epoch after epoch, all shards in a keyed order of that epoch. Each span of rows of one length
@@ -18,18 +18,17 @@ from numpy.typing import NDArray
 from maskwright.data.order import Order, order, row_order, shard_order
 from maskwright.data.packing import Packing, Plan, first_rows, plan_spans, required
 from maskwright.data.plans import ShardPlans
-from maskwright.data.rows import Block, Rows, make_rows, whole_shards
+from maskwright.data.rows import RowBlock, Rows, make_rows, whole_shards
 from maskwright.data.store import OpenedStore, Split
 
 Int64 = NDArray[np.int64]
 SEED_OF_DOCUMENTS = 0x646F6373
 SPARE_ROWS, MOST_TRIES = 200, 8
-"""Inside an epoch, a span packs at most one row in 200 more of its last shard than the run reads, if `MOST_TRIES` tries
-get there."""
+"""Inside an epoch, a span packs at most one row in 200 more than the run reads, if `MOST_TRIES` tries get there."""
 
 
-class Place(NamedTuple):
-    """Where a span begins in a source's text."""
+class StreamPosition(NamedTuple):
+    """The begin of a span in a source's text."""
 
     epoch: int = 0
     shards: int = 0
@@ -38,7 +37,7 @@ class Place(NamedTuple):
     """Tokens of the next shard before it, in the order of its documents."""
 
 
-class Part(NamedTuple):
+class EpochPart(NamedTuple):
     """Rows of a span that are shuffled together: a piece of one epoch, or whole epochs."""
 
     epoch: int
@@ -57,13 +56,13 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Span:
+class RowSpan:
     """Rows of one length, numbered through all parts, one after the other."""
 
     rows: Rows
     order: PartOrder
-    next: Place
-    """Where the span after it begins."""
+    next: StreamPosition
+    """The begin of the next span."""
 
 
 class PartOrder:
@@ -71,7 +70,7 @@ class PartOrder:
 
     end: int | None = None
 
-    def __init__(self, parts: list[Part], orders: list[Order], before: float) -> None:
+    def __init__(self, parts: list[EpochPart], orders: list[Order], before: float) -> None:
         """`orders`: of the rows of each part. `before`: epochs of the source that are read before the span."""
         self.parts, self.before = parts, before
         self._orders = orders
@@ -81,13 +80,13 @@ class PartOrder:
     def at(self, seen: Int64) -> tuple[Int64, Int64]:
         """(epochs, rows in the plan) of the span's rows with numbers `seen`."""
         epochs, rows = np.empty(len(seen), np.int64), np.empty(len(seen), np.int64)
-        of_part = np.searchsorted(self.starts, seen, side="right") - 1
-        for part_idx in np.unique(of_part).tolist():
-            part, is_here = self.parts[part_idx], of_part == part_idx
+        part_of_row = np.searchsorted(self.starts, seen, side="right") - 1
+        for part_idx in np.unique(part_of_row).tolist():
+            part, is_here = self.parts[part_idx], part_of_row == part_idx
             # Each epoch has a permutation of its own.
             index = seen[is_here] - self.starts[part_idx] + part.epoch * part.size
-            epochs[is_here], own = self._orders[part_idx].at(index)
-            rows[is_here] = part.first + own
+            epochs[is_here], rows_of_part = self._orders[part_idx].at(index)
+            rows[is_here] = part.first + rows_of_part
         return epochs, rows
 
     def window_at(self, seen: int) -> tuple[Int64, int | None]:
@@ -105,12 +104,12 @@ class PartOrder:
 
     def epochs(self, rows: int) -> float:
         """Epochs of the source that are read before row `rows` of the span."""
-        found = self.before
+        epochs = self.before
         for part, start in zip(self.parts, self.starts.tolist(), strict=True):
             read = max(rows - start, 0) if part.used is None else min(max(rows - start, 0), part.used)
             per_epoch = part.used if part.epochs == 1 and part.used else part.size
-            found += part.share * read / max(per_epoch, 1)
-        return found
+            epochs += part.share * read / max(per_epoch, 1)
+        return epochs
 
 
 class Stream:
@@ -128,75 +127,77 @@ class Stream:
             self._plans[seq_len] = ShardPlans(self.split, self.store.fingerprint, "train", seq_len, self.packing)
         return self._plans[seq_len]
 
-    def span(self, place: Place, seq_len: int, rows: int | None) -> Span:
-        """The next `rows` rows of `seq_len` tokens from `place` on; None for all that follow."""
-        blocks: list[Block] = []
-        parts: list[Part] = []
+    def span(self, position: StreamPosition, seq_len: int, rows: int | None) -> RowSpan:
+        """The next `rows` rows of `seq_len` tokens from `position` on; None for all that follow."""
+        blocks: list[RowBlock] = []
+        parts: list[EpochPart] = []
         orders: list[Order] = []
-        before, left = self.epochs_before(place), rows
+        before, rows_left = self.epochs_before(position), rows
         in_epoch = self.rows_of(seq_len)
-        while left is None or left > 0:
-            first = sum(block.rows for block in blocks)
-            if place[1:] == (0, 0) and (left is None or left >= in_epoch):
-                own = whole_shards(self.plans(seq_len))
-                epochs = None if left is None else left // in_epoch
+        while rows_left is None or rows_left > 0:
+            first_row = sum(block.rows for block in blocks)
+            if position[1:] == (0, 0) and (rows_left is None or rows_left >= in_epoch):
+                added = whole_shards(self.plans(seq_len))
+                epochs = None if rows_left is None else rows_left // in_epoch
                 used = None if epochs is None else epochs * in_epoch
-                part = Part(place.epoch, epochs, first, in_epoch, used, 1.0, len(blocks))
-                place = Place(place.epoch + (epochs or 0))
+                part = EpochPart(position.epoch, epochs, first_row, in_epoch, used, 1.0, len(blocks))
+                position = StreamPosition(position.epoch + (epochs or 0))
             else:
-                own, after = self._blocks(place, seq_len, left)
-                size = sum(block.rows for block in own)
-                used = size if left is None else min(left, size)
-                share = sum(block.text_tokens for block in own) / self.tokens
-                part, place = Part(place.epoch, 1, first, size, used, share, len(blocks)), after
-            blocks += own
+                added, next_position = self._blocks(position, seq_len, rows_left)
+                size = sum(block.rows for block in added)
+                used = size if rows_left is None else min(rows_left, size)
+                share = sum(block.text_tokens for block in added) / self.tokens
+                part, position = EpochPart(position.epoch, 1, first_row, size, used, share, len(blocks)), next_position
+            blocks += added
             parts.append(part)
-            orders.append(row_order(self.seed, [block.rows for block in own], self.window_shards))
+            orders.append(row_order(self.seed, [block.rows for block in added], self.window_shards))
             if used is None:
                 break
-            left = None if left is None else left - used
-        made = make_rows(self.store, self.split, self.plans(seq_len), blocks)
-        return Span(made, PartOrder(parts, orders, before), place)
+            rows_left = None if rows_left is None else rows_left - used
+        span_rows = make_rows(self.store, self.split, self.plans(seq_len), blocks)
+        return RowSpan(span_rows, PartOrder(parts, orders, before), position)
 
     def rows_of(self, seq_len: int) -> int:
         """Rows of a whole epoch."""
-        return sum(self.plans(seq_len).counted.rows)
+        return sum(self.plans(seq_len).row_counts.rows)
 
     def rows_in_epoch(self, seq_len: int) -> int:
         """A lower bound of the rows of an epoch: those that its tokens fill."""
-        counted = self.plans(seq_len).counted
-        return (sum(counted.text_tokens) + sum(counted.frame_tokens)) // seq_len
+        row_counts = self.plans(seq_len).row_counts
+        return (sum(row_counts.text_tokens) + sum(row_counts.frame_tokens)) // seq_len
 
-    def epochs_before(self, place: Place) -> float:
-        """Epochs of the source that are read before `place`."""
-        shards = shard_order(self.seed, place.epoch, len(self.split.shards))[: place.shards].tolist()
-        tokens = sum(self.split.shards[shard_idx].tokens for shard_idx in shards) + place.token
-        return place.epoch + tokens / self.tokens
+    def epochs_before(self, position: StreamPosition) -> float:
+        """Epochs of the source that are read before `position`."""
+        shards = shard_order(self.seed, position.epoch, len(self.split.shards))[: position.shards].tolist()
+        tokens = sum(self.split.shards[shard_idx].tokens for shard_idx in shards) + position.token
+        return position.epoch + tokens / self.tokens
 
-    def _blocks(self, place: Place, seq_len: int, left: int | None) -> tuple[list[Block], Place]:
-        """(rows from `place` to the end of its epoch, or the first `left` and perhaps a few more; the next place)"""
-        found: list[Block] = []
-        epoch, shards, token = place
+    def _blocks(
+        self, start: StreamPosition, seq_len: int, rows_left: int | None
+    ) -> tuple[list[RowBlock], StreamPosition]:
+        """(rows from `start` to the end of its epoch, or `rows_left` and perhaps a few more; the next position)"""
+        blocks: list[RowBlock] = []
+        epoch, shards, token = start
         in_order, rows = shard_order(self.seed, epoch, len(self.split.shards)).tolist(), 0
-        whole = whole_shards(self.plans(seq_len))
-        while shards < len(in_order) and (left is None or rows < left):
+        whole_blocks = whole_shards(self.plans(seq_len))
+        while shards < len(in_order) and (rows_left is None or rows < rows_left):
             shard_idx = in_order[shards]
-            block = whole[shard_idx]
-            if token or (left is not None and rows + block.rows > left):
-                block = self._part_of(epoch, shard_idx, token, seq_len, None if left is None else left - rows)
-            found.append(block)
+            block = whole_blocks[shard_idx]
+            if token or (rows_left is not None and rows + block.rows > rows_left):
+                block = self._part_of(epoch, shard_idx, token, seq_len, None if rows_left is None else rows_left - rows)
+            blocks.append(block)
             rows, token = rows + block.rows, token + block.text_tokens
             if token == self.split.shards[shard_idx].tokens:
                 shards, token = shards + 1, 0
-        return found, (Place(epoch, shards, token) if shards < len(in_order) else Place(epoch + 1))
+        return blocks, (StreamPosition(epoch, shards, token) if shards < len(in_order) else StreamPosition(epoch + 1))
 
-    def _part_of(self, epoch: int, shard_idx: int, token: int, seq_len: int, rows: int | None) -> Block:
+    def _part_of(self, epoch: int, shard_idx: int, token: int, seq_len: int, rows: int | None) -> RowBlock:
         """Rows of a shard's documents from `token` of their order on; `rows` of them, or perhaps a few more."""
         starts, ends = self._documents(epoch, shard_idx, token)
         sentences = self.split.shards[shard_idx].sentence_ends() if self.packing == "full_sentences" else None
         cut = None if rows is None else _first_rows(starts, ends, sentences, seq_len, rows, self.packing)
         layout = cut or _plan(starts, ends, sentences, seq_len, self.packing)
-        return Block(shard_idx, layout.rows, *layout.totals(), layout)
+        return RowBlock(shard_idx, layout.rows, *layout.totals(), layout)
 
     def _documents(self, epoch: int, shard_idx: int, token: int) -> tuple[Int64, Int64]:
         """(starts, ends) of a shard's documents, in the epoch's order, from `token` of that order on."""
@@ -222,40 +223,40 @@ def _first_rows(
         return None
     if packing == "full_sentences":  # rows follow one another as documents do
         last = int(np.searchsorted(total, rows * (seq_len - 1) + 1, side="left")) + 1
-        layout = plan_spans(starts[:last], ends[:last], sentence_ends, seq_len, packing)
-        return first_rows(layout, rows) if layout.rows > rows else None
+        candidate = plan_spans(starts[:last], ends[:last], sentence_ends, seq_len, packing)
+        return first_rows(candidate, rows) if candidate.rows > rows else None
 
     def packed(positions: int) -> Plan:
         last = int(np.searchsorted(total, positions, side="left"))
         chunks, rest = divmod(positions - (int(total[last - 1]) if last else 0), seq_len)
         cut = ends[: last + 1].copy()
-        inside = chunks * (seq_len - 2) + (max(rest - 2, 1) if rest else 0)
-        cut[last] = min(cut[last], starts[last] + inside)
+        kept_tokens = chunks * (seq_len - 2) + (max(rest - 2, 1) if rest else 0)
+        cut[last] = min(cut[last], starts[last] + kept_tokens)
         return _plan(starts[: last + 1], cut, sentence_ends, seq_len, packing)
 
     low, below, high = 0, 0, min(rows * seq_len, int(total[-1]))
-    found = packed(high)
-    if found.rows < rows or (found.rows == rows and high == int(total[-1])):
+    layout = packed(high)
+    if layout.rows < rows or (layout.rows == rows and high == int(total[-1])):
         return None
     for _ in range(MOST_TRIES):
-        if found.rows - rows <= rows // SPARE_ROWS or high - low <= seq_len:
+        if layout.rows - rows <= rows // SPARE_ROWS or high - low <= seq_len:
             break
         # Where a straight line between the two has half of the rows to spare.
-        wanted = rows + rows // SPARE_ROWS / 2
-        middle = low + math.ceil((high - low) * (wanted - below) / (found.rows - below))
+        goal = rows + rows // SPARE_ROWS / 2
+        middle = low + math.ceil((high - low) * (goal - below) / (layout.rows - below))
         middle = min(max(middle, low + 1), high - 1)
-        if (tried := packed(middle)).rows >= rows:
-            high, found = middle, tried
+        if (trial := packed(middle)).rows >= rows:
+            high, layout = middle, trial
         else:
-            low, below = middle, tried.rows
-    return found
+            low, below = middle, trial.rows
+    return layout
 
 
 def _plan(starts: Int64, ends: Int64, sentence_ends: Int64 | None, seq_len: int, packing: Packing) -> Plan:
     """Rows of these documents."""
     if packing == "documents":  # best fit sorts chunks by size: documents keep the shard's order
-        by_place = np.argsort(starts)
-        starts, ends = starts[by_place], ends[by_place]
+        by_start = np.argsort(starts)
+        starts, ends = starts[by_start], ends[by_start]
     return plan_spans(starts, ends, sentence_ends, seq_len, packing)
 
 
@@ -265,5 +266,5 @@ def _sizes(starts: Int64, ends: Int64, sentence_ends: Int64 | None, seq_len: int
     if packing == "documents":
         return sizes + 2 * -(-sizes // (seq_len - 2))
     inner = required(sentence_ends)
-    before, until = (np.searchsorted(inner, found, side="right") for found in (starts, ends))
+    before, until = (np.searchsorted(inner, offsets, side="right") for offsets in (starts, ends))
     return sizes + until - before + 1

@@ -1,4 +1,4 @@
-"""Writes a token store: shards, each atomically, and the manifest last. A folder without a manifest is no store."""
+"""Writes a token store: shards, each atomically, and the manifest last. A folder without a manifest is not a store."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class StoreWriter:
         """Records of `write_shard`, in order."""
 
     def finished(self) -> store.TokenStore | None:
-        """The store if it is there already, every byte checked. Raises `InputError` for a store of another plan."""
+        """The store if it exists, with every byte checked. Raises `InputError` for a store of another plan."""
         if not os.path.exists(os.path.join(self.folder, "manifest.json")):
             return None
         if manifests.read_manifest(self.folder).get("plan") != self.plan:
             what = "already holds a store made from other text or options, or by other versions of what decides about "
             raise InputError(f"{what}documents", where=self.folder, fix="choose another folder")
-        ready = store.TokenStore(self.folder)
-        ready.verify()
+        finished_store = store.TokenStore(self.folder)
+        finished_store.verify()
         say(f"{self.folder} is already prepared and every hash is right: nothing to do")
-        return ready
+        return finished_store
 
     def totals(self) -> dict[str, dict[str, int]]:
         """Tokens, documents and sentences of each split."""

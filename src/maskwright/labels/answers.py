@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.labels.encode import Encoded, SpanTargets
+from maskwright.labels.encode import EncodedRows, SpanTargets
 from maskwright.labels.example import Example
 
 Scores = NDArray[np.float32]
@@ -19,32 +19,30 @@ WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def best_answers(
-    encoded: Encoded,
+    encoded: EncodedRows,
     examples: Sequence[Example],
     start_scores: Scores,
     end_scores: Scores,
     max_answer_length: int,
     *,
     may_be_none: bool,
-    null_score_diff_threshold: float = 0.0,
 ) -> list[str]:
     """The answer to each question: the span of its context, in any window, with the highest start + end score.
 
     `start_scores`, `end_scores`: float32 (ids,), one for each of `encoded.ids`. `max_answer_length`: in tokens.
     `may_be_none` (SQuAD 2): the answer is "" if the score of position 0, the lowest of all windows, exceeds the best
-    span's by more than the threshold. Hugging Face's run_qa.py has the same rule for its 20 best starts and ends; here
-    all count.
+    span's. Hugging Face's run_qa.py has the same rule for its 20 best starts and ends; here all count.
     """
     targets = encoded.targets
     assert isinstance(targets, SpanTargets)
-    best = np.full(len(examples), -np.inf)
-    none = np.full(len(examples), np.inf)
+    best_scores = np.full(len(examples), -np.inf)
+    none_scores = np.full(len(examples), np.inf)
     answers = [""] * len(examples)
-    for row, example in enumerate(encoded.example.tolist()):
-        of_row = slice(encoded.offsets[row], encoded.offsets[row + 1])
-        starts, ends = start_scores[of_row].astype(np.float64), end_scores[of_row].astype(np.float64)
-        none[example] = min(none[example], starts[0] + ends[0])
-        characters = targets.characters[of_row]
+    for row, example_idx in enumerate(encoded.example.tolist()):
+        ids_of_row = slice(encoded.offsets[row], encoded.offsets[row + 1])
+        starts, ends = start_scores[ids_of_row].astype(np.float64), end_scores[ids_of_row].astype(np.float64)
+        none_scores[example_idx] = min(none_scores[example_idx], starts[0] + ends[0])
+        characters = targets.characters[ids_of_row]
         inside = np.flatnonzero(characters[:, 0] >= 0)
         if not inside.size:
             continue
@@ -53,12 +51,12 @@ def best_answers(
         empty = characters[inside, 0][:, None] >= characters[inside, 1][None, :]
         sums[(length < 1) | (length > max_answer_length) | empty] = -np.inf
         start, end = divmod(int(sums.argmax()), inside.size)
-        if sums[start, end] > best[example]:
-            best[example] = sums[start, end]
-            context = examples[example].text_pair or ""
-            answers[example] = targets.answer(encoded, row, int(inside[start]), int(inside[end]), context)
-    refused = may_be_none & (none - best > null_score_diff_threshold)
-    return ["" if no else answer for no, answer in zip(refused, answers, strict=True)]
+        if sums[start, end] > best_scores[example_idx]:
+            best_scores[example_idx] = sums[start, end]
+            context = examples[example_idx].text_pair or ""
+            answers[example_idx] = targets.answer(encoded, row, int(inside[start]), int(inside[end]), context)
+    is_none = may_be_none & (none_scores - best_scores > 0.0)
+    return ["" if no_answer else answer for no_answer, answer in zip(is_none, answers, strict=True)]
 
 
 # ---- SQuAD's official metrics ------------------------------------------------------------------------------------
@@ -85,7 +83,7 @@ def overlap_f1(example: Example, answer: str) -> float:
     return max(_f1(words, right.split()) for right in accepted(example))
 
 
-def _f1(found: list[str], right: list[str]) -> float:
-    if not found or not right:
-        return float(found == right)
-    return 2.0 * (Counter(found) & Counter(right)).total() / (len(found) + len(right))
+def _f1(words: list[str], right_words: list[str]) -> float:
+    if not words or not right_words:
+        return float(words == right_words)
+    return 2.0 * (Counter(words) & Counter(right_words)).total() / (len(words) + len(right_words))

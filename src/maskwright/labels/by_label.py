@@ -15,9 +15,9 @@ from maskwright.labels.metrics import (
     KINDS,
     Predictions,
     entity_counts,
+    gold_outcomes,
     label_counts,
     rates,
-    truth,
 )
 from maskwright.labels.spans import mark_spans
 
@@ -27,7 +27,7 @@ CLASSES = ("single_label_classification", "multi_label_classification", "token_c
 
 
 @dataclass(frozen=True)
-class Row:
+class ReportRow:
     label: str
     """A label, a kind of span, `micro avg`, `macro avg` or `weighted avg`."""
     precision: float
@@ -47,7 +47,7 @@ class Bin:
     confidence: float
     """Their mean; 0 for an empty bin."""
     accuracy: float
-    """The share that is right; 0 for an empty bin."""
+    """The share of right predictions; 0 for an empty bin."""
 
 
 @dataclass(frozen=True)
@@ -62,29 +62,30 @@ class Calibration:
 
 def classification_report(
     task: Task, labels: Sequence[str], examples: Sequence[Example], predictions: Predictions
-) -> list[Row]:
+) -> list[ReportRow]:
     """Rows of labels (or of kinds of spans), then averages, as in scikit-learn's and seqeval's reports. `macro avg` is
-    over labels that are predicted or there. Empty for numbers and answers."""
+    over labels that occur in predictions or gold. Empty for numbers and answers."""
     if task.kind not in CLASSES:
         return []
-    gold, found = truth(task, labels, examples), predictions.outcomes
-    names, (hits, predicted, there) = tuple(labels), (np.zeros(0),) * 3
+    gold, outcomes = gold_outcomes(task, labels, examples), predictions.outcomes
+    names, (hits, predicted, gold_counts) = tuple(labels), (np.zeros(0),) * 3
     if task.kind == "token_classification" and mark_spans(labels):
-        names, hits, predicted, there = entity_counts(labels, gold, found)
+        names, hits, predicted, gold_counts = entity_counts(labels, gold, outcomes)
     else:
-        hits, predicted, there = label_counts(KINDS.get(task.kind, "tokens"), labels, gold, found)
-    counts = zip(hits.tolist(), predicted.tolist(), there.tolist(), strict=True)
-    rows = [Row(name, **rates(*of), support=round(of[2])) for name, of in zip(names, counts, strict=True)]
-    support = round(float(there.sum()))
-    micro = Row("micro avg", **rates(*(float(part.sum()) for part in (hits, predicted, there))), support=support)
-    seen = ((predicted + there) > 0).astype(np.float64)
-    return [*rows, micro, _mean("macro avg", rows, seen, support), _mean("weighted avg", rows, there, support)]
+        hits, predicted, gold_counts = label_counts(KINDS.get(task.kind, "tokens"), labels, gold, outcomes)
+    counts = zip(hits.tolist(), predicted.tolist(), gold_counts.tolist(), strict=True)
+    rows = [ReportRow(name, **rates(*sums), support=round(sums[2])) for name, sums in zip(names, counts, strict=True)]
+    support = round(float(gold_counts.sum()))
+    sums = (float(part.sum()) for part in (hits, predicted, gold_counts))
+    micro = ReportRow("micro avg", **rates(*sums), support=support)
+    occurs = ((predicted + gold_counts) > 0).astype(np.float64)
+    return [*rows, micro, _mean("macro avg", rows, occurs, support), _mean("weighted avg", rows, gold_counts, support)]
 
 
-def _mean(name: str, rows: Sequence[Row], weights: NDArray[np.float64], support: int) -> Row:
+def _mean(name: str, rows: Sequence[ReportRow], weights: NDArray[np.float64], support: int) -> ReportRow:
     values = np.array([(row.precision, row.recall, row.f1) for row in rows])
     precision, recall, f1 = (weights @ values / max(weights.sum(), 1.0)).tolist()
-    return Row(name, precision, recall, f1, support)
+    return ReportRow(name, precision, recall, f1, support)
 
 
 def confusion_matrix(
@@ -93,11 +94,11 @@ def confusion_matrix(
     """[gold, predicted] counts of examples or words; None for tasks without exactly one label for each."""
     if task.kind not in ("single_label_classification", "token_classification"):
         return None
-    gold, found = truth(task, labels, examples), predictions.outcomes
+    gold, outcomes = gold_outcomes(task, labels, examples), predictions.outcomes
     if task.kind == "token_classification":
-        gold, found = (tuple(tag for tags in outcomes for tag in tags) for outcomes in (gold, found))
+        gold, outcomes = (tuple(tag for tags in side for tag in tags) for side in (gold, outcomes))
     table = np.zeros((len(labels), len(labels)), np.int64)
-    pairs = np.array([gold, found], np.int64).reshape(2, -1)
+    pairs = np.array([gold, outcomes], np.int64).reshape(2, -1)
     np.add.at(table, tuple(pairs[:, pairs[1] >= 0]), 1)
     return table
 
@@ -105,31 +106,33 @@ def confusion_matrix(
 def calibration(
     task: Task, labels: Sequence[str], examples: Sequence[Example], predictions: Predictions
 ) -> Calibration | None:
-    """None for numbers and answers."""
+    """The calibration of the probabilities; None for numbers and answers."""
     shares = predictions.probabilities
     if task.kind not in CLASSES or shares is None:
         return None
-    gold, found = truth(task, labels, examples), predictions.outcomes
+    gold, outcomes = gold_outcomes(task, labels, examples), predictions.outcomes
     confidence = shares.max(-1)
     if task.kind == "multi_label_classification":
         confidence = np.maximum(shares, 1.0 - shares).ravel()
-        gold, found = (tuple(label in ids for ids in of for label in range(len(labels))) for of in (gold, found))
+        gold, outcomes = (
+            tuple(label in ids for ids in side for label in range(len(labels))) for side in (gold, outcomes)
+        )
     elif predictions.words is not None:
-        places = predictions.words.tolist()
-        gold, found = (tuple(of[example][word] for example, word in places) for of in (gold, found))
-    right = np.array(gold) == np.array(found)
+        word_places = predictions.words.tolist()
+        gold, outcomes = (tuple(side[example][word] for example, word in word_places) for side in (gold, outcomes))
+    right = np.array(gold) == np.array(outcomes)
     return reliability(confidence, right)
 
 
-def reliability(confidence: NDArray[Any], right: NDArray[np.bool_]) -> Calibration:
-    """`confidence`, `right`: one for each prediction."""
+def reliability(confidence: NDArray[Any], is_right: NDArray[np.bool_]) -> Calibration:
+    """`confidence`, `is_right`: one for each prediction."""
     edges = np.linspace(0.0, 1.0, BINS + 1)
     exact = confidence.astype(np.float64)
-    number = np.clip(np.searchsorted(edges, exact, side="left") - 1, 0, BINS - 1)
-    count = np.bincount(number, minlength=BINS)
-    least = np.maximum(count, 1)
-    means = np.bincount(number, exact, BINS) / least
-    accuracy = np.bincount(number, right.astype(np.float64), BINS) / least
+    bin_idx = np.clip(np.searchsorted(edges, exact, side="left") - 1, 0, BINS - 1)
+    count = np.bincount(bin_idx, minlength=BINS)
+    divisors = np.maximum(count, 1)
+    means = np.bincount(bin_idx, exact, BINS) / divisors
+    accuracy = np.bincount(bin_idx, is_right.astype(np.float64), BINS) / divisors
     error = float((count * np.abs(accuracy - means)).sum() / max(count.sum(), 1))
     columns = (edges[:-1], edges[1:], count, means, accuracy)
     return Calibration(error, tuple(Bin(*row) for row in zip(*(column.tolist() for column in columns), strict=True)))

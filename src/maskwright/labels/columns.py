@@ -59,16 +59,16 @@ def examples_of(table: Table, reading: Reading) -> Iterator[Example]:
 
 
 def _roles(table: Table, reading: Reading) -> Roles:
-    """Columns that the configuration names, or those with usual names, which is then noted."""
+    """The columns that the configuration names, or those with usual names, which it then notes."""
     data, kind = reading.data, reading.task.kind
     texts, labels = KNOWN.get(kind, (PAIRS, LABELS))
     text, pair, label = data.text_columns, data.text_pair, data.label_columns if reading.labelled else []
     if not text:
         free = {*table.columns} - {*label}
-        found = next((names for names in texts if free.issuperset({*names} - {None})), None)
-        if found is None:
+        usual = next((names for names in texts if free.issuperset({*names} - {None})), None)
+        if usual is None:
             raise _no_column("text", reading.spelt.text, table)
-        text, pair = [found[0]], found[1]
+        text, pair = [usual[0]], usual[1]
         reading.note(f"the text is column '{text[0]}'" + (f", its pair '{pair}'" if pair else ""))
     if reading.labelled and not label:
         name = next((column for column in labels if column in table.columns and column not in [*text, pair]), None)
@@ -81,23 +81,23 @@ def _roles(table: Table, reading: Reading) -> Roles:
     key: list[Column] = ["id"] if kind == "question_answering" and "id" in table.columns else []
     roles = Roles(text, pair, label, key)
     pairs = [] if pair is None else [pair]
-    for by, columns in ((reading.spelt.text, text), (reading.spelt.text_pair, pairs), (reading.spelt.label, label)):
+    for named, columns in ((reading.spelt.text, text), (reading.spelt.text_pair, pairs), (reading.spelt.label, label)):
         for column in columns:
-            table.require(column, _name_it("another", by, table))
+            table.require(column, _name_it("another", named, table))
     if not data.has_header and not reading.labelled:  # then a header line raises no error
-        given = " and ".join(map(str, [*text, *pairs]))
-        reading.note(f"the text is column {given}, and the first line is a text as well: no header line is expected")
+        names = " and ".join(map(str, [*text, *pairs]))
+        reading.note(f"the text is column {names}, and the first line is a text as well: no header line is expected")
     return roles
 
 
-def _no_column(what: str, by: str, table: Table) -> SourceError:
-    what = f"has no column with a usual name for the {what} (columns: {listed(table.columns)})"
-    return SourceError(what, where=table.header, fix=_name_it("it", by, table))
+def _no_column(role: str, key_name: str, table: Table) -> SourceError:
+    what = f"has no column with a usual name for the {role} (columns: {listed(table.columns)})"
+    return SourceError(what, where=table.header, fix=_name_it("it", key_name, table))
 
 
-def _name_it(which: str, by: str, table: Table) -> str:
+def _name_it(which: str, key_name: str, table: Table) -> str:
     numbers = ", or give its number from 0 where the files have no header line" if table.delimiter else ""
-    return f"name {which} {by}{numbers}"
+    return f"name {which} {key_name}{numbers}"
 
 
 # ---- one record --------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def _text(example: Example, record: Record, roles: Roles, reading: Reading) -> E
     pair = None if roles.pair is None else _string(record[roles.pair], roles.pair)
     for content, column in ((text, roles.text[0]), (pair, roles.pair)):
         if content is not None and not content.strip():
-            raise Unusable(f"column {column!r} is empty", "write a text there, or take the record out")
+            raise Unusable(f"column {column!r} is empty", "write a text there, or delete the record")
     labels: tuple[str, ...] = ()
     value = 0.0
     if roles.label and reading.task.kind == "regression":
@@ -166,7 +166,7 @@ def _class(cell: Any, column: Column, reading: Reading) -> str:
         raise Unusable(f"column {column!r} is {type(cell).__name__}, not one label", fix)
     name = _name(cell)
     if not name:
-        raise Unusable(f"column {column!r} has no label", "write one, or take the record out")
+        raise Unusable(f"column {column!r} has no label", "write one, or delete the record")
     return reading.task.translation.get(name, name)
 
 
@@ -174,22 +174,22 @@ def _several(record: Record, columns: list[Column], reading: Reading) -> tuple[s
     """Any number of labels: from a list, from a cell with a separator, or from a column of 0 and 1 for each label."""
     translation = reading.task.translation
     if len(columns) > 1:
-        found = []
+        labels = []
         for column in columns:
             state = _name(record[column])
             state = {"0.0": "0", "1.0": "1"}.get(state, state)  # pandas, where a cell of the column was empty
             if state not in ("0", "1", "true", "false", "True", "False"):
                 raise Unusable(f"column {column!r} is {record[column]!r:.40}, not 0 or 1", "write 0 or 1")
             if state in ("1", "true", "True"):
-                found.append(str(column))
+                labels.append(str(column))
     else:
         cell = record[columns[0]]
         if isinstance(cell, str) and cell.strip()[:1] + cell.strip()[-1:] == "[]":
             what = f"column {columns[0]!r} holds a list as Python writes it: {cell:.40}"
             raise Unusable(what, f"write its labels with '{reading.task.separator}' between them, or lists in .jsonl")
-        found = [*map(_name, cell)] if isinstance(cell, list) else _name(cell).split(reading.task.separator)
-        found = [name.strip() for name in found if name.strip()]
-    return tuple(dict.fromkeys(translation.get(name, name) for name in found))
+        labels = [*map(_name, cell)] if isinstance(cell, list) else _name(cell).split(reading.task.separator)
+        labels = [name.strip() for name in labels if name.strip()]
+    return tuple(dict.fromkeys(translation.get(name, name) for name in labels))
 
 
 def _words(example: Example, record: Record, roles: Roles, reading: Reading) -> Example:
@@ -198,23 +198,23 @@ def _words(example: Example, record: Record, roles: Roles, reading: Reading) -> 
         if not isinstance(cell, list):
             raise Unusable(f"column {column!r} is {type(cell).__name__}, not a list", 'write ["One", "word", "each"]')
     words = tuple(_string(word, roles.text[0]) for word in record[roles.text[0]])
-    named = [_name(tag) for tag in record[roles.label[0]]] if roles.label else []
-    tags = tuple(reading.task.translation.get(tag, tag) for tag in named)
-    return tagged(example, words, tags, labelled=bool(roles.label))
+    tag_names = [_name(tag) for tag in record[roles.label[0]]] if roles.label else []
+    tags = tuple(reading.task.translation.get(tag, tag) for tag in tag_names)
+    return with_tags(example, words, tags, labelled=bool(roles.label))
 
 
-def tagged(example: Example, words: tuple[str, ...], tags: tuple[str, ...], *, labelled: bool) -> Example:
+def with_tags(example: Example, words: tuple[str, ...], tags: tuple[str, ...], *, labelled: bool) -> Example:
     """The example with words and tags. Raises `Unusable`."""
     if not words:
-        raise Unusable("has no words", "take the record out")
+        raise Unusable("has no words", "delete the record")
     if labelled and len(words) != len(tags):
         raise Unusable(f"has {len(words)} words and {len(tags)} tags", "write one tag for each word")
-    for number, word in enumerate(words, 1):
+    for word_number, word in enumerate(words, 1):
         if not word.strip():
-            raise Unusable(f"word {number} of {len(words)} is empty", "take it out, with its tag")
-    for number, tag in enumerate(tags, 1):
+            raise Unusable(f"word {word_number} of {len(words)} is empty", "delete it, with its tag")
+    for word_number, tag in enumerate(tags, 1):
         if not tag:
-            raise Unusable(f"word {number} of {len(words)} has no tag", "write one, such as O")
+            raise Unusable(f"word {word_number} of {len(words)} has no tag", "write one, such as O")
     return replace(example, words=words, labels=tags)
 
 
@@ -230,20 +230,20 @@ def _question(example: Example, record: Record, roles: Roles, reading: Reading) 
         answers = [Answer(text, start) for text, start in zip(texts, starts, strict=True)]
     question = " ".join(_string(record[column], column) for column in roles.text)
     context = _string(record[roles.pair], roles.pair) if roles.pair is not None else ""
-    return asked(example, question, context, answers, _name(record[roles.key[0]]) if roles.key else "")
+    return with_question(example, question, context, answers, _name(record[roles.key[0]]) if roles.key else "")
 
 
-def asked(example: Example, question: str, context: str, answers: list[Answer], key: str) -> Example:
+def with_question(example: Example, question: str, context: str, answers: list[Answer], key: str) -> Example:
     for what, content in (("question", question), ("context", context)):
         if not _string(content, what).strip():
-            raise Unusable(f"the {what} is empty", "write a text there, or take the record out")
+            raise Unusable(f"the {what} is empty", "write a text there, or delete the record")
     for text, start in answers:
         if not isinstance(text, str) or type(start) is not int or not text:
-            raise Unusable(f"answer {text!r:.40} at {start!r:.20} is no text at a character", "repair the record")
+            raise Unusable(f"answer {text!r:.40} at {start!r:.20} is not a text with its position", "repair the record")
         if start < 0 or context[start : start + len(text)] != text:
-            found = context[max(start, 0) : max(start, 0) + len(text)]
+            passage = context[max(start, 0) : max(start, 0) + len(text)]
             raise Unusable(
-                f"answer {text!r:.60} is not in its context at character {start}, where {found!r:.60} is",
+                f"answer {text!r:.60} is not in its context at character {start}, where {passage!r:.60} is",
                 "count answer_start in characters from 0",
             )
     return replace(example, text=question, text_pair=context, answers=tuple(answers), key=key)

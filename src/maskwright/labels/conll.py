@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from maskwright.core.console import several
 from maskwright.core.errors import SourceError
-from maskwright.labels.columns import tagged
+from maskwright.labels.columns import with_tags
 from maskwright.labels.example import Example, Reading, Unusable
 from maskwright.text.lines import numbered_lines
 
@@ -34,7 +34,7 @@ def read_conll(name: str, reading: Reading) -> Iterator[Example]:
             reading.note(f"{name}: a word is the first of the {width} columns of a line, and the others are not read")
     prefix = _language(sentences, word)
     if prefix:
-        reading.note(f"each word begins with '{prefix}:', as in WikiANN: it is taken off")
+        reading.note(f"each word begins with '{prefix}:', as in WikiANN: it is removed")
     translation = reading.task.translation
     for sentence in sentences:
         start = line = sentence[0][0]
@@ -48,28 +48,28 @@ def read_conll(name: str, reading: Reading) -> Iterator[Example]:
             words = tuple(cells[word].removeprefix(f"{prefix}:") if prefix else cells[word] for _, cells in sentence)
             tags = tuple(cells[tag].strip() for _, cells in sentence) if reading.labelled else ()
             translated = tuple(translation.get(tag, tag) for tag in tags)
-            yield tagged(Example(name, start), words, translated, labelled=reading.labelled)
+            yield with_tags(Example(name, start), words, translated, labelled=reading.labelled)
         except Unusable as error:
             reading.fault(f"{name}:{line}", error.what, error.fix)
 
 
 def _sentences(name: str, lines: list[tuple[int, str]], reading: Reading) -> list[list[Row]]:
-    """Numbered rows of cells, without `-DOCSTART-`, comments, and CoNLL-U's words `1-2` and `1.1`, which repeat others
-    or are not in the text."""
-    rows = [(number, line) for number, line in lines if not line.startswith(DOCUMENT)]
+    """Numbered rows of cells, without `-DOCSTART-`, comments, and CoNLL-U's words `1-2` and `1.1`, which are not words
+    of the text."""
+    rows = [(line_number, line) for line_number, line in lines if not line.startswith(DOCUMENT)]
     first = next((line for _, line in rows if line.strip(" \t") and not line.startswith("#")), None)
     tabs = "\t" in (first or "".join(line for _, line in lines))
     width = len(_cells(first, tabs)) if first else 0
     sentences: list[list[Row]] = [[]]
     comments = 0
-    for number, line in rows:
+    for line_number, line in rows:
         cells = _cells(line, tabs)
         if not line.strip(" \t"):
             sentences += [[]] if sentences[-1] else []
         elif width and _is_comment(line, cells, width, tabs):
             comments += 1
         elif len(cells) != CONLL_U_COLUMNS or not BETWEEN.fullmatch(cells[0]):
-            sentences[-1].append((number, cells))
+            sentences[-1].append((line_number, cells))
     if comments:
         reading.note(f"{name}: {several(comments, 'comment')} left out (from # to the line's end)")
     return [sentence for sentence in sentences if sentence]
@@ -94,8 +94,8 @@ def _columns(name: str, first: Row, reading: Reading) -> tuple[int, int]:
     tag = (reading.data.label_columns or [width - 1])[0]
     for column in (word, tag) if reading.labelled else (word,):
         if not isinstance(column, int):
-            spelt = reading.spelt.text if column is word else reading.spelt.label
-            fix = f"name it {spelt} by its number from 0, or leave it out"
+            key_name = reading.spelt.text if column is word else reading.spelt.label
+            fix = f"name it {key_name} by its number from 0, or leave it out"
             raise SourceError(f"has columns without names, so none is {column!r}", where=where, fix=fix)
         if column >= width:
             raise SourceError(f"has {width} columns, no column {column}", where=where, fix="columns count from 0")

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from maskwright.config.finetuning import LabelledData, Task
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.labels.example import Example, Reading
-from maskwright.labels.names import check_labels, find_labels, odd, tag_scheme
+from maskwright.labels.names import check_labels, find_labels, odd_labels, tag_scheme
 from maskwright.labels.read import read_examples
-from maskwright.labels.report import Finding, Report, examine, label_counts
+from maskwright.labels.report import LabelFinding, Report, examine, label_counts
 from maskwright.labels.split import hold_out, take_fraction
 
 
@@ -24,27 +23,27 @@ class Dataset:
     test: list[Example]
     """Empty when `data.test` is not set."""
     labels: tuple[str, ...]
-    """In the order of their ids; none for regression and questions."""
+    """Names in the order of their ids; none for regression and questions."""
     report: Report
     fingerprint: str
-    """sha256 of all used examples, in order, and of the labels. The files' places do not count."""
+    """sha256 of all used examples, in order, and of the labels. The files' paths do not count."""
 
 
 def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
     """Reads all splits. Labels are those of the whole training split, whatever `data.fraction`. Warnings go into the
     report; nothing is printed. Raises `InputError` (exit 2) with file and line."""
     locations = {"train": data.train, "validation": data.validation, "test": data.test}
-    given = {split: location for split, location in locations.items() if location is not None}
-    _refuse_shared_files(given)
+    locations_of_splits = {split: location for split, location in locations.items() if location is not None}
+    _require_different_files(locations_of_splits)
     reading = Reading(data, task)
-    splits = {split: read_examples(location, reading) for split, location in given.items()}
+    splits = {split: read_examples(location, reading) for split, location in locations_of_splits.items()}
     if task.fixed_labels:
         check_labels("train", splits["train"], task.fixed_labels, task)
     labels = find_labels(splits["train"], data, task)
     for split, examples in splits.items():
         check_labels(split, examples, labels, task)
     findings = examine(splits, task)
-    _refuse_copies(findings, splits, given)
+    _require_new_texts(findings, splits, locations_of_splits)
     train, validation = splits["train"], splits.get("validation", [])
     if data.validation is None:
         train, validation = hold_out(train, task, seed, data.validation_fraction)
@@ -53,10 +52,10 @@ def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
             f"(data.validation_fraction {data.validation_fraction:g})"
         )
     _note_header(reading, splits["train"], labels)
-    whole = len(train)
+    train_size = len(train)
     train = take_fraction(train, task, seed, data.fraction)
     if data.fraction < 1.0:
-        reading.note(f"{len(train):,} of {whole:,} training examples are used (data.fraction {data.fraction:g})")
+        reading.note(f"{len(train):,} of {train_size:,} training examples are used (data.fraction {data.fraction:g})")
     if task.kind == "token_classification":
         reading.note(tag_scheme(splits["train"]))
     used = {"train": train, "validation": validation, "test": splits.get("test", [])}
@@ -68,7 +67,7 @@ def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
         skipped=tuple(reading.skipped),
         notes=tuple(reading.notes),
         unused=tuple(name for name, count in counts["train"].items() if not count),
-        odd=tuple(odd(labels, task)),
+        odd=tuple(odd_labels(labels, task)),
     )
     return Dataset(train, validation, used["test"], labels, report, _fingerprint(used, labels))
 
@@ -77,18 +76,19 @@ def _fingerprint(splits: dict[str, list[Example]], labels: tuple[str, ...]) -> s
     digest = hashlib.sha256(repr(labels).encode())
     for split, examples in splits.items():
         digest.update(f"{split} {len(examples)}".encode())
-        for one in examples:
-            content = (one.text, one.text_pair, one.words, one.labels, one.value, [*map(tuple, one.answers)])
+        for example in examples:
+            targets = (example.labels, example.value, [*map(tuple, example.answers)])
+            content = (example.text, example.text_pair, example.words, *targets)
             digest.update(repr(content).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
 
 def _note_header(reading: Reading, train: list[Example], labels: tuple[str, ...]) -> None:
-    """Notes a likely header line in files that should have none, with CoNLL's or numbered columns: its label or tag
-    occurs only there."""
+    """Notes a likely header line in files that should have none, with CoNLL's or numbered columns: its label is
+    unique."""
     first = train[0]
     if first.words and first.labels[0] != "O" and "-" not in first.labels[0]:
-        if sum(one.labels.count(first.labels[0]) for one in train) == 1:
+        if sum(example.labels.count(first.labels[0]) for example in train) == 1:
             what = f"only the word '{first.words[0]:.30}' ({first.where}) has the tag '{first.labels[0]}'"
             reading.note(f"{what}: if it is a header line, delete it")
         return
@@ -101,26 +101,26 @@ def _note_header(reading: Reading, train: list[Example], labels: tuple[str, ...]
         )
 
 
-def _refuse_shared_files(given: dict[str, str]) -> None:
+def _require_different_files(locations: dict[str, str]) -> None:
     """Raises `ConfigError` for a file in two splits."""
     owner: dict[str, str] = {}
-    for split, location in given.items():
+    for split, location in locations.items():
         for name in storage.expand([location]):
             path = name if storage.is_url(name) else os.path.realpath(name)
             if owner.get(path, split) != split:
-                raise ConfigError(f"is in the {owner[path]} and in the {split} split", where=name, fix=_other(split))
+                raise ConfigError(f"is in the {owner[path]} and in the {split} split", where=name, fix=_fix_for(split))
             owner[path] = split
 
 
-def _refuse_copies(findings: Sequence[Finding], splits: dict[str, list[Example]], given: dict[str, str]) -> None:
+def _require_new_texts(findings: list[LabelFinding], splits: dict[str, list[Example]], files: dict[str, str]) -> None:
     """Raises `InputError` for a split whose texts are all in an earlier one, such as a copy in another format."""
     for finding in findings:
         if finding.kind == "leak" and finding.count == len(splits[finding.splits[1]]):
             earlier, later = finding.splits
             what = f"holds no text that is not in the {earlier} split as well ({finding.places[0]})"
-            raise InputError(what, where=given[later], fix=_other(later))
+            raise InputError(what, where=files[later], fix=_fix_for(later))
 
 
-def _other(split: str) -> str:
+def _fix_for(split: str) -> str:
     instead = ": a share of data.train is then held out" if split == "validation" else ""
     return f"name another file under data.{split}, or leave it out{instead}"

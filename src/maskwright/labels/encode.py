@@ -33,7 +33,7 @@ class WordTargets:
     word: Ints
     """(words,): index of the word in its example."""
     tag: Ints
-    """(words,): id of its tag; -1 when it is not known."""
+    """(words,): id of its tag; -1 for an unknown one."""
     offsets: Offsets
     """(rows + 1,): the words of row r are offsets[r]:offsets[r + 1]."""
 
@@ -49,7 +49,7 @@ class SpanTargets:
     characters: Ints
     """(ids, 2): each id's characters [begin, end) in the context; -1 for ids outside the context."""
 
-    def answer(self, encoded: Encoded, row: int, start: int, end: int, context: str) -> str:
+    def answer(self, encoded: EncodedRows, row: int, start: int, end: int, context: str) -> str:
         """A span's text without outer white space; empty for position 0 and for a span beyond the context."""
         first = encoded.offsets[row]
         begin, stop = int(self.characters[first + start, 0]), int(self.characters[first + end, 1])
@@ -57,7 +57,7 @@ class SpanTargets:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedRows:
     """Rows without padding: one for each example, or for each window of a question's context."""
 
     ids: Ints
@@ -77,8 +77,8 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def row(self, number: int) -> Ints:
-        return self.ids[self.offsets[number] : self.offsets[number + 1]]
+    def row(self, row_idx: int) -> Ints:
+        return self.ids[self.offsets[row_idx] : self.offsets[row_idx + 1]]
 
 
 def encode(
@@ -92,10 +92,10 @@ def encode(
     token_type_stride: int = 0,
     longest: int = 0,
     spelt: Spelt = IN_CONFIGURATION,
-) -> Encoded:
-    """`tokenizer_folder`: a folder with tokenizer.json, or the file. `labels`: in the order of their ids.
-    `token_type_stride`: the model's (`ModelConfig`). `longest`: the model's `max_seq_len`, for the fix of a question
-    that is too long.
+) -> EncodedRows:
+    """Encodes examples. `tokenizer_folder`: a folder with tokenizer.json, or the file. `labels`: in the order of their
+    ids. `token_type_stride`: the model's (`ModelConfig`). `longest`: the model's `max_seq_len`, for the fix of a
+    question that is too long.
 
     Ids equal those of `transformers`: its template, longest-first truncation of pairs, special tokens in a text
     recognised; words as with `is_split_into_words` and `add_prefix_space`. Raises `TokenizerError`, `InputError`.
@@ -104,16 +104,16 @@ def encode(
     if task.kind == "token_classification":
         return _words(tokenizer, examples, {name: id for id, name in enumerate(labels)}, max_seq_len)
     if task.kind == "question_answering":
-        # Some of SQuAD's questions would fill a window with white space.
+        # White space before some of SQuAD's questions would fill a window.
         questions = [example.text.lstrip() for example in examples]
-        _refuse_long(tokenizer, examples, questions, task.doc_stride, max_seq_len, longest, spelt)
+        _require_room(tokenizer, examples, questions, task.doc_stride, max_seq_len, longest, spelt)
         return _windows(tokenizer, examples, questions, task.doc_stride, max_seq_len, token_type_stride)
     tokenizer.enable_truncation(max_seq_len, strategy="longest_first")
     rows: list[NDArray[np.int32]] = []
     types: list[NDArray[np.int32]] = []
     cut = 0
     for batch in _batches(examples):
-        texts = [each.text if each.text_pair is None else (each.text, each.text_pair) for each in batch]
+        texts = [example.text if example.text_pair is None else (example.text, example.text_pair) for example in batch]
         for encoding in tokenizer.encode_batch_fast(texts):
             rows.append(np.array(encoding.ids, np.int32))
             if token_type_stride:
@@ -121,21 +121,21 @@ def encode(
             cut += bool(encoding.overflowing)
     targets = _class_targets(examples, task, labels) if labelled else None
     shift = _flat(types) * token_type_stride if token_type_stride else None
-    return Encoded(_flat(rows), _offsets(map(len, rows)), np.arange(len(rows), dtype=np.int32), targets, shift, cut)
+    return EncodedRows(_flat(rows), _offsets(map(len, rows)), np.arange(len(rows), dtype=np.int32), targets, shift, cut)
 
 
 def open_tokenizer(location: str, *, words: bool = False) -> Any:
-    """A `tokenizers.Tokenizer` that adds its model's special tokens. `words`: every word begins as after a space, even
-    the first; the tokenizer exported with a model of words has to be this one (`.save(path)`). Raises
+    """Opens a `tokenizers.Tokenizer` that adds its model's special tokens. `words`: every word begins as after a space,
+    even the first; the tokenizer exported with a model of words has to be this one (`.save(path)`). Raises
     `TokenizerError`."""
     # Unlike in pretraining, a special token that is spelt out in a text counts as one, as in `transformers`, with which
     # the model will be used.
     content = read_tokenizer(location)[0]
     if words:
-        # The post-processor has to know of the space as well, or it takes the first letter for it in the offsets.
+        # The post-processor needs it as well: its offsets would take the first letter for the space.
         steps = ("pre_tokenizer", "post_processor")
         content = {**content, **{step: _with_prefix_space(content.get(step)) for step in steps}}
-    tokenizer = parsed(content, tokenizer_file(location), as_it_is=not words)
+    tokenizer = parsed(content, tokenizer_file(location), is_unchanged=not words)
     if tokenizer.num_special_tokens_to_add(False) < 2:
         _add_template(tokenizer, location, prefix_space=words)
     return tokenizer
@@ -186,38 +186,38 @@ def _offsets(lengths: Any) -> Offsets:
 
 def _class_targets(examples: Sequence[Example], task: Task, labels: Sequence[str]) -> NDArray[Any]:
     if task.kind == "regression":
-        return np.array([one.value for one in examples], np.float32)
+        return np.array([example.value for example in examples], np.float32)
     id_of = {name: id for id, name in enumerate(labels)}
     if task.kind == "single_label_classification":
-        return np.array([id_of[one.labels[0]] for one in examples], np.int32)
-    hot = np.zeros((len(examples), len(labels)), np.uint8)
-    for row, one in enumerate(examples):
-        hot[row, [id_of[name] for name in one.labels]] = 1
-    return hot
+        return np.array([id_of[example.labels[0]] for example in examples], np.int32)
+    is_labelled = np.zeros((len(examples), len(labels)), np.uint8)
+    for row, example in enumerate(examples):
+        is_labelled[row, [id_of[name] for name in example.labels]] = 1
+    return is_labelled
 
 
 # ---- words -------------------------------------------------------------------------------------------------------
 
 
-def _words(tokenizer: Any, examples: Sequence[Example], id_of: dict[str, int], max_seq_len: int) -> Encoded:
+def _words(tokenizer: Any, examples: Sequence[Example], id_of: dict[str, int], max_seq_len: int) -> EncodedRows:
     """Rows of words. A word without ids counts as cut."""
     tokenizer.enable_truncation(max_seq_len)
-    rows, positions, numbers, tags = [], [], [], []
+    rows, positions, word_idxs, tags = [], [], [], []
     for batch in _batches(examples):
         # The fast variant does not give the word of each piece.
-        encodings = tokenizer.encode_batch([list(one.words) for one in batch], is_pretokenized=True)
-        for one, encoding in zip(batch, encodings, strict=True):
-            words = np.array([-1 if word is None else word for word in encoding.word_ids], np.int32)
-            before = np.concatenate([np.array([-1], np.int32), words[:-1]])
-            position = np.flatnonzero((words >= 0) & (words != before)).astype(np.int32)
-            known = np.array([id_of[tag] for tag in one.labels] or [-1] * len(one.words), np.int32)
+        encodings = tokenizer.encode_batch([list(example.words) for example in batch], is_pretokenized=True)
+        for example, encoding in zip(batch, encodings, strict=True):
+            word_of_piece = np.array([-1 if word is None else word for word in encoding.word_ids], np.int32)
+            word_of_previous = np.concatenate([np.array([-1], np.int32), word_of_piece[:-1]])
+            position = np.flatnonzero((word_of_piece >= 0) & (word_of_piece != word_of_previous)).astype(np.int32)
+            tag_ids = np.array([id_of[tag] for tag in example.labels] or [-1] * len(example.words), np.int32)
             rows.append(np.array(encoding.ids, np.int32))
             positions.append(position)
-            numbers.append(words[position])
-            tags.append(known[words[position]])
-    targets = WordTargets(_flat(positions), _flat(numbers), _flat(tags), _offsets(map(len, positions)))
-    cut = sum(len(one.words) for one in examples) - len(targets.position)
-    return Encoded(_flat(rows), _offsets(map(len, rows)), np.arange(len(rows), dtype=np.int32), targets, None, cut)
+            word_idxs.append(word_of_piece[position])
+            tags.append(tag_ids[word_of_piece[position]])
+    targets = WordTargets(_flat(positions), _flat(word_idxs), _flat(tags), _offsets(map(len, positions)))
+    cut = sum(len(example.words) for example in examples) - len(targets.position)
+    return EncodedRows(_flat(rows), _offsets(map(len, rows)), np.arange(len(rows), dtype=np.int32), targets, None, cut)
 
 
 # ---- questions ---------------------------------------------------------------------------------------------------
@@ -230,8 +230,8 @@ def _windows(
     doc_stride: int,
     max_seq_len: int,
     token_type_stride: int,
-) -> Encoded:
-    """Each window begins with the question. An answer that is not wholly inside a window is no answer there."""
+) -> EncodedRows:
+    """Each window begins with the question. An answer that is not wholly inside a window counts as no answer there."""
     tokenizer.enable_truncation(max_seq_len, stride=doc_stride, strategy="only_second")
     rows, types, of_example, starts, ends, characters = [], [], [], [], [], []
     pairs = [(question, example.text_pair or "") for question, example in zip(questions, examples, strict=True)]
@@ -251,15 +251,15 @@ def _windows(
     flat = np.concatenate([np.empty((0, 2), np.int32), *characters])
     targets = SpanTargets(np.array(starts, np.int32), np.array(ends, np.int32), flat)
     shift = _flat(types) * token_type_stride if token_type_stride else None
-    return Encoded(_flat(rows), _offsets(map(len, rows)), np.array(of_example, np.int32), targets, shift, 0)
+    return EncodedRows(_flat(rows), _offsets(map(len, rows)), np.array(of_example, np.int32), targets, shift, 0)
 
 
-def _span(spans: Ints, one: Example) -> tuple[int, int]:
+def _span(spans: Ints, example: Example) -> tuple[int, int]:
     """Indices of the first answer's first and last id; (0, 0) if the window does not hold all of it."""
     inside = np.flatnonzero(spans[:, 0] >= 0)
-    if not one.answers or not inside.size:
+    if not example.answers or not inside.size:
         return 0, 0
-    begin, stop = one.answers[0].start, one.answers[0].start + len(one.answers[0].text)
+    begin, stop = example.answers[0].start, example.answers[0].start + len(example.answers[0].text)
     if spans[inside[0], 0] > begin or spans[inside[-1], 1] < stop:
         return 0, 0
     start = inside[np.searchsorted(spans[inside, 0], begin, side="right") - 1]
@@ -267,7 +267,7 @@ def _span(spans: Ints, one: Example) -> tuple[int, int]:
     return int(start), int(end)
 
 
-def _refuse_long(
+def _require_room(
     tokenizer: Any,
     examples: Sequence[Example],
     questions: list[str],

@@ -1,4 +1,4 @@
-"""Labelled examples as they stand in a user's files, before any tokenizer."""
+"""Labelled examples as in a user's files, before any tokenizer."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class Skipped(NamedTuple):
 
 @dataclass(frozen=True)
 class Spelt:
-    """Spellings for fixes that can be typed: how the caller names a column or the length of a row. By default, as in a
-    run's configuration; None for what the caller cannot set."""
+    """The caller's names of columns and lengths, for fixes that can be typed. By default those of a run's
+    configuration; None for what the caller cannot set."""
 
     text: str = "under data.text"
     text_pair: str = "under data.text_pair"
@@ -88,7 +88,7 @@ class Reading:
     """False for texts to predict: no label is read."""
     spelt: Spelt = IN_CONFIGURATION
     notes: dict[str, None] = field(default_factory=dict)
-    """Sentences on what was decided for the user, each once."""
+    """Sentences on decisions that were made for the user, each once."""
     skipped: list[Skipped] = field(default_factory=list)
 
     def note(self, sentence: str) -> None:

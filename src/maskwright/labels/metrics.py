@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from maskwright.config.finetuning import Task
 from maskwright.labels.answers import best_answers, exact_match, overlap_f1
-from maskwright.labels.encode import Encoded, WordTargets
+from maskwright.labels.encode import EncodedRows, WordTargets
 from maskwright.labels.example import Example
 from maskwright.labels.scoring import METRICS, ClassCounts, Floats, Kind, Scoring, scorer
 from maskwright.labels.spans import OUTSIDE, mark_spans, spans
@@ -32,8 +32,8 @@ NO_LABEL = -1
 class Predictions:
     outcomes: Outcomes
     probabilities: NDArray[np.float32] | None
-    """[N, C]: of the classes, or of each label by itself when there may be several. [words, C] for words. None for
-    numbers and answers."""
+    """[N, C]: of the classes, or of each label by itself where there may be several; [words, C] for words; else
+    None."""
     words: NDArray[np.int32] | None = None
     """Only for words, [words, 2]: the example and the word in it of each row of `probabilities`."""
 
@@ -69,28 +69,28 @@ def metric_names(task: Task, labels: Sequence[str]) -> tuple[str, ...]:
 
 def decode(
     task: Task,
-    encoded: Encoded,
+    encoded: EncodedRows,
     examples: Sequence[Example],
     logits: NDArray[np.float32],
     labels: Sequence[str],
     *,
     may_be_none: bool | None = None,
 ) -> Predictions:
-    """`logits`: [rows, C] (numbers: C = 1); for words [words, C], in the order of `encoded.targets.position`; for
+    """Decodes logits: [rows, C] (numbers: C = 1); for words [words, C], in the order of `encoded.targets.position`; for
     questions [ids, 2], in the order of `encoded.ids`. `may_be_none`: whether a question may have no answer; None to see
     whether one of `examples` has none."""
     if task.kind == "question_answering":
-        none = any(not one.answers for one in examples) if may_be_none is None else may_be_none
+        allows_none = any(not example.answers for example in examples) if may_be_none is None else may_be_none
         starts, ends = logits[:, 0], logits[:, 1]
-        found = best_answers(encoded, examples, starts, ends, task.max_answer_length, may_be_none=none)
-        return Predictions(tuple(found), None)
+        answers = best_answers(encoded, examples, starts, ends, task.max_answer_length, may_be_none=allows_none)
+        return Predictions(tuple(answers), None)
     if task.kind == "regression":
         return Predictions(tuple(logits[:, 0].astype(np.float64).tolist()), None)
     exact = logits.astype(np.float64)
     if task.kind == "multi_label_classification":
-        hot = exact > 0.0
+        is_label = exact > 0.0
         shares = 0.5 * (1.0 + np.tanh(0.5 * exact))  # the sigmoid, without overflow
-        return Predictions(tuple(tuple(np.flatnonzero(row).tolist()) for row in hot), shares.astype(np.float32))
+        return Predictions(tuple(tuple(np.flatnonzero(row).tolist()) for row in is_label), shares.astype(np.float32))
     shares = np.exp(exact - exact.max(-1, keepdims=True))
     shares = (shares / shares.sum(-1, keepdims=True)).astype(np.float32)
     chosen = exact.argmax(-1)
@@ -98,25 +98,25 @@ def decode(
         return Predictions(tuple(chosen.tolist()), shares)
     targets = encoded.targets
     assert isinstance(targets, WordTargets)
-    owner = np.repeat(encoded.example, np.diff(targets.offsets))
-    unread = labels.index(OUTSIDE) if OUTSIDE in labels else NO_LABEL
-    tags = [[unread] * len(one.words) for one in examples]
-    for example, word, tag in zip(owner.tolist(), targets.word.tolist(), chosen.tolist(), strict=True):
-        tags[example][word] = tag
-    return Predictions(tuple(map(tuple, tags)), shares, np.stack([owner, targets.word], 1).astype(np.int32))
+    example_of_word = np.repeat(encoded.example, np.diff(targets.offsets))
+    tag_of_unread = labels.index(OUTSIDE) if OUTSIDE in labels else NO_LABEL
+    tags = [[tag_of_unread] * len(example.words) for example in examples]
+    for example_idx, word, tag in zip(example_of_word.tolist(), targets.word.tolist(), chosen.tolist(), strict=True):
+        tags[example_idx][word] = tag
+    return Predictions(tuple(map(tuple, tags)), shares, np.stack([example_of_word, targets.word], 1).astype(np.int32))
 
 
-def truth(task: Task, labels: Sequence[str], examples: Sequence[Example]) -> Outcomes:
+def gold_outcomes(task: Task, labels: Sequence[str], examples: Sequence[Example]) -> Outcomes:
     """The right outcomes; for questions, all accepted answers of each."""
-    id_of = {name: number for number, name in enumerate(labels)}
-    of: dict[str, Callable[[Example], Any]] = {
-        "single_label_classification": lambda one: id_of[one.labels[0]],
-        "multi_label_classification": lambda one: tuple(sorted(id_of[name] for name in one.labels)),
-        "regression": lambda one: one.value,
-        "token_classification": lambda one: tuple(id_of[tag] for tag in one.labels),
-        "question_answering": lambda one: tuple(answer.text for answer in one.answers),
+    id_of = {name: index for index, name in enumerate(labels)}
+    outcome_of: dict[str, Callable[[Example], Any]] = {
+        "single_label_classification": lambda example: id_of[example.labels[0]],
+        "multi_label_classification": lambda example: tuple(sorted(id_of[name] for name in example.labels)),
+        "regression": lambda example: example.value,
+        "token_classification": lambda example: tuple(id_of[tag] for tag in example.labels),
+        "question_answering": lambda example: tuple(answer.text for answer in example.answers),
     }
-    return tuple(map(of[task.kind], examples))
+    return tuple(map(outcome_of[task.kind], examples))
 
 
 # ---- predictions to scores ---------------------------------------------------------------------------------------
@@ -128,21 +128,21 @@ def measure(
     """Every metric of the task. Words: entities as precision, recall and f1, beside the words' accuracy."""
     if task.kind == "question_answering":
         return _answers(examples, predictions.outcomes)
-    gold, found = truth(task, labels, examples), predictions.outcomes
+    gold, outcomes = gold_outcomes(task, labels, examples), predictions.outcomes
     if task.kind == "token_classification":
-        measured = {"accuracy": score("tokens", "accuracy", labels, gold, found)}
+        scores = {"accuracy": score("tokens", "accuracy", labels, gold, outcomes)}
         if not mark_spans(labels):
-            return measured | {"f1_macro": score("tokens", "f1_macro", labels, gold, found)}
-        hits, predicted, there = (float(part.sum()) for part in entity_counts(labels, gold, found)[1:])
-        return measured | rates(hits, predicted, there)
+            return scores | {"f1_macro": score("tokens", "f1_macro", labels, gold, outcomes)}
+        hits, predicted, gold_spans = (float(part.sum()) for part in entity_counts(labels, gold, outcomes)[1:])
+        return scores | rates(hits, predicted, gold_spans)
     kind = KINDS[task.kind]
     names = metric_names(task, labels)
-    measured = {name: score(kind, name, labels, gold, found) for name in names if name in METRICS[kind]}
+    scores = {name: score(kind, name, labels, gold, outcomes) for name in names if name in METRICS[kind]}
     if task.kind == "regression":
-        measured["mse"] = float(np.mean((np.array(gold) - np.array(found)) ** 2))
+        scores["mse"] = float(np.mean((np.array(gold) - np.array(outcomes)) ** 2))
     if task.kind == "multi_label_classification":
-        measured["accuracy"] = sum(a == b for a, b in zip(gold, found, strict=True)) / len(gold)
-    return measured
+        scores["accuracy"] = sum(a == b for a, b in zip(gold, outcomes, strict=True)) / len(gold)
+    return scores
 
 
 KINDS: dict[str, Kind] = {
@@ -153,25 +153,27 @@ KINDS: dict[str, Kind] = {
 """Names in `labels.scoring`."""
 
 
-def score(kind: Kind, metric: Any, labels: Sequence[str], gold: Outcomes, found: Outcomes) -> float:
+def score(kind: Kind, metric: Any, labels: Sequence[str], gold: Outcomes, outcomes: Outcomes) -> float:
     scoring = Scoring(kind, metric, tuple(labels), gold)
-    return float(scorer(scoring, [found])(np.ones((1, len(gold)), np.float32))[0, 0])
+    return float(scorer(scoring, [outcomes])(np.ones((1, len(gold)), np.float32))[0, 0])
 
 
-def label_counts(kind: Kind, labels: Sequence[str], gold: Outcomes, found: Outcomes) -> tuple[Floats, Floats, Floats]:
+def label_counts(
+    kind: Kind, labels: Sequence[str], gold: Outcomes, outcomes: Outcomes
+) -> tuple[Floats, Floats, Floats]:
     """(hits, predictions, gold labels) of each label, [labels]."""
     scoring = Scoring(kind, "f1_macro", tuple(labels), gold)
-    counts = ClassCounts(scoring, [found], range(len(labels)))
-    hits, predicted, there = counts.sums(np.ones((1, len(gold)), np.float32))
-    return hits[0, 0], predicted[0, 0], there[0, 0]
+    counts = ClassCounts(scoring, [outcomes], range(len(labels)))
+    hits, predicted, gold_counts = counts.sums(np.ones((1, len(gold)), np.float32))
+    return hits[0, 0], predicted[0, 0], gold_counts[0, 0]
 
 
 def entity_counts(
-    labels: Sequence[str], gold: Outcomes, found: Outcomes
+    labels: Sequence[str], gold: Outcomes, predicted: Outcomes
 ) -> tuple[tuple[str, ...], Floats, Floats, Floats]:
     """(kinds of spans in order, hits, predictions, gold spans), the last three [kinds]."""
     kinds = span_kinds(labels)
-    in_spans = [spans_of(labels, kinds, outcomes) for outcomes in (gold, found)]
+    in_spans = [spans_of(labels, kinds, outcomes) for outcomes in (gold, predicted)]
     return kinds, *label_counts("spans", kinds, *in_spans)
 
 
@@ -185,25 +187,25 @@ def spans_of(labels: Sequence[str], kinds: Sequence[str], outcomes: Outcomes) ->
     return tuple(tuple((begin, end, kinds.index(kind)) for begin, end, kind in spans(tags)) for tags in named)
 
 
-def rates(hits: float, predicted: float, there: float) -> dict[str, float]:
+def rates(hits: float, predicted: float, gold: float) -> dict[str, float]:
     """Precision, recall and F1; 0 where one is undefined."""
     return {
         "precision": hits / predicted if predicted else 0.0,
-        "recall": hits / there if there else 0.0,
-        "f1": 2.0 * hits / (predicted + there) if predicted + there else 0.0,
+        "recall": hits / gold if gold else 0.0,
+        "f1": 2.0 * hits / (predicted + gold) if predicted + gold else 0.0,
     }
 
 
 def _answers(examples: Sequence[Example], answers: Outcomes) -> dict[str, float]:
     """Scores of answers, with the official script's parts if some questions have no answer."""
     pairs = list(zip(examples, answers, strict=True))
-    exact = np.array([exact_match(one, answer) for one, answer in pairs])
-    f1 = np.array([overlap_f1(one, answer) for one, answer in pairs])
-    measured = {"exact_match": float(exact.mean()), "f1": float(f1.mean())}
-    has = np.array([bool(one.answers) for one in examples])
-    if has.all():
-        return measured
-    for name, part in (("HasAns", has), ("NoAns", ~has)):
-        if part.any():
-            measured |= {f"{name}_exact": float(exact[part].mean()), f"{name}_f1": float(f1[part].mean())}
-    return measured
+    exact = np.array([exact_match(example, answer) for example, answer in pairs])
+    f1 = np.array([overlap_f1(example, answer) for example, answer in pairs])
+    scores = {"exact_match": float(exact.mean()), "f1": float(f1.mean())}
+    has_answer = np.array([bool(example.answers) for example in examples])
+    if has_answer.all():
+        return scores
+    for name, selected in (("HasAns", has_answer), ("NoAns", ~has_answer)):
+        if selected.any():
+            scores |= {f"{name}_exact": float(exact[selected].mean()), f"{name}_f1": float(f1[selected].mean())}
+    return scores

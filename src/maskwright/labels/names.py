@@ -32,17 +32,17 @@ def find_labels(train: Sequence[Example], data: LabelledData, task: Task) -> tup
     Raises `InputError` (exit 2) if nothing can be learned: for a single class, or as many classes as examples.
     """
     if task.kind == "regression":
-        _refuse_constant(train)
+        _require_several_values(train)
     if task.kind in ("regression", "question_answering"):
         return ()
-    labels = task.fixed_labels or _columns(data, task) or in_order(name for one in train for name in one.labels)
-    counts = Counter(name for one in train for name in one.labels)
+    labels = task.fixed_labels or _columns(data, task) or in_order(name for example in train for name in example.labels)
+    counts = Counter(name for example in train for name in example.labels)
     labelled = counts.total() if task.kind == "token_classification" else len(train)
-    found = task.fixed_labels is None and task.kind == "single_label_classification"
-    if len(labels) > labelled or (found and len(labels) == labelled > 2):
-        each = f"more labels than the {labelled}" if len(labels) > labelled else f"as many labels as the {labelled}"
+    is_free = task.fixed_labels is None and task.kind == "single_label_classification"
+    if len(labels) > labelled or (is_free and len(labels) == labelled > 2):
+        amount = f"more labels than the {labelled}" if len(labels) > labelled else f"as many labels as the {labelled}"
         raise InputError(
-            f"has {each} examples ({shortened(labels)})",
+            f"has {amount} examples ({shortened(labels)})",
             where=train[0].where,
             fix="name the label's column under data.label; numbers are task.kind: regression",
         )
@@ -63,8 +63,8 @@ def _columns(data: LabelledData, task: Task) -> tuple[str, ...]:
     return tuple(map(str, data.label_columns)) if several else ()
 
 
-def _refuse_constant(train: Sequence[Example]) -> None:
-    values = {one.value for one in train}
+def _require_several_values(train: Sequence[Example]) -> None:
+    values = {example.value for example in train}
     if len(values) == 1:
         raise InputError(
             f"has the label {next(iter(values)):g} only, in all {len(train)} examples",
@@ -76,30 +76,30 @@ def _refuse_constant(train: Sequence[Example]) -> None:
 def check_labels(split: str, examples: Sequence[Example], labels: Sequence[str], task: Task) -> None:
     """Raises `InputError` for the first example with a label that is not in `labels`."""
     known = set(labels)
-    for one in examples:
-        for number, name in enumerate(one.labels, 1):
+    for example in examples:
+        for word, name in enumerate(example.labels, 1):
             if name in known:
                 continue
-            what = f"label '{name}'" + (f" of word {number}, '{one.words[number - 1]}'," if one.words else "")
+            what = f"label '{name}'" + (f" of word {word}, '{example.words[word - 1]}'," if example.words else "")
             if task.fixed_labels:
                 what = f"{what} is not in task.labels ({shortened(labels)})"
-                raise ConfigError(what, where=one.where, fix="add it there, or repair the file")
+                raise ConfigError(what, where=example.where, fix="add it there, or repair the file")
             raise InputError(
                 f"{what} is in the {split} split, but no training example has it ({shortened(labels)})",
-                where=one.where,
+                where=example.where,
                 fix="repair the file, add training examples, or name all labels in task.labels",
             )
 
 
-def odd(labels: Sequence[str], task: Task) -> list[str]:
+def odd_labels(labels: Sequence[str], task: Task) -> list[str]:
     """Sentences on labels that are most likely one label, or a missing one. Nothing is changed."""
-    alike: dict[str, list[str]] = {}
+    spellings_of: dict[str, list[str]] = {}
     for name in labels:
         words = " ".join(name.casefold().split())
-        alike.setdefault(words.removesuffix(".0") if WHOLE.fullmatch(words) else words, []).append(name)
+        spellings_of.setdefault(words.removesuffix(".0") if WHOLE.fullmatch(words) else words, []).append(name)
     notes = [
         f"the labels {shortened(spellings)} count as {len(spellings)} different ones: if they are one, write them alike"
-        for spellings in alike.values()
+        for spellings in spellings_of.values()
         if len(spellings) > 1
     ]
     if missing := [name for name in labels if name.casefold() in MISSING]:
@@ -108,15 +108,15 @@ def odd(labels: Sequence[str], task: Task) -> list[str]:
             "records out"
         )
     if task.kind == "multi_label_classification":
-        other = [name for name in labels if any(mark in name for mark in ",;|" if mark != task.separator)]
-        if other:
-            notes.append(f"the label '{shortened(other[:1])}' is one label: task.separator is '{task.separator}'")
+        with_marks = [name for name in labels if any(mark in name for mark in ",;|" if mark != task.separator)]
+        if with_marks:
+            notes.append(f"the label '{shortened(with_marks[:1])}' is one label: task.separator is '{task.separator}'")
     return notes
 
 
-def shortened(names: Sequence[str], most: int = 6) -> str:
-    listed = ", ".join(name[:30] for name in names[:most])
-    return listed + (f" and {len(names) - most:,} more" if len(names) > most else "")
+def shortened(names: Sequence[str], limit: int = 6) -> str:
+    listed = ", ".join(name[:30] for name in names[:limit])
+    return listed + (f" and {len(names) - limit:,} more" if len(names) > limit else "")
 
 
 def tag_scheme(examples: Sequence[Example]) -> str:
@@ -124,16 +124,16 @@ def tag_scheme(examples: Sequence[Example]) -> str:
     prefixes: set[str] = set()
     loose: list[str] = []
     """Places of spans that begin with I-, which IOB2 does not have."""
-    for one in examples:
-        before = "O"
-        for number, tag in enumerate(one.labels):
+    for example in examples:
+        previous = "O"
+        for word_idx, tag in enumerate(example.labels):
             prefix, dash, kind = tag.partition("-")
             if tag != "O" and (not dash or prefix not in "BIOESLU" or len(prefix) != 1):
                 return f"tag '{tag}' has no prefix such as B- or I-: each word is judged by itself"
             prefixes.add(prefix)
-            if prefix == "I" and before not in (f"B-{kind}", f"I-{kind}"):
-                loose.append(f"{one.where} word {number + 1}")
-            before = tag
+            if prefix == "I" and previous not in (f"B-{kind}", f"I-{kind}"):
+                loose.append(f"{example.where} word {word_idx + 1}")
+            previous = tag
     if prefixes <= {"O", "I"}:
         return "tags follow IO: neighbouring spans of one kind cannot be told apart"
     if prefixes & {"E", "S"}:

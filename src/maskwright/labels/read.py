@@ -10,7 +10,7 @@ from maskwright.labels.columns import examples_of
 from maskwright.labels.conll import read_conll
 from maskwright.labels.example import Example, Reading
 from maskwright.labels.squad import squad_examples
-from maskwright.text.compression import ending, refuse_empty, unreadable
+from maskwright.text.compression import ending, require_content, unreadable
 from maskwright.text.tables import JSON_LINES, TABLES, open_table
 
 LISTS = (*JSON_LINES, ".json", ".parquet")
@@ -19,17 +19,17 @@ LISTS = (*JSON_LINES, ".json", ".parquet")
 
 def read_examples(location: str, reading: Reading) -> list[Example]:
     """The examples of a file or glob, files sorted by name. Raises `InputError` (exit 2) with file and line."""
-    found = [example for name in storage.expand([location]) for example in _read(name, reading)]
-    if not found:
+    examples = [example for name in storage.expand([location]) for example in _read(name, reading)]
+    if not examples:
         skipping = reading.spelt.skip if reading.data.on_bad_input == "skip" else None
         fix = "check the file" + (f", or leave out {skipping}" if skipping else "")
         raise SourceError("holds no examples", where=location, fix=fix)
-    return found
+    return examples
 
 
 def _read(name: str, reading: Reading) -> Iterator[Example]:
     kind, task = ending(name), reading.task.kind
-    refuse_empty(name)
+    require_content(name)
     if task == "token_classification" and kind not in LISTS:
         if kind == ".csv":
             fix = "use CoNLL columns (.conll, .txt, .tsv), or lists in .jsonl or .parquet"

@@ -19,7 +19,7 @@ PLACES = 3
 
 
 @dataclass(frozen=True)
-class Finding:
+class LabelFinding:
     kind: Literal["duplicate", "conflict", "leak"]
     """duplicate: the same text and label again. conflict: the same text with another label, in one split. leak: a text
     of one split in a later one (train, validation, test)."""
@@ -28,7 +28,7 @@ class Finding:
     count: int
     """Examples of the last of `splits` that repeat an earlier one."""
     relabelled: int
-    """Those among them with another label than the earlier example."""
+    """Those of them with another label than the earlier example."""
     places: tuple[str, ...]
     """The first few, as `a.csv:9 'yes' as line 3 'no'`."""
 
@@ -52,12 +52,12 @@ class Report:
     """Used examples of each split."""
     counts: dict[str, dict[str, int]]
     """By split, examples of each label; for tags, words."""
-    findings: tuple[Finding, ...]
+    findings: tuple[LabelFinding, ...]
     """About the files, before a share was held out or taken."""
     skipped: tuple[Skipped, ...]
     """Records left out (`data.on_bad_input: skip`)."""
     notes: tuple[str, ...]
-    """Sentences on what was decided for the user."""
+    """Sentences on decisions that were made for the user."""
     unused: tuple[str, ...]
     """Labels of `task.labels` without a training example."""
     odd: tuple[str, ...] = ()
@@ -66,73 +66,74 @@ class Report:
     def warnings(self) -> list[str]:
         lines = list(map(str, self.findings))
         if self.skipped:
-            named = ", ".join(f"{one.where} {one.what}" for one in self.skipped[:PLACES])
+            places = ", ".join(f"{record.where} {record.what}" for record in self.skipped[:PLACES])
             rest = ", …" if len(self.skipped) > PLACES else ""
-            lines.append(f"{len(self.skipped):,} records are left out ({named}{rest})")
+            lines.append(f"{len(self.skipped):,} records are left out ({places}{rest})")
         if self.unused:
             lines.append(f"no training example has the label {shortened(self.unused)}")
         return [*lines, *self.odd]
 
 
-def examine(splits: Mapping[str, Sequence[Example]], task: Task) -> list[Finding]:
-    """Duplicates and conflicts inside each split, and leaks into later splits, by `Example.content`. Memory: about 300
-    bytes an example."""
-    keys = {split: [text_key(one.content.encode()) for one in examples] for split, examples in splits.items()}
-    findings: list[Finding] = []
+def examine(splits: Mapping[str, Sequence[Example]], task: Task) -> list[LabelFinding]:
+    """Duplicates and conflicts inside each split, and leaks into later splits, by `Example.content`; 300 bytes an
+    example."""
+    keys = {split: [text_key(example.content.encode()) for example in examples] for split, examples in splits.items()}
+    findings: list[LabelFinding] = []
     for split, examples in splits.items():
         findings += _inside(split, examples, keys[split], task)
     for earlier, later in combinations(splits, 2):
         first: dict[bytes, Example] = {}
-        for key, one in zip(keys[earlier], splits[earlier], strict=True):
-            first.setdefault(key, one)
-        found = [(one, first[key]) for key, one in zip(keys[later], splits[later], strict=True) if key in first]
-        findings += _finding("leak", (earlier, later), found, task)
+        for key, example in zip(keys[earlier], splits[earlier], strict=True):
+            first.setdefault(key, example)
+        later_examples = zip(keys[later], splits[later], strict=True)
+        repeats = [(example, first[key]) for key, example in later_examples if key in first]
+        findings += _finding("leak", (earlier, later), repeats, task)
     return findings
 
 
-def _inside(split: str, examples: Sequence[Example], keys: list[bytes], task: Task) -> Iterator[Finding]:
-    seen: dict[bytes, dict[str, Example]] = {}
-    same: list[tuple[Example, Example]] = []
-    other: list[tuple[Example, Example]] = []
-    for key, one in zip(keys, examples, strict=True):
-        known = seen.setdefault(key, {})
-        label = label_text(one, task)
-        if label in known:
-            same.append((one, known[label]))
-        elif known:
-            other.append((one, next(iter(known.values()))))
-        known.setdefault(label, one)
-    yield from _finding("duplicate", (split,), same, task)
-    yield from _finding("conflict", (split,), other, task)
+def _inside(split: str, examples: Sequence[Example], keys: list[bytes], task: Task) -> Iterator[LabelFinding]:
+    by_content: dict[bytes, dict[str, Example]] = {}
+    repeated: list[tuple[Example, Example]] = []
+    relabelled: list[tuple[Example, Example]] = []
+    for key, example in zip(keys, examples, strict=True):
+        by_label = by_content.setdefault(key, {})
+        label = label_text(example, task)
+        if label in by_label:
+            repeated.append((example, by_label[label]))
+        elif by_label:
+            relabelled.append((example, next(iter(by_label.values()))))
+        by_label.setdefault(label, example)
+    yield from _finding("duplicate", (split,), repeated, task)
+    yield from _finding("conflict", (split,), relabelled, task)
 
 
 def _finding(
     kind: Literal["duplicate", "conflict", "leak"],
     splits: tuple[str, ...],
-    found: list[tuple[Example, Example]],
+    pairs: list[tuple[Example, Example]],
     task: Task,
-) -> Iterator[Finding]:
-    if not found:
+) -> Iterator[LabelFinding]:
+    if not pairs:
         return
-    relabelled = [label_text(one, task) != label_text(first, task) for one, first in found]
+    relabelled = [label_text(repeat, task) != label_text(first, task) for repeat, first in pairs]
     places = []
-    for (one, first), differs in zip(found[:PLACES], relabelled, strict=False):
-        mine, theirs = (f" '{shortened([label_text(each, task)])}'" if differs else "" for each in (one, first))
-        earlier = f"{first.counted} {first.line}" if first.file == one.file else first.where
-        places.append(f"{one.where}{mine} as {earlier}{theirs}")
-    yield Finding(kind, splits, len(found), sum(relabelled), tuple(places))
+    for (repeat, first), differs in zip(pairs[:PLACES], relabelled, strict=False):
+        labels = [f" '{shortened([label_text(example, task)])}'" if differs else "" for example in (repeat, first)]
+        earlier = f"{first.counted} {first.line}" if first.file == repeat.file else first.where
+        places.append(f"{repeat.where}{labels[0]} as {earlier}{labels[1]}")
+    yield LabelFinding(kind, splits, len(pairs), sum(relabelled), tuple(places))
 
 
-def label_text(one: Example, task: Task) -> str:
+def label_text(example: Example, task: Task) -> str:
     """The label of any kind of task as text, equal for equal labels."""
     if task.kind == "regression":
-        return f"{one.value:g}"
+        return f"{example.value:g}"
     if task.kind == "question_answering":
-        return " | ".join(sorted({answer.text for answer in one.answers})) or "no answer"
-    names = sorted(one.labels) if task.kind == "multi_label_classification" else one.labels
+        return " | ".join(sorted({answer.text for answer in example.answers})) or "no answer"
+    names = sorted(example.labels) if task.kind == "multi_label_classification" else example.labels
     return " ".join(names)
 
 
 def label_counts(examples: Sequence[Example], labels: Sequence[str]) -> dict[str, int]:
-    counts = Counter(name for one in examples for name in one.labels)
+    counts = Counter(name for example in examples for name in example.labels)
     return {name: counts[name] for name in labels}

@@ -19,7 +19,7 @@ from maskwright.config.finetuning import TaskKind
 from maskwright.data.batch import Batch
 from maskwright.data.order import order
 from maskwright.data.packing import best_fit
-from maskwright.labels.encode import Encoded, SpanTargets, WordTargets
+from maskwright.labels.encode import EncodedRows, SpanTargets, WordTargets
 
 Ints = NDArray[np.int64]
 Places = tuple[Ints, Ints, int]
@@ -33,33 +33,33 @@ def _runs(begins: Ints, lengths: Ints) -> Ints:
     return np.repeat(begins - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
 
 
-def _up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
+def _round_up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple
 
 
-def _number_in_row(row: Ints) -> Ints:
+def _earlier_in_row(row: Ints) -> Ints:
     """[entries]: the number of earlier entries in the same row."""
     ranked = np.argsort(row, kind="stable")
     counts = np.bincount(row)
-    number = np.empty(len(row), np.int64)
-    number[ranked] = _runs(np.zeros_like(counts), counts)
-    return number
+    earlier = np.empty(len(row), np.int64)
+    earlier[ranked] = _runs(np.zeros_like(counts), counts)
+    return earlier
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A batch and where its predictions belong."""
+    """A batch and the places of its predictions."""
 
     batch: Batch
     slots: Ints
     """(slots,): indices of the weighted predictions among the batch's K."""
     rows: Ints
-    """(examples,): rows of `Encoded`, in the order of `slots`; words in the order of their rows."""
+    """(examples,): rows of `EncodedRows`, in the order of `slots`; words in the order of their rows."""
 
 
 def largest_shape(packed: Sequence[Packed]) -> Shape:
     """The least shape that holds all batches."""
-    batches = [each.batch for each in packed]
+    batches = [packed_batch.batch for packed_batch in packed]
     rows, tokens = np.max([batch.input_ids.shape for batch in batches], 0).tolist()
     return rows, max(len(batch.weights) // len(batch.input_ids) for batch in batches), tokens
 
@@ -68,7 +68,7 @@ def largest_shape(packed: Sequence[Packed]) -> Shape:
 class Packer:
     """Makes batches of some rows of `encoded`."""
 
-    encoded: Encoded
+    encoded: EncodedRows
     kind: TaskKind
     pad: int
     T: int
@@ -80,7 +80,7 @@ class Packer:
     @classmethod
     def of(
         cls,
-        encoded: Encoded,
+        encoded: EncodedRows,
         kind: TaskKind,
         pad: int,
         *,
@@ -88,35 +88,35 @@ class Packer:
         class_weights: NDArray[np.float32] | None = None,
     ) -> Packer:
         longest = int(np.diff(encoded.offsets).max(initial=1))
-        return cls(encoded, kind, pad, _up(longest, 64 if few_shapes else 16), few_shapes, class_weights)
+        return cls(encoded, kind, pad, _round_up(longest, 64 if few_shapes else 16), few_shapes, class_weights)
 
     def pack(self, rows: Ints, *, at_least: Shape = (1, 1, 1), places: Places | None = None) -> Packed:
         """`rows`: of `encoded`. `at_least`: the batch's least shape. `places`: of `rows`; None to choose them here."""
         lengths = np.diff(self.encoded.offsets)[rows]
-        T = self.T if self.few_shapes else max(_up(int(lengths.max(initial=1)), 16), at_least[2])
+        T = self.T if self.few_shapes else max(_round_up(int(lengths.max(initial=1)), 16), at_least[2])
         row, start, M = places or self._places(lengths, T)
         M = self._rounded(max(M, at_least[0]))
         ids = np.full((M, T), self.pad, np.int32)
         positions, segments = np.zeros((2, M, T), np.int32)
-        flat = _runs(row * T + start, lengths)
-        ids.flat[flat] = self.encoded.ids[_runs(self.encoded.offsets[rows], lengths)]
-        positions.flat[flat] = _runs(np.zeros_like(lengths), lengths)
+        flat_idx = _runs(row * T + start, lengths)
+        ids.flat[flat_idx] = self.encoded.ids[_runs(self.encoded.offsets[rows], lengths)]
+        positions.flat[flat_idx] = _runs(np.zeros_like(lengths), lengths)
         if self.encoded.shift is not None:
-            positions.flat[flat] += self.encoded.shift[_runs(self.encoded.offsets[rows], lengths)]
-        segments.flat[flat] = np.repeat(_number_in_row(row) + 1, lengths)
+            positions.flat[flat_idx] += self.encoded.shift[_runs(self.encoded.offsets[rows], lengths)]
+        segments.flat[flat_idx] = np.repeat(_earlier_in_row(row) + 1, lengths)
         if self.kind == "question_answering":
             return self._spans(rows, ids, positions, segments, row)
-        owner, place, labels = self._predicted(rows, row * T + start)
-        row_of = row[owner]
-        in_row = _number_in_row(row_of)
-        S = self._rounded(max(int(in_row.max(initial=0)) + 1, at_least[1]))
-        slots = row_of * S + in_row
+        owners, positions_in_batch, labels = self._predicted(rows, row * T + start)
+        row_of = row[owners]
+        slot_in_row = _earlier_in_row(row_of)
+        S = self._rounded(max(int(slot_in_row.max(initial=0)) + 1, at_least[1]))
+        slots = row_of * S + slot_in_row
         index, weights = np.zeros(M * S, np.int32), np.zeros(M * S, np.float32)
-        index[slots] = place
+        index[slots] = positions_in_batch
         weights[slots] = 1.0 if self.class_weights is None else self.class_weights[labels]
-        given = np.zeros((M * S, *labels.shape[1:]), labels.dtype)
-        given[slots] = labels
-        return Packed(Batch(ids, positions, segments, index, given, weights), slots, rows)
+        targets = np.zeros((M * S, *labels.shape[1:]), labels.dtype)
+        targets[slots] = labels
+        return Packed(Batch(ids, positions, segments, index, targets, weights), slots, rows)
 
     def _places(self, lengths: Ints, T: int) -> Places:
         """First fit, the longest first."""
@@ -128,29 +128,29 @@ class Packer:
         used: list[int] = []
         for example in np.argsort(-lengths, kind="stable").tolist():
             size = int(lengths[example])
-            at = next((at for at, full in enumerate(used) if full + size <= T), len(used))
-            if at == len(used):
+            row_idx = next((row_idx for row_idx, full in enumerate(used) if full + size <= T), len(used))
+            if row_idx == len(used):
                 used.append(0)
-            row[example], start[example] = at, used[at]
-            used[at] += size
+            row[example], start[example] = row_idx, used[row_idx]
+            used[row_idx] += size
         return row, start, len(used)
 
-    def _rounded(self, number: int) -> int:
+    def _rounded(self, count: int) -> int:
         """1, 2, 3, 4, 6, 8, 12, 16, 24, …: at most a third more."""
         if not self.few_shapes:
-            return number
-        power = 1 << (number - 1).bit_length()
-        return power * 3 // 4 if power >= 4 and number <= power * 3 // 4 else power
+            return count
+        power = 1 << (count - 1).bit_length()
+        return power * 3 // 4 if power >= 4 and count <= power * 3 // 4 else power
 
     def _predicted(self, rows: Ints, first: Ints) -> tuple[Ints, Ints, NDArray[Any]]:
-        """[predictions]: (index into `rows`, index among the M x T, label for the loss). `first` [rows]: index of each
-        one's first token."""
+        """[predictions]: (index into `rows`, index in M x T, label for the loss). `first` [rows]: index of the first
+        token."""
         targets = self.encoded.targets
         if isinstance(targets, WordTargets):
             counts = np.diff(targets.offsets)[rows]
             owner = np.repeat(np.arange(len(rows)), counts)
-            at = _runs(targets.offsets[rows], counts)
-            return owner, first[owner] + targets.position[at], np.maximum(targets.tag[at], 0)
+            word_idx = _runs(targets.offsets[rows], counts)
+            return owner, first[owner] + targets.position[word_idx], np.maximum(targets.tag[word_idx], 0)
         owner = np.arange(len(rows))
         if targets is None:
             return owner, first, np.zeros(len(rows), np.int32)
@@ -175,7 +175,7 @@ class Packer:
 
 
 @dataclass(frozen=True)
-class Examples:
+class ExampleStream:
     """The training stream: a permutation of the rows for each epoch, one epoch after the other, `per_step` a step."""
 
     packer: Packer
@@ -185,12 +185,12 @@ class Examples:
 
     def rows_at(self, data_step: int, virtual_worker: int | None = None) -> Ints:
         """Rows of `encoded` for an update, or for one virtual worker in it."""
-        size, each = len(self.packer.encoded), self.per_step // self.virtual_workers
+        size, per_worker = len(self.packer.encoded), self.per_step // self.virtual_workers
         first, count = data_step * self.per_step, self.per_step
         if virtual_worker is not None:
-            first, count = first + virtual_worker * each, each
-        seen = first + np.arange(count, dtype=np.int64)
-        epochs, index = np.divmod(seen, size)
+            first, count = first + virtual_worker * per_worker, per_worker
+        stream_idx = first + np.arange(count, dtype=np.int64)
+        epochs, index = np.divmod(stream_idx, size)
         rows = np.empty(count, np.int64)
         for epoch in np.unique(epochs).tolist():
             is_here = epochs == epoch
@@ -198,8 +198,7 @@ class Examples:
         return rows
 
     def batches(self, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
-        """Batches of an update. On JAX all have the shape of the largest one, since devices compute them side by
-        side."""
+        """Batches of an update. On JAX all have the shape of the largest one."""
         if self.virtual_workers == 1 or not self.packer.few_shapes:
             return [self.packer.pack(self.rows_at(data_step, worker)).batch for worker in virtual_workers]
         packed = [self.packer.pack(self.rows_at(data_step, worker)) for worker in range(self.virtual_workers)]
@@ -232,8 +231,7 @@ def prediction_batches(packer: Packer, rows_at_once: int) -> list[Packed]:
 
 
 def in_order(packer: Packer, packed: Sequence[Packed], logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Logits of `Engine.predict` for these batches, in the order of `encoded`: [rows, C], [words, C], or for questions
-    [ids, 2]."""
+    """Logits of `Engine.predict` for these batches, in the order of `encoded`: [rows, C], [words, C] or [ids, 2]."""
     encoded, parts = packer.encoded, np.split(logits, len(packed))
     targets = encoded.targets
     if isinstance(targets, WordTargets):
@@ -242,8 +240,8 @@ def in_order(packer: Packer, packed: Sequence[Packed], logits: NDArray[np.float3
         offsets = encoded.offsets
     else:
         offsets = np.arange(len(encoded) + 1, dtype=np.int64)
-    found = np.zeros((int(offsets[-1]), logits.shape[-1]), np.float32)
+    ordered = np.zeros((int(offsets[-1]), logits.shape[-1]), np.float32)
     counts = np.diff(offsets)
-    for each, part in zip(packed, parts, strict=True):
-        found[_runs(offsets[each.rows], counts[each.rows])] = part[each.slots]
-    return found
+    for batch, batch_logits in zip(packed, parts, strict=True):
+        ordered[_runs(offsets[batch.rows], counts[batch.rows])] = batch_logits[batch.slots]
+    return ordered

@@ -10,7 +10,7 @@ The form of gold and predictions follows the kind of task:
     regression       a number                                             pearson, spearman
     scores           the example's own score; no gold                     mean
 
-Names of metrics are scikit-learn's, whose values they have. `scores` is for what is a mean over examples, such as the
+Names of metrics are scikit-learn's, whose values they have. `scores` is for means over examples, such as the
 exact match and the F1 of answers. A higher score is better in all of them.
 
 A resample of the test set is a row of weights: how often each example was drawn. Every metric but Spearman's is a
@@ -36,7 +36,7 @@ METRICS = {
     "regression": ("pearson", "spearman"),
     "scores": ("mean",),
 }
-"""The metrics that each kind of task can be judged by."""
+"""The metrics of each kind of task."""
 Kind = Literal["single_label", "multi_label", "tokens", "spans", "regression", "scores"]
 Metric = Literal["accuracy", "matthews_corrcoef", "f1", "f1_macro", "f1_micro", "pearson", "spearman", "mean"]
 Outcomes = (
@@ -59,7 +59,7 @@ class Scoring:
     gold: Outcomes
     """Empty for `scores`."""
     positive: int = 1
-    """The label that the metric `f1` is about."""
+    """The label of the metric `f1`."""
 
 
 def scorer(scoring: Scoring, runs: Sequence[Outcomes]) -> Scorer:
@@ -76,7 +76,7 @@ def scorer(scoring: Scoring, runs: Sequence[Outcomes]) -> Scorer:
         return lambda weights: _sums(weights, right) / weights.sum(1, dtype=np.float64)[:, None]
     counts = ClassCounts(scoring, runs, range(len(scoring.labels)))
     if scoring.metric in ("accuracy", "f1_micro"):
-        counts = counts.together()
+        counts = counts.merge_classes()
     metric = {
         "accuracy": _accuracy,
         "matthews_corrcoef": _matthews,
@@ -94,18 +94,18 @@ class ClassCounts:
     """
 
     def __init__(self, scoring: Scoring, runs: Sequence[Outcomes], classes: range) -> None:
-        gold, *found = [_items(scoring, outcomes, classes) for outcomes in (scoring.gold, *runs)]
+        gold, *predictions = [_items(scoring, outcomes, classes) for outcomes in (scoring.gold, *runs)]
         n, size = len(scoring.gold), len(classes)
         self.gold = np.zeros((n, size), np.float32)
         self.hits = np.zeros((n, len(runs), size), np.float32)
         self.predicted = np.zeros((n, len(runs), size), np.float32)
         np.add.at(self.gold, (gold[:, 0], gold[:, -1]), 1)
-        for number, items in enumerate(found):
+        for number, items in enumerate(predictions):
             hits = items[_among(items, gold)]
             np.add.at(self.predicted[:, number], (items[:, 0], items[:, -1]), 1)
             np.add.at(self.hits[:, number], (hits[:, 0], hits[:, -1]), 1)
 
-    def together(self) -> ClassCounts:
+    def merge_classes(self) -> ClassCounts:
         """All classes as one."""
         for name in ("hits", "predicted", "gold"):
             setattr(self, name, getattr(self, name).sum(-1, keepdims=True))
@@ -122,12 +122,12 @@ class ClassCounts:
 
 
 def f1(hits: Floats, predicted: Floats, gold: Floats) -> Floats:
-    """F1 by class; 0 for a class that is neither predicted nor there."""
+    """F1 by class; 0 for a class that occurs neither in predictions nor in gold."""
     return _ratio(2 * hits, predicted + gold)
 
 
 def _f1_macro(hits: Floats, predicted: Floats, gold: Floats) -> Floats:
-    """Mean F1 over the classes that are predicted or there, as of `f1_score(average="macro")`."""
+    """Mean F1 over the classes in predictions or gold, as in `f1_score(average="macro")`."""
     return _ratio(f1(hits, predicted, gold).sum(-1), (predicted + gold > 0).sum(-1))
 
 
@@ -213,15 +213,13 @@ def _items(scoring: Scoring, outcomes: Any, classes: range) -> NDArray[np.int64]
     if scoring.kind == "single_label":
         rows = np.stack([np.arange(len(outcomes)), np.asarray(outcomes, np.int64)], 1)
     else:
-        places = scoring.kind == "tokens"
-        listed = [
-            (number, *((place,) if places else ()), *(label if isinstance(label, tuple) else (label,)))
-            for number, labels in enumerate(outcomes)
-            for place, label in enumerate(labels if places else dict.fromkeys(labels))
+        by_position = scoring.kind == "tokens"
+        items = [
+            (example_idx, *((position,) if by_position else ()), *(label if isinstance(label, tuple) else (label,)))
+            for example_idx, labels in enumerate(outcomes)
+            for position, label in enumerate(labels if by_position else dict.fromkeys(labels))
         ]
-        rows = np.array(listed, np.int64).reshape(
-            len(listed), {"multi_label": 2, "tokens": 3, "spans": 4}[scoring.kind]
-        )
+        rows = np.array(items, np.int64).reshape(len(items), {"multi_label": 2, "tokens": 3, "spans": 4}[scoring.kind])
     rows = rows[(rows[:, -1] >= classes.start) & (rows[:, -1] < classes.stop)]
     rows[:, -1] -= classes.start
     return rows

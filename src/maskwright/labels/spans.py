@@ -21,14 +21,14 @@ def mark_spans(labels: Sequence[str]) -> bool:
 def spans(tags: Sequence[str]) -> list[Span]:
     """The spans of one sentence in IOB2, IOB1, IOBES or BILOU. As in conlleval and seqeval's default mode, a span may
     begin with any prefix, and another kind begins another span."""
-    found: list[Span] = []
-    begin, before, kind_before = 0, OUTSIDE, ""
-    for place, tag in enumerate([*tags, OUTSIDE]):
+    spans_of_tags: list[Span] = []
+    begin, previous, previous_kind = 0, OUTSIDE, ""
+    for index, tag in enumerate([*tags, OUTSIDE]):
         prefix, kind = (OUTSIDE, "") if tag == OUTSIDE else (PREFIXES[tag[0]], tag[2:])
-        starts = prefix != OUTSIDE and (prefix in "BS" or before in ("E", "S", OUTSIDE) or kind != kind_before)
-        if before != OUTSIDE and (starts or prefix == OUTSIDE):
-            found.append((begin, place, kind_before))
+        starts = prefix != OUTSIDE and (prefix in "BS" or previous in ("E", "S", OUTSIDE) or kind != previous_kind)
+        if previous != OUTSIDE and (starts or prefix == OUTSIDE):
+            spans_of_tags.append((begin, index, previous_kind))
         if starts:
-            begin = place
-        before, kind_before = prefix, kind
-    return found
+            begin = index
+        previous, previous_kind = prefix, kind
+    return spans_of_tags

@@ -40,8 +40,8 @@ def hold_out(examples: Sequence[Example], task: Task, seed: int, share: float) -
             where="data.validation_fraction",
             fix="raise it, give more examples, or name a file under data.validation",
         )
-    train = [one for one, out in zip(examples, chosen, strict=True) if not out]
-    return train, [one for one, out in zip(examples, chosen, strict=True) if out]
+    train = [example for example, is_out in zip(examples, chosen, strict=True) if not is_out]
+    return train, [example for example, is_out in zip(examples, chosen, strict=True) if is_out]
 
 
 def take_fraction(examples: Sequence[Example], task: Task, seed: int, fraction: float) -> list[Example]:
@@ -50,7 +50,7 @@ def take_fraction(examples: Sequence[Example], task: Task, seed: int, fraction: 
         return list(examples)
     units = _units(examples, task, seed, FRACTION_PURPOSE)
     chosen = (_chosen(units, fraction) | units.first_of_a_label)[units.of_example]
-    return [one for one, taken in zip(examples, chosen, strict=True) if taken]
+    return [example for example, is_taken in zip(examples, chosen, strict=True) if is_taken]
 
 
 @dataclass(frozen=True)
@@ -70,22 +70,22 @@ class _Units:
 
 
 def _units(examples: Sequence[Example], task: Task, seed: int, purpose: int) -> _Units:
-    hashes = np.array([_hash(one, task) for one in examples], np.uint64)
+    hashes = np.array([_hash(example, task) for example in examples], np.uint64)
     keys, of_example = np.unique(hashes, return_inverse=True)
     marks: list[set[int]] = [set() for _ in keys]
-    for unit, of_one in zip(of_example, _marks(examples, task), strict=True):
-        marks[unit] |= of_one
+    for unit, marks_of_example in zip(of_example, _marks(examples, task), strict=True):
+        marks[unit] |= marks_of_example
     frequency = Counter(chain.from_iterable(marks))
     strata = np.array([min(unit, key=lambda mark: (frequency[mark], mark), default=-1) for unit in marks], np.int64)
     order = np.argsort(bits.extend(bits.key(seed, purpose, 0), keys), kind="stable")
-    first, seen = np.zeros(len(keys), np.bool_), set[int]()
+    is_first, seen_marks = np.zeros(len(keys), np.bool_), set[int]()
     for unit in order:
-        first[unit] = not marks[unit] <= seen
-        seen |= marks[unit]
-    numbers = np.unique(strata)
-    drawn = bits.uniform(bits.extend(bits.key(seed, purpose, 1), (numbers + 1).astype(np.uint64)))
-    thresholds = dict(zip(numbers.tolist(), drawn.tolist(), strict=True))
-    return _Units(of_example, np.bincount(of_example), strata, order, thresholds, first)
+        is_first[unit] = not marks[unit] <= seen_marks
+        seen_marks |= marks[unit]
+    stratum_idx = np.unique(strata)
+    draws = bits.uniform(bits.extend(bits.key(seed, purpose, 1), (stratum_idx + 1).astype(np.uint64)))
+    thresholds = dict(zip(stratum_idx.tolist(), draws.tolist(), strict=True))
+    return _Units(of_example, np.bincount(of_example), strata, order, thresholds, is_first)
 
 
 def _chosen(units: _Units, share: float, *, from_the_end: bool = False) -> NDArray[np.bool_]:
@@ -101,20 +101,21 @@ def _chosen(units: _Units, share: float, *, from_the_end: bool = False) -> NDArr
     return chosen
 
 
-def _hash(one: Example, task: Task) -> int:
+def _hash(example: Example, task: Task) -> int:
     """Hash by which examples stay together: of the text, or of a question's context, or the answer to one question
     would be trained on for another."""
-    content = " ".join((one.text_pair or "").split()) if task.kind == "question_answering" else one.content
+    content = " ".join((example.text_pair or "").split()) if task.kind == "question_answering" else example.content
     return int.from_bytes(text_key(content.encode())[:8], "little")
 
 
 def _marks(examples: Sequence[Example], task: Task) -> list[set[int]]:
     """[examples]: properties to stratify by: labels, tenths of the values, or whether there is an answer."""
     if task.kind == "regression":
-        values = np.array([one.value for one in examples])
+        values = np.array([example.value for example in examples])
         edges = np.quantile(values, np.arange(1, QUANTILES) / QUANTILES)
         return [{int(tenth)} for tenth in np.searchsorted(edges, values)]
     if task.kind == "question_answering":
-        return [{int(bool(one.answers))} for one in examples]
-    number = {name: place for place, name in enumerate(sorted({name for one in examples for name in one.labels}))}
-    return [{number[name] for name in one.labels} for one in examples]
+        return [{int(bool(example.answers))} for example in examples]
+    names = sorted({name for example in examples for name in example.labels})
+    index_of = {name: index for index, name in enumerate(names)}
+    return [{index_of[name] for name in example.labels} for example in examples]

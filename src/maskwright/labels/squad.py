@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from maskwright.core.errors import SourceError
-from maskwright.labels.columns import asked
+from maskwright.labels.columns import with_question
 from maskwright.labels.example import Answer, Example, Reading, Unusable
 from maskwright.text.tables import Table
 
@@ -34,12 +34,12 @@ def _part(holder: Any, key: str, name: str) -> list[Any]:
 
 
 def _question(example: Example, question: Any, paragraph: dict[str, Any], reading: Reading) -> Example:
-    """A question. As in version 2.0, `is_impossible` overrides answers, and `plausible_answers` are none."""
+    """A question. As in version 2.0, `is_impossible` overrides answers, and `plausible_answers` do not count."""
     if not isinstance(question, dict):
         raise Unusable("is not an object with 'question' and 'answers'", "repair the record")
-    given = question.get("answers") if reading.labelled and not question.get("is_impossible") else []
-    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+    answer_records = question.get("answers") if reading.labelled and not question.get("is_impossible") else []
+    if not isinstance(answer_records, list) or not all(isinstance(record, dict) for record in answer_records):
         raise Unusable("has no list of answers", 'write "answers": [{"text": …, "answer_start": …}]')
-    answers = [Answer(one.get("text", ""), one.get("answer_start", -1)) for one in given]
+    answers = [Answer(record.get("text", ""), record.get("answer_start", -1)) for record in answer_records]
     texts = [value if isinstance(value, str) else "" for value in (question.get("question"), paragraph.get("context"))]
-    return asked(example, texts[0], texts[1], answers, str(question.get("id", "")))
+    return with_question(example, texts[0], texts[1], answers, str(question.get("id", "")))

@@ -23,7 +23,7 @@ COLUMNS = (".conll", ".txt", ".tsv")
 
 
 def require_writable(location: str, endings: Sequence[str]) -> None:
-    """Raises `InputError` if the file cannot be written; to be called before the work."""
+    """Raises `InputError` if the file cannot be written; call it before the work."""
     storage.require_local(location)
     if os.path.splitext(location)[1].lower() not in endings:
         fix = f"let it end in {' '.join(endings)}"
@@ -67,14 +67,14 @@ def _table(rows: Sequence[dict[str, Any]], *, tabs: bool) -> str:
 
 
 def write_conll(location: str, sentences: Sequence[Sequence[tuple[str, str]]]) -> None:
-    """(word, tag) of each sentence, with a tab between them."""
+    """Writes (word, tag) of each sentence, with a tab between them."""
     lines = ("".join(f"{word}\t{tag}\n" for word, tag in sentence) for sentence in sentences)
     with output.writer(location) as file:
         file.write("\n".join(lines).encode())
 
 
 def write_vectors(location: str, vectors: NDArray[np.float32], records: Sequence[dict[str, Any]]) -> None:
-    """`vectors`: [records, D]. `.npy` gets them alone, `.parquet` as a column `embedding` beside `records`."""
+    """Writes vectors [records, D]. `.npy` gets them alone, `.parquet` as a column `embedding` beside `records`."""
     with output.writer(location) as file:
         if ending(location) == ".npy":
             np.save(file, vectors, allow_pickle=False)

@@ -1,4 +1,4 @@
-"""A job as a row of attempts: each is followed to its end, judged, and begun again where another try may help."""
+"""A job as a sequence of attempts: each is followed to its end and judged, and a restart follows if it may help."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ class Streak:
     """Step of the newest checkpoint at the last of these ends."""
 
     def after(self, newest: int) -> Streak:
-        """With one more end, at which `newest` is the step of the newest checkpoint."""
+        """The streak after one more end, when the newest checkpoint is of step `newest`."""
         return Streak(self.ends + 1 if newest == self.newest else 1, newest)
 
     def pause_seconds(self, first: float) -> float:
-        """Before the next attempt: `first` after one end, twice as long after each further one, up to
+        """Pause before the next attempt: `first` after one end, doubled by each further one, up to
         `LONGEST_WAIT_SECONDS`."""
         return min(first * 2.0 ** (self.ends - 1), max(first, LONGEST_WAIT_SECONDS))
 
     def describe(self, cause: str, restarts: int, seconds: float) -> str:
-        """What comes next, in words."""
-        which = f"from step {self.newest:,}, " if self.newest else ""
-        return f"{cause or 'one was lost'}: starting again {which}restart {self.ends} of {restarts} in {seconds:g} s"
+        """The announcement of the restart."""
+        origin = f" from step {self.newest:,}" if self.newest else ""
+        return f"{cause or 'one was lost'}: restarting{origin} in {seconds:g} s (restart {self.ends} of {restarts})"
 
 
 class Attempt(Protocol):
-    """One attempt at a job, which runs already. `turn` works through what has come, and waits a moment for something.
-    `tell_all`: all are to save and end. `size` ends make it whole; `ends` has them in the order of time."""
+    """One attempt at a job, which runs already. `poll` handles what has happened since, and may wait for a moment.
+    `request_stop` asks all members to save and end. `ends` has the ends of its `size` members, in the order of time."""
 
     ends: list[End]
     size: int
@@ -50,17 +50,17 @@ class Attempt(Protocol):
     @property
     def over(self) -> bool: ...
 
-    def turn(self) -> None: ...
+    def poll(self) -> None: ...
 
-    def tell_all(self) -> None: ...
+    def request_stop(self) -> None: ...
 
     def close(self) -> None: ...
 
 
 class Stop:
-    """SIGINT and SIGTERM while inside: `asked` after the first, `urgent` after the second. `patient`: a second SIGTERM
-    says nothing new. A machine that goes down sends several (docker for each `docker stop`, and its daemon once more),
-    and the job is saving then. `quiet`: the job says itself what it does, and no signal is urgent."""
+    """Handles SIGINT and SIGTERM: `asked` after the first, `urgent` after the second. `patient` ignores repeated
+    SIGTERMs: when a machine shuts down, docker sends several while the job saves. `quiet`: the job itself reports what
+    it does, and no signal is urgent."""
 
     def __init__(self, *, patient: bool = False, quiet: bool = False) -> None:
         self.asked = self.urgent = False
@@ -72,22 +72,21 @@ class Stop:
         self.urgent = self.asked
         self.asked = True
         if not self._quiet:
-            now = "leaving" if self.urgent else "the hosts are told to save and stop; once more leaves at once"
-            say(f"{signal.Signals(number).name}: {now}")
+            action = "leaving" if self.urgent else "asking the hosts to save and stop; a second signal leaves at once"
+            say(f"{signal.Signals(number).name}: {action}")
 
     def pause(self, seconds: float) -> None:
-        """Waits this long, or until somebody asks to stop."""
+        """Waits this long, or until a signal."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self.asked:
             time.sleep(min(0.1, seconds))
 
     def drive(self, attempt: Attempt) -> None:
-        """Follows an attempt until it is over. Its hosts are told to stop when this process is; a second request leaves
-        at once."""
+        """Polls an attempt until it is over. The first signal asks its hosts to stop, the second leaves at once."""
         while not attempt.over and not self.urgent:
-            attempt.turn()
+            attempt.poll()
             if self.asked:
-                attempt.tell_all()
+                attempt.request_stop()
 
     @contextmanager
     def on_signals(self, more: Mapping[int, Callable[[int, FrameType | None], None]] | None = None) -> Iterator[Stop]:
@@ -109,13 +108,13 @@ def run(
     restarts: int | None,
     wait_seconds: float,
     saved: Callable[[], int] = lambda: 0,
-    who: str = "host",
+    member: str = "host",
 ) -> None:
-    """Runs a job to its end; raises as `conclude` does. `begin` gets the number of the attempt, from 1.
+    """Runs a job to its end; raises as `conclude` does. `begin` starts the attempt of a number, from 1.
 
-    `restarts`: how many times in a row the job is restarted without a new checkpoint in between; None where others
-    restart it. `saved`: step of its newest checkpoint. A launcher that does not see the run's folder counts all
-    restarts. `wait_seconds`: pause before the first of them (`Streak.pause_seconds`)."""
+    `restarts`: how many times in a row the job is restarted without a new checkpoint; None if another launcher
+    restarts it. `saved` returns the step of its newest checkpoint; a launcher that does not see the run's folder
+    counts all restarts. `wait_seconds`: pause before the first restart (`Streak.pause_seconds`)."""
     streak = Streak()
     for number in itertools.count(1):
         attempt = begin(number)
@@ -125,10 +124,10 @@ def run(
             attempt.close()
         verdict = judge(attempt.ends, attempt.size, asked=stop.asked)
         streak = streak.after(saved())
-        if who == "host" and (verdict.code or verdict.restart):
+        if member == "host" and (verdict.code or verdict.restart):
             for line in report(attempt.ends, verdict):
                 say(line)
-        cause = verdict.cause.describe(who) if verdict.cause else ""
+        cause = verdict.cause.describe(member) if verdict.cause else ""
         if verdict.restart and restarts is None:
             verdict = JobOutcome(EARLY, False, verdict.cause, verdict.reason)
         if not verdict.restart or streak.ends > (restarts or 0):

@@ -1,4 +1,4 @@
-"""What the launchers that write a file for a scheduler have in common: whether the command can work there."""
+"""Checks that launchers share: whether the command can work where it is sent."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from maskwright.run.directory import RunDirectory, whole_steps
 from maskwright.run.lineage import parse
 
 PORT = 29400
-"""Of node 0, where the processes meet: torchrun's default for c10d."""
+"""Port of node 0 at which the processes meet: torchrun's default for c10d."""
 LONGEST_NAME = 40
-"""Characters: pods of a JobSet add up to 23, and a host name may have 63."""
+"""Characters of a job's name: pods of a JobSet add up to 23, and a host name may have 63."""
 LONGER_THAN_SAVING_SECONDS = 5.0
-"""From the end of the run's own grace period (`checkpoint.grace_seconds`) to SIGKILL."""
+"""Time between the end of the run's grace period (`checkpoint.grace_seconds`) and SIGKILL."""
 
 
 def ask(words: list[str], text: str, seconds: float, *, absent: str, silent: str) -> CompletedProcess[str]:
@@ -43,7 +43,7 @@ def ask(words: list[str], text: str, seconds: float, *, absent: str, silent: str
 
 
 def read(command: Training) -> tuple[RunConfig | FinetuneConfig, str]:
-    """The configuration as it will be read there, and the text of its file."""
+    """The configuration as the job will read it, and the text of its file."""
     with storage.open_binary(find_config(command.config, command.verb)) as file:
         text = file.read().decode("utf-8", errors="replace")
     reader = read_config if command.verb == "pretrain" else read_finetune_config
@@ -54,19 +54,19 @@ def read(command: Training) -> tuple[RunConfig | FinetuneConfig, str]:
 
 
 def locations(command: Training, config: RunConfig | FinetuneConfig) -> dict[str, str | None]:
-    """What the command reads, by what says so: a key, with the `--set` that changes it, or the option `--from`."""
+    """The locations that the command reads, by configuration key or the option `--from`."""
     begin = {"--from": parse(command.begin_from)[0]} if command.begin_from else {}
     return {**config.locations, **begin}
 
 
 def setting(key: str, value: str) -> str:
-    """The words that give one of `locations` another value."""
+    """The words that change one of `locations`."""
     return f"{key} {value}" if key.startswith("--") else f"--set {key}={value}"
 
 
 def require_parent(command: Training) -> None:
-    """Raises `InputError` if `--from` names no run with checkpoints on this machine, which sees the same folders as
-    those that train. A run that is there already has begun, and does not need its parent any more."""
+    """Raises `InputError` if `--from` does not name a run with checkpoints. For places whose machines see the same
+    folders as this one. A run that exists has begun, and does not need its parent any more."""
     if command.begin_from is None or RunDirectory(command.run).exists():
         return
     location, step = parse(command.begin_from)
@@ -78,8 +78,8 @@ def require_parent(command: Training) -> None:
 
 
 def sized(command: Training, config: RunConfig | FinetuneConfig, num_nodes: int, gpus: int) -> Training:
-    """The command with what each machine computes on: what was asked for, or an error there. Raises `InputError` where
-    the batch cannot be shared out so."""
+    """The command with the device and the number of processes of each machine, so that it fails where a device is
+    missing. Raises `InputError` if the batch cannot be divided among them."""
     device, total = "cuda" if gpus else "cpu", num_nodes * max(1, gpus)
     if config.engine.device not in ("auto", device):
         what = f"is {config.engine.device}, and {gpus} GPUs on each node ask for {device}"
@@ -91,19 +91,19 @@ def sized(command: Training, config: RunConfig | FinetuneConfig, num_nodes: int,
 
 
 def for_tpu(command: Training, config: RunConfig | FinetuneConfig, devices: int) -> Training:
-    """The command for a TPU of so many devices, as JAX counts them. Raises `InputError` with all that it lacks, as one
-    line to add."""
+    """The command for a TPU with this many devices, as JAX counts them. Raises `InputError` with all settings that it
+    lacks."""
     engine, batch, wrong = config.engine, config.batch, list[str]()
     lacking: dict[str, object] = {}
     if engine.kind != "jax":
         wrong.append(f"{engine.kind} does not compute on TPUs, and jax does")
         lacking["engine.kind"] = "jax"
     if engine.device not in ("auto", "tpu"):
-        wrong.append(f"{engine.device} is no TPU")
+        wrong.append(f"{engine.device} is not a TPU")
         lacking["engine.device"] = "tpu"
     devices = engine.devices or devices
     if batch.virtual_workers % devices:
-        wrong.append(f"{devices} devices do not share {batch.virtual_workers} virtual workers evenly")
+        wrong.append(f"{devices} devices do not divide {batch.virtual_workers} virtual workers evenly")
         lacking |= shareable(batch.virtual_workers, devices, _rows(config))
     if wrong:
         raise InputError("; ".join(wrong), where=next(iter(lacking)), fix=f"add {in_words(lacking)}")
@@ -111,21 +111,21 @@ def for_tpu(command: Training, config: RunConfig | FinetuneConfig, devices: int)
 
 
 def _rows(config: RunConfig | FinetuneConfig) -> int | None:
-    """Of each virtual worker, where the configuration says them."""
+    """Rows of each virtual worker, if the configuration has them."""
     return config.batch.micro_batch_rows if isinstance(config, RunConfig) else None
 
 
 def grace_seconds(config: RunConfig | FinetuneConfig) -> int:
-    """From SIGTERM to SIGKILL, as the scheduler is told."""
+    """Time between SIGTERM and SIGKILL, for the scheduler."""
     return math.ceil(config.checkpoint.grace_seconds + LONGER_THAN_SAVING_SECONDS)
 
 
-def name_for(run: str, given: str | None = None) -> str:
-    """A name that every scheduler takes (a DNS label, RFC 1035): the one given, or from the run's folder."""
-    name = given or re.sub(r"[^a-z0-9]+", "-", run.rstrip("/").rpartition("/")[2].lower()).strip("-")
-    if not given:
+def name_for(run: str, name: str | None = None) -> str:
+    """A job's name that every scheduler accepts (a DNS label, RFC 1035): `name`, or one made of the run's folder."""
+    if not name:
+        name = re.sub(r"[^a-z0-9]+", "-", run.rstrip("/").rpartition("/")[2].lower()).strip("-")
         name = (name if name[:1].isalpha() else f"run-{name}")[:LONGEST_NAME].strip("-")
     if not re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", name) or len(name) > LONGEST_NAME:
         fix = f"small letters, digits and -, a letter first, at most {LONGEST_NAME}"
-        raise InputError(f"{name[:80]!r} is no name for a job", where="--name", fix=fix)
+        raise InputError(f"{name[:80]!r} is not a valid name for a job", where="--name", fix=fix)
     return name

@@ -1,4 +1,4 @@
-"""Following a job that runs elsewhere until it is over, and waiting for its end after a request to stop."""
+"""Following a job that runs elsewhere to its end, and waiting for its end after a request to stop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ R = TypeVar("R", bound=TargetReport)
 
 
 class _Leave(BaseException):
-    """No `Exception`: many a client takes those for trouble of its own."""
+    """Not an `Exception`, since clients catch those as their own failures."""
 
 
 @contextmanager
@@ -36,41 +36,42 @@ def followed(where: str) -> Iterator[None]:
 
 
 def until_over(
-    look: Callable[[], T | None],
+    poll: Callable[[], T | None],
     where: str,
     poll_seconds: float,
     *,
-    passes: Callable[[MaskwrightError], bool] = lambda error: True,
+    is_transient: Callable[[MaskwrightError], bool] = lambda error: True,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> T:
-    """Calls `look` until it returns the job's end. What `passes` ends no job and no budget: it is said once and waited
-    out. `meanwhile` is called in each round."""
-    trouble = ""
+    """Calls `poll` until it returns the job's end. A transient error is shown once, and `poll` is called again.
+    `meanwhile` is called in each round."""
+    shown = ""
     while True:
         try:
-            found = look()
-            trouble = ""
-            if found is not None:
-                return found
-        except StoppedEarly:  # a signal, or a wish: nothing that passes
+            end = poll()
+            shown = ""
+            if end is not None:
+                return end
+        except StoppedEarly:  # a signal or a request
             raise
         except MaskwrightError as error:
-            if not passes(error):
+            if not is_transient(error):
                 say(f"{where}: no longer followed; the job goes on, and `maskwright stop {where}` ends it")
                 raise
-            if str(error) != trouble:
-                warn(f"{error}; the job goes on, and is looked at again")
-            trouble = str(error)
+            if str(error) != shown:
+                warn(f"{error}; the job goes on; trying again")
+            shown = str(error)
         meanwhile()
         time.sleep(poll_seconds)
 
 
-def wait_until_over(look: Callable[[], R], where: str, poll_seconds: float, wait_seconds: float) -> R:
-    """How the job ended that was asked to stop. Raises `MaskwrightError` if it is not over by then."""
+def wait_until_over(poll: Callable[[], R], where: str, poll_seconds: float, wait_seconds: float) -> R:
+    """Waits for the end of a job that was asked to stop. Raises `MaskwrightError` if it still runs after
+    `wait_seconds`."""
     deadline = time.monotonic() + wait_seconds
-    while not (found := look()).over:
+    while not (report := poll()).over:
         if time.monotonic() > deadline:
-            fix = f"`maskwright status {where}` and `maskwright logs {where}` tell how it goes on"
-            raise MaskwrightError(f"is not over after {wait_seconds:g} s", where=where, fix=fix)
+            fix = f"see `maskwright status {where}` and `maskwright logs {where}`"
+            raise MaskwrightError(f"still running after {wait_seconds:g} s", where=where, fix=fix)
         time.sleep(min(poll_seconds, max(0.1, deadline - time.monotonic())))
-    return found
+    return report

@@ -1,12 +1,12 @@
-"""The processes of a run on one machine: started together, ended together, begun again when one was lost.
+"""The processes of a run on one machine: they start together, end together, and are restarted if one was lost.
 
-Each gets torch's `env://` variables. They find each other through a socket that this process opens anew for each
-attempt and hands to process 0, so that no port can be taken in between, and nothing of an attempt that failed is left
-in a store that the next one reads (torchrun's own restart, which keeps its store, failed in 4 of 10 trials with gloo).
-None outlives this process: the kernel kills them when it dies.
+Each gets torch's `env://` variables. They meet through a socket that this process opens anew for each attempt and
+passes to process 0. So no other program can take the port, and no store of a failed attempt is left for the next one
+(torchrun's restart, which keeps its store, failed in 4 of 10 trials with gloo). The kernel kills them when this
+process dies.
 
-On several machines each runs this with its own number. Then nothing is begun again here, since all have to begin
-together: whoever started the command on all of them does it.
+On several machines, each runs this with its own number. Then nothing is restarted here, since all machines have to
+start together: the launcher that started the command on all of them restarts it.
 """
 
 from __future__ import annotations
@@ -22,24 +22,21 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import FrameType
 
-from maskwright.config.finetuning import FinetuneConfig
-from maskwright.config.pretraining import RunConfig
 from maskwright.core.console import say, warn
-from maskwright.core.errors import ConfigError, InputError, MaskwrightError
+from maskwright.core.errors import ConfigError, MaskwrightError
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
 from maskwright.launch.attempts import Stop, run
 from maskwright.launch.outcome import End
-from maskwright.launch.ray import gang as ray_gang
 from maskwright.launch.target import Training
-from maskwright.launch.topology import LaunchOptions, WorkerGroup, choose
+from maskwright.launch.topology import WorkerGroup
 from maskwright.processes.child import python_module
 from maskwright.processes.parent import (
     ERROR_FILE,
     LISTENER,
     PARENT,
     REASON_FILE,
-    forget_error,
+    delete_error,
     pass_error_on,
     read_reason,
 )
@@ -49,13 +46,12 @@ from maskwright.run.liveness import hung, missing, stale_after
 
 COMMAND = python_module("maskwright")
 OTHERS_SECONDS = 20.0
-"""For the others to notice that one is gone, by their own connections, before they are told."""
+"""Time in which the other processes may notice by their own connections that one is lost, before they get SIGTERM."""
 ANSWER_SECONDS = 10.0
-"""Beyond the grace period: Python and CUDA take a while to end."""
+"""Time between the end of the grace period and SIGKILL: Python and CUDA take a while to end."""
 RESTARTS, RESTART_WAIT_SECONDS = 5, 0.5
-"""What is lost every time would be lost for ever."""
-LOOK_EVERY_SECONDS, HUNG_SECONDS = 5.0, 60.0
-"""How long a process may be seen to hang: someone may have stopped it, and may let it go on."""
+HANG_POLL_SECONDS, HUNG_SECONDS = 5.0, 60.0
+"""A process that has hung for longer than `HUNG_SECONDS` is killed: an operator may have stopped one for a moment."""
 
 # ---- one attempt ----------------------------------------------------------------------------------------------------
 
@@ -65,7 +61,7 @@ class _RankProcess:
     number: int
     process: subprocess.Popen[bytes]
     reader: threading.Thread | None = None
-    told_at: float | None = None
+    stop_requested_at: float | None = None
     end: End | None = None
 
     def send(self, number: int) -> None:
@@ -73,23 +69,23 @@ class _RankProcess:
             with suppress(ProcessLookupError):
                 self.process.send_signal(number)
 
-    def tell(self) -> None:
-        if self.told_at is None and self.end is None:
-            self.told_at = time.monotonic()
+    def request_stop(self) -> None:
+        if self.stop_requested_at is None and self.end is None:
+            self.stop_requested_at = time.monotonic()
             self.send(signal.SIGTERM)
 
 
 class _LocalAttempt:
-    """All processes of this machine, from their start to their end. Call `turn` until `over`."""
+    """All processes of this machine, from start to end. Call `poll` until `over`."""
 
     def __init__(self, command: Training, group: WorkerGroup, run: str, grace_seconds: float) -> None:
         self._grace_seconds, self._failed_at, self.size = grace_seconds, 0.0, group.processes
-        self._run, self._looked, self._since, self._hangs = run, time.monotonic(), 0.0, -1
+        self._run, self._polled_at, self._hung_since, self._hung_rank = run, time.monotonic(), 0.0, -1
         self._shown: set[str] = set()
         self.ends: list[End] = []
         self.members: list[_RankProcess] = []
         self._reasons = tempfile.TemporaryDirectory(prefix="maskwright-")
-        forget_error()
+        delete_error()
         listener = socket.create_server(("127.0.0.1", 0), backlog=1024) if group.rendezvous is None else None
         port = listener.getsockname()[1] if listener else 0
         if listener and not group.takes_listener:
@@ -100,7 +96,7 @@ class _LocalAttempt:
         except OSError as error:
             self.close()
             what = f"process {number} cannot be started: {error.strerror}"
-            raise ConfigError(what, where="--processes", fix="take fewer") from None
+            raise ConfigError(what, where="--processes", fix="give fewer") from None
         finally:
             if listener:
                 listener.close()
@@ -111,26 +107,26 @@ class _LocalAttempt:
         variables = {**os.environ, **group.variables(number, port), PARENT: str(os.getpid())}
         variables[REASON_FILE] = os.path.join(self._reasons.name, variables["RANK"])
         variables[ERROR_FILE] = f"{variables[REASON_FILE]}.json"
-        first, passed = variables["RANK"] == "0", []
-        if first and listener and group.takes_listener:
+        rank_0, passed = variables["RANK"] == "0", []
+        if rank_0 and listener and group.takes_listener:
             variables[LISTENER], passed = str(listener.fileno()), [listener.fileno()]
         process = subprocess.Popen(
             [*COMMAND, *words],
             env=variables,
             stdin=subprocess.DEVNULL,
-            stderr=None if first else subprocess.PIPE,
-            stdout=None if first else subprocess.DEVNULL,
+            stderr=None if rank_0 else subprocess.PIPE,
+            stdout=None if rank_0 else subprocess.DEVNULL,
             pass_fds=passed,
-            start_new_session=True,  # a Ctrl-C in the terminal is for this process to pass on
+            start_new_session=True,  # this process passes a Ctrl-C in the terminal on
         )
         member = _RankProcess(int(variables["RANK"]), process)
-        if not first:
+        if not rank_0:
             member.reader = threading.Thread(target=self._relay, args=(member,), daemon=True)
             member.reader.start()
         return member
 
     def _relay(self, member: _RankProcess) -> None:
-        """What a process other than 0 says, once where several say the same."""
+        """Shows the lines of a process other than 0; a line that several processes print is shown once."""
         assert member.process.stderr
         with member.process.stderr as stream:
             for raw in stream:
@@ -143,7 +139,7 @@ class _LocalAttempt:
     def over(self) -> bool:
         return len(self.ends) == len(self.members)
 
-    def turn(self, seconds: float = 0.05) -> None:
+    def poll(self, seconds: float = 0.05) -> None:
         time.sleep(seconds)
         now = time.monotonic()
         for member in self.members:
@@ -152,52 +148,52 @@ class _LocalAttempt:
                     member.reader.join(1.0)
                 code = 128 - code if code < 0 else code
                 reason = read_reason(os.path.join(self._reasons.name, str(member.number)))
-                member.end = End(member.number, code, member.told_at is not None, reason)
+                member.end = End(member.number, code, member.stop_requested_at is not None, reason)
                 self.ends.append(member.end)
-                if code and member.told_at is None:
+                if code and member.stop_requested_at is None:
                     self._failed_at = self._failed_at or now
                     pass_error_on(os.path.join(self._reasons.name, f"{member.number}.json"))
         if self._failed_at and now - self._failed_at > OTHERS_SECONDS:
-            self.tell_all()
+            self.request_stop()
         for member in self.members:
-            if member.told_at and now - member.told_at > self._grace_seconds + ANSWER_SECONDS:
+            if member.stop_requested_at and now - member.stop_requested_at > self._grace_seconds + ANSWER_SECONDS:
                 member.send(signal.SIGKILL)
-        self._end_who_hangs(now)
+        self._kill_hung(now)
 
-    def _end_who_hangs(self, now: float) -> None:
-        """Ends a process that makes no progress while the others wait for it, by the heartbeats in the run directory: a
-        hang is then a loss, after which all start again."""
-        if now - self._looked < LOOK_EVERY_SECONDS:
+    def _kill_hung(self, now: float) -> None:
+        """Kills a process that makes no progress while the others wait for it, by the heartbeats in the run directory.
+        A hang then counts as a loss, after which all processes are restarted."""
+        if now - self._polled_at < HANG_POLL_SECONDS:
             return
-        self._looked = now
-        rank = self._hung()
-        if rank is None or rank != self._hangs:
-            self._hangs, self._since = -1 if rank is None else rank, now
-        elif now - self._since >= HUNG_SECONDS:
+        self._polled_at = now
+        rank = self._find_hung()
+        if rank is None or rank != self._hung_rank:
+            self._hung_rank, self._hung_since = -1 if rank is None else rank, now
+        elif now - self._hung_since >= HUNG_SECONDS:
             for member in self.members:
                 if member.number == rank and member.end is None:
-                    warn(f"process {rank} hangs: it has made no progress for {HUNG_SECONDS:.0f} s, so it is ended")
+                    warn(f"process {rank} hangs: no progress for {HUNG_SECONDS:.0f} s, so it is killed")
                     member.send(signal.SIGKILL)
 
-    def _hung(self) -> int | None:
-        own = {member.process.pid for member in self.members}
+    def _find_hung(self) -> int | None:
+        pids = {member.process.pid for member in self.members}
         try:
-            beats = [beat for beat in read_beats(Folder(self._run)) if beat.pid in own]  # others: an earlier attempt's
+            beats = [beat for beat in read_beats(Folder(self._run)) if beat.pid in pids]  # not of an earlier attempt
         except MaskwrightError:  # a heartbeat is only a hint
             return None
         states = states_here(beats)
         rank = hung(beats, time.time(), states)
         if rank is None and beats and all(beat.doing == "waiting" for beat in beats):
-            return next(iter(missing(beats)), None)  # it has not come far enough to give a sign
+            return next(iter(missing(beats)), None)  # it hangs before its first heartbeat
         for beat in beats:
-            # One that is neither stopped nor heard may train on, and only its file be kept from the folder.
+            # A process whose file is old but that is not stopped may still train, and only fail to write its file.
             if beat.rank == rank and states.get(rank) != "stopped" and time.time() - beat.time > stale_after(beat):
                 return None
         return rank
 
-    def tell_all(self) -> None:
+    def request_stop(self) -> None:
         for member in self.members:
-            member.tell()
+            member.request_stop()
 
     def close(self) -> None:
         for member in self.members:
@@ -209,8 +205,8 @@ class _LocalAttempt:
 # ---- all attempts ---------------------------------------------------------------------------------------------------
 
 
-def _what_is_left(command: Training, seconds: float, steps: int) -> Training:
-    """Of the limits, which count over all attempts together. The first attempt alone is profiled."""
+def _for_restart(command: Training, seconds: float, steps: int) -> Training:
+    """The command with the rest of its limits, which count over all attempts. Only the first attempt is profiled."""
     hours, limit = command.stop_after_hours, command.stop_after_steps
     return replace(
         command,
@@ -221,21 +217,21 @@ def _what_is_left(command: Training, seconds: float, steps: int) -> Training:
 
 
 def supervise(command: Training, group: WorkerGroup, grace_seconds: float) -> None:
-    """Runs the command in each process until the run is done. Raises `StoppedEarly` (75) when it can be continued,
+    """Runs the command in each process until the run is done. Raises `StoppedEarly` (75) if the run can be continued,
     `JobError` with the code of the process that failed first."""
     directory, began, clock = RunDirectory(command.run), time.time(), time.monotonic()
-    first, running = directory.newest_step(), list[_RankProcess]()
+    first_step, running = directory.newest_step(), list[_RankProcess]()
     stop = Stop(quiet=True)
 
     def begin(number: int) -> _LocalAttempt:
-        nonlocal first
-        left = command
+        nonlocal first_step
+        limited = command
         if number > 1:
             status = directory.read_status()
             if number == 2 and status and status.heartbeat >= began:
-                first = status.began  # a copy of the run may have been fetched
-            left = _what_is_left(command, time.monotonic() - clock, directory.newest_step() - first)
-        attempt = _LocalAttempt(left, group, directory.location, grace_seconds)
+                first_step = status.began  # a copy of the run may have been fetched
+            limited = _for_restart(command, time.monotonic() - clock, directory.newest_step() - first_step)
+        attempt = _LocalAttempt(limited, group, directory.location, grace_seconds)
         running[:] = attempt.members
         return attempt
 
@@ -243,7 +239,7 @@ def supervise(command: Training, group: WorkerGroup, grace_seconds: float) -> No
         for member in running:
             member.send(number)
 
-    # Of several machines, the launcher of all begins them again.
+    # On several machines, the launcher of all of them restarts the run.
     restarts = None if group.nodes > 1 else RESTARTS
     with stop.on_signals({signal.SIGUSR1: save}):
         run(
@@ -253,27 +249,5 @@ def supervise(command: Training, group: WorkerGroup, grace_seconds: float) -> No
             restarts=restarts,
             wait_seconds=RESTART_WAIT_SECONDS,
             saved=directory.newest_step,
-            who="process",
+            member="process",
         )
-
-
-# ---- which launcher trains ------------------------------------------------------------------------------------------
-
-
-def train_elsewhere(
-    command: Training, config: RunConfig | FinetuneConfig, machines: LaunchOptions, *, dry_run: bool = False
-) -> bool:
-    """Trains as the gang of a Ray job whose driver this is, or in processes of this machine. False where neither is
-    needed: then the caller computes by itself. `dry_run` only checks what was asked for."""
-    if ray_gang.job_id() is not None:
-        if not dry_run:
-            ray_gang.train_as_a_job(command, config, machines.num_nodes, machines.gpus_per_node)
-        return not dry_run
-    if machines.gpus_per_node is not None:
-        fix = "start it with `maskwright submit ray …`, or `ray job submit … -- maskwright pretrain …`"
-        raise InputError("is for a Ray job, and this is none", where="--gpus-per-node", fix=fix)
-    group = choose(config, machines)
-    if group is None or dry_run:
-        return False
-    supervise(command, group, config.checkpoint.grace_seconds)
-    return True

@@ -1,9 +1,9 @@
-"""How hosts that ran the same command ended, and what that means for the job.
+"""How the hosts of a job ended, and what that means for the job.
 
-On a slice one host's end is every host's end: the others lose their partner in the next collective operation and end
-with 75, are killed (SIGABRT, by JAX's coordination service), are ended by the launcher, or fail in some other way. So
-the job's exit code is that of the first host in time that ended badly of its own accord with something else than 75;
-all that came later may be its consequence. A few moments are no order of time: in them an error goes before a kill.
+On a slice, the end of one host ends all: the others lose their partner in the next collective operation and end with
+75, are killed (SIGABRT, by JAX's coordination service), are ended by the launcher, or fail in some other way. So the
+job's exit code is that of the first host that failed by itself with another code than 75; later failures may be its
+consequences. Ends within two seconds count as simultaneous; of those, an error outranks a kill.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from time import time as clock
 
 from maskwright.core.errors import JobError, StoppedEarly, StopReason
-from maskwright.processes.parent import WISHES
+from maskwright.processes.parent import REQUESTED
 
 EARLY = StoppedEarly.exit_code
 MOMENTS_SECONDS = 2.0
-"""Ends so close have no order: the others abort within milliseconds of one host's error, and each end is seen some
-0.1 s late (`tail` in `hosts/script.py`), or more over a slow network. Of two so close, an error says more than a
-kill."""
+"""Ends within this time count as simultaneous: other hosts abort within milliseconds of one host's error, and each end
+is seen 0.1 s late (`tail` in `hosts/script.py`), or more over a slow network."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +28,15 @@ class End:
 
     host: int
     code: int | None
-    """None when the host was lost, so that nobody knows."""
+    """None if the host was lost."""
     told: bool = False
     """Whether the launcher ended it."""
     reason: StopReason = ""
-    """The command's own, with a 75."""
+    """The command's reason for a 75."""
     why: str = ""
-    """What is known besides `tail`."""
+    """An explanation beyond `tail`."""
     tail: tuple[str, ...] = ()
-    """The last lines of its output."""
+    """The last lines of the command's output."""
     time: float = field(default_factory=clock, compare=False)
     """Unix seconds at which the end was seen."""
 
@@ -47,57 +46,56 @@ class End:
 
     @property
     def failed(self) -> bool:
-        """Whether its code says that trying again gives the same."""
+        """Whether its code means that a restart would end in the same way."""
         return self.code not in (None, 0, EARLY) and not self.killed
 
-    def describe(self, who: str = "host") -> str:
+    def describe(self, member: str = "host") -> str:
         if self.code is None:
             words = "lost"
         elif self.killed:
             words = f"killed by {_signal(self.code - 128)}"
         else:
             words = {0: "done", EARLY: f"exit {EARLY}, stopped early"}.get(self.code, f"exit {self.code}")
-        return f"{who} {self.host}: {words}{', told to end' if self.told else ''}" + (
+        return f"{member} {self.host}: {words}{', told to end' if self.told else ''}" + (
             f" ({self.why})" if self.why else ""
         )
 
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """What the ends of all hosts mean for the job."""
+    """The consequence of the ends of all hosts for the job."""
 
     code: int
-    """The job's exit code when it is not begun again."""
+    """The job's exit code, if it is not restarted."""
     restart: bool
     cause: End | None
     """The host to look at first."""
     reason: StopReason = "lost"
-    """Goes with a 75."""
+    """The reason for a 75."""
 
 
 def judge(ends: Sequence[End], hosts: int, *, asked: bool = False) -> JobOutcome:
-    """`ends` in the order in which they came, one for each of the hosts that got so far. `asked`: the user ended the
-    job."""
+    """`ends`: of the hosts that have ended, in the order of time. `asked`: whether the user ended the job."""
     done = len(ends) == hosts and all(end.code == 0 for end in ends)
     if asked:
-        # The request that ended the run may be what made the scheduler send its signal: srun ends all nodes after one.
-        reason: StopReason = next((end.reason for end in ends if end.reason in WISHES), "signal")
+        # The run may have ended by a request, and the scheduler's signal may follow from that: srun ends all nodes.
+        reason: StopReason = next((end.reason for end in ends if end.reason in REQUESTED), "signal")
         cause = next((end for end in ends if end.failed), None)
         return JobOutcome(_code(cause) if cause else 0 if done else EARLY, False, cause, reason)
-    own = [end for end in ends if not end.told]
-    cause = next((end for end in own if end.code not in (0, EARLY)), None)
+    by_itself = [end for end in ends if not end.told]
+    cause = next((end for end in by_itself if end.code not in (0, EARLY)), None)
     if cause is not None and not cause.failed:
         since = cause.time
-        cause = next((end for end in own if end.failed and end.time - since <= MOMENTS_SECONDS), cause)
+        cause = next((end for end in by_itself if end.failed and end.time - since <= MOMENTS_SECONDS), cause)
     if cause is not None:
         return JobOutcome(_code(cause), not cause.failed, cause)
-    early = [end for end in own if end.code == EARLY] or [end for end in ends if end.code != 0]
+    early = [end for end in by_itself if end.code == EARLY] or [end for end in ends if end.code != 0]
     if not early:
         return JobOutcome(0 if done else EARLY, not done, None)
-    wished = next((end for end in early if end.reason in WISHES), None)
-    silent = next((end for end in ends if end.code is None), None)  # told to end, and did not answer: died before
-    first = wished or silent or early[0]
-    return JobOutcome(EARLY, wished is None, first, first.reason)
+    requested = next((end for end in early if end.reason in REQUESTED), None)
+    silent = next((end for end in ends if end.code is None), None)  # it had died before the request to stop
+    first = requested or silent or early[0]
+    return JobOutcome(EARLY, requested is None, first, first.reason)
 
 
 def report(ends: Sequence[End], verdict: JobOutcome) -> list[str]:
@@ -110,7 +108,7 @@ def report(ends: Sequence[End], verdict: JobOutcome) -> list[str]:
 
 
 def conclude(code: int, cause: str, where: str, reason: StopReason = "") -> None:
-    """Returns when the job is done; raises what gives the process the job's exit code."""
+    """Returns if the job is done; else raises the error that gives this process the job's exit code."""
     if code == EARLY:
         raise StoppedEarly("the same command continues the run", reason=reason, where=where)
     if code:
@@ -118,7 +116,8 @@ def conclude(code: int, cause: str, where: str, reason: StopReason = "") -> None
 
 
 def _code(end: End) -> int:
-    """A lost host leaves a run that can be continued; one whose process is killed every time has failed."""
+    """The job's exit code if this end is its cause: a run can continue after a lost host, not after a kill every
+    time."""
     if end.code is None:
         return EARLY
     return 1 if end.killed else end.code

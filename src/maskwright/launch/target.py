@@ -1,4 +1,4 @@
-"""Where a run trains, and what travels there: a command as a value, a job as JSON (`job.json`, format 2).
+"""Places to train, and the values that they get: a command, or a job as JSON (`job.json`, format 2).
 
 A place to train is a `Place`; a run that trains somewhere is a `RunTarget`. `cli/places.py` chooses both by name.
 """
@@ -26,28 +26,28 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True)
 class Training:
-    """`maskwright pretrain`, or finetune, as a value. It becomes words at the last moment, and words never become a
-    value again."""
+    """`maskwright pretrain` or `finetune` as a value. It is turned into words when the command starts; words are never
+    parsed back."""
 
     config: str
     """Location of the YAML."""
     run: str
     """Run directory."""
     overrides: tuple[str, ...] = ()
-    """Of the configuration, as KEY=VALUE."""
+    """Overrides of the configuration, as KEY=VALUE."""
     stop_after_hours: float | None = None
     stop_after_steps: int | None = None
     profile_steps: int = 0
     processes: int | None = None
-    """On each machine."""
+    """Number of processes on each machine."""
     verb: Literal["pretrain", "finetune"] = "pretrain"
     begin_from: str | None = None
     """RUN or RUN@STEP, from whose checkpoint a new run begins."""
     fresh_optimizer: bool = False
-    """Whether it begins with an optimizer of its own."""
+    """Whether it begins with a new optimizer state."""
 
     def words(self) -> list[str]:
-        """What a person would type after `maskwright`."""
+        """The words that a user would type after `maskwright`."""
         limits = {
             "--stop-after-hours": self.stop_after_hours,
             "--stop-after-steps": self.stop_after_steps,
@@ -68,7 +68,7 @@ class Training:
 
 
 def node_words(num_nodes: object, node_rank: object, rendezvous: str) -> list[str]:
-    """What each of several machines adds to the words of the command."""
+    """The words that each of several machines adds to those of the command."""
     return ["--num-nodes", str(num_nodes), "--node-rank", str(node_rank), "--rendezvous", rendezvous]
 
 
@@ -76,7 +76,7 @@ def node_words(num_nodes: object, node_rank: object, rendezvous: str) -> list[st
 
 
 class Option(NamedTuple):
-    """How the command line asks for a field of a place."""
+    """How a field of a place is an option of the command line."""
 
     help: str
     metavar: str | None = None
@@ -94,78 +94,79 @@ GraceSeconds = Annotated[float, Option("Time between SIGTERM and SIGKILL in whic
 
 @dataclass(frozen=True)
 class Submission:
-    """What became of a submission. Where nothing is `submitted`, `shown` has what the place would be given."""
+    """The outcome of a submission. If nothing was `submitted`, `shown` has what the place would get."""
 
     submitted: bool
     where: str
-    """What has taken the job, or would: an address, a program, an environment."""
+    """The receiver of the job: an address, a program, an environment."""
     run: str
     """Run directory there."""
     job: str | None = None
-    """Name of the job, as `status`, `logs` and `stop` take it, or as the place has it; None where it has none."""
+    """Name of the job, as `status`, `logs` and `stop` take it, or as the place has it; None if it has no name."""
     follow: str | None = None
-    """Command that shows the job's lines, where there is one."""
+    """Command that shows the job's lines, if there is one."""
     end: str | None = None
-    """Command that ends the job so that it can be continued, where there is one."""
+    """Command that ends the job so that it can be continued, if there is one."""
     shown: str = ""
-    """For a person, on stdout: the job's name, or what the place would be given."""
+    """Text for stdout: the job's name, or what the place would get."""
 
 
 OnSubmission = Callable[[Submission], object]
-"""Hears of a submission as soon as the place has taken it, and before its job is followed."""
+"""Called as soon as the place has accepted a submission, before its job is followed."""
 
 
 def commands_of(job: str) -> tuple[str, str]:
-    """`Submission.follow` and `.end` of a job that `logs` and `stop` take."""
+    """`Submission.follow` and `.end` of a job that `logs` and `stop` accept."""
     return f"maskwright logs {job} --follow", f"maskwright stop {job}"
 
 
-def show(found: Submission) -> None:
-    if found.shown:
-        answer(found.shown.removesuffix("\n"))
+def show(submission: Submission) -> None:
+    if submission.shown:
+        answer(submission.shown.removesuffix("\n"))
 
 
 class Place(Protocol):
-    """Somewhere to train. A place is a dataclass: its fields are the options of `submit`. `leaves_out` names those of
-    `Training` that mean nothing there."""
+    """Somewhere to train. A place is a dataclass: its fields are the options of `submit`. `leaves_out` names the fields
+    of `Training` that have no meaning there."""
 
     leaves_out: ClassVar[frozenset[str]] = frozenset()
 
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
-        """Raises what gives the process the job's exit code, where the place follows the job. `dry_run` tells what
-        would be done, and starts nothing."""
+        """If the place follows the job, raises the error that gives this process the job's exit code. `dry_run`
+        describes what would be done, and starts nothing."""
         ...
 
 
 def submit(place: Place, command: Training, *, dry_run: bool = False, on_submission: OnSubmission = show) -> None:
-    """Raises `InputError` where the command holds what others must not see: it can be read where it runs."""
+    """Raises `InputError` if the command holds a secret: others can read it where it runs."""
     require_clean(place, command)
     place.submit(command, dry_run=dry_run, on_submission=on_submission)
 
 
 def require_clean(place: Place, command: Training) -> None:
-    """Raises `InputError` where they hold what others must not see."""
+    """Raises `InputError` if the place's setup or the command holds a secret."""
     setup = getattr(place, "setup", None)
     _require_clean([("command", word) for word in command.words()] + [("setup", setup or "")])
 
 
 def values_of(names: Iterable[str]) -> dict[str, str]:
-    """Of environment variables here, for `--env`."""
-    found = {}
+    """Values of environment variables of this process, for `--env`."""
+    values = {}
     for name in names:
         if not VARIABLE.fullmatch(name):
-            raise InputError(f"{name!r} is no name of a variable", where="--env", fix="give its name alone: --env NAME")
+            what = f"{name!r} is not the name of a variable"
+            raise InputError(what, where="--env", fix="give the name alone: --env NAME")
         if name not in os.environ:
             raise InputError("is not set here", where=f"--env {name}", fix=f"export {name}=…")
-        found[name] = os.environ[name]
-    return found
+        values[name] = os.environ[name]
+    return values
 
 
 # ---- runs ----------------------------------------------------------------------------------------------------------
 
 
 class TargetReport(Protocol):
-    """How a run is. `over`: it will say nothing new."""
+    """The state of a run. `over`: it will not change any more."""
 
     @property
     def over(self) -> bool: ...
@@ -176,8 +177,8 @@ class TargetReport(Protocol):
 
 
 class RunTarget(Protocol):
-    """A run that trains, or trained, somewhere. `takes` names the options of `logs` and `stop` that mean something
-    there: not every place can do all that a run directory can."""
+    """A run that trains, or trained, somewhere. `takes` names the options of `logs` and `stop` that work there: a
+    place can do less than a run directory."""
 
     @property
     def takes(self) -> frozenset[str]: ...
@@ -185,11 +186,11 @@ class RunTarget(Protocol):
     def status(self) -> TargetReport: ...
 
     def logs(self, *, follow: bool, lines: int | None, show: Show) -> int:
-        """Gives `show` each line. With `follow`, returns the run's exit code or raises what gives it."""
+        """Gives `show` each line. With `follow`, returns the run's exit code or raises the error that has it."""
         ...
 
     def stop(self, *, checkpoint: bool, wait_seconds: float) -> str:
-        """Waits until the run has saved, and returns what became of it, in a line or none."""
+        """Waits until the run has saved. Returns its outcome in one line, which may be empty."""
         ...
 
 
@@ -198,12 +199,12 @@ class RunTarget(Protocol):
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What every host of a job runs. It names environment variables and never holds their values: a spec lies in a
-    bucket for others to read."""
+    """The job of every host. It names environment variables without their values, since others can read a spec in its
+    bucket."""
 
     command: Training
     environment: tuple[str, ...] = ()
-    """Names of variables, of which each host has the values."""
+    """Names of variables, whose values each host has."""
     folder: str = "."
     """Relative to the home folder."""
     setup: str | None = None
@@ -211,14 +212,14 @@ class JobSpec:
     restarts: int = 3
     """How many times the job is restarted after a host was lost."""
     grace_seconds: float = 30.0
-    """Between SIGTERM and SIGKILL."""
+    """Time between SIGTERM and SIGKILL."""
     submission: int = 1
-    """Counts what was submitted to the same place, from 1."""
+    """Number of this submission to the same place, from 1."""
 
     def __post_init__(self) -> None:
         _require(bool(self.command.config and self.command.run), "command", "lacks its configuration or its run")
         for name in self.environment:
-            _require(VARIABLE.fullmatch(name) is not None, "environment", f"{name!r} is no name of a variable")
+            _require(VARIABLE.fullmatch(name) is not None, "environment", f"{name!r} is not the name of a variable")
         _require(bool(self.folder), "folder", "is empty")
         _require(self.restarts >= 0, "restarts", "is below 0")
         _require(math.isfinite(self.grace_seconds) and self.grace_seconds > 0, "grace_seconds", "is not above 0")
@@ -231,14 +232,14 @@ class JobSpec:
 
 
 def parse_spec(text: str | bytes, where: str) -> JobSpec:
-    """Strict: an unknown, missing or wrongly typed key is an `InputError` that names it and `where`."""
+    """Reads a spec strictly: an unknown, missing or wrongly typed key is an `InputError` that names it and `where`."""
     fix = "submit the job again with this version"
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
         raise InputError("is not JSON", where=where, fix=fix) from None
     if not isinstance(values, dict) or "format" not in values:
-        raise InputError("is no job spec (no format number)", where=where, fix=fix)
+        raise InputError("is not a job spec: it has no format number", where=where, fix=fix)
     if values["format"] != FORMAT or isinstance(values["format"], bool):
         raise InputError(f"has format {str(values['format'])[:20]}, this version reads {FORMAT}", where=where, fix=fix)
     del values["format"]
@@ -246,13 +247,13 @@ def parse_spec(text: str | bytes, where: str) -> JobSpec:
         spec = records.strictly(JobSpec, json.dumps(values))
     except ValidationError as error:
         first = error.errors()[0]
-        key, found = ".".join(map(str, first["loc"])), json.dumps(first["input"])[:40]
-        what = f"lacks key {key!r}" if first["type"] == "missing" else f"{key} is of the wrong type: {found}"
+        key, value = ".".join(map(str, first["loc"])), json.dumps(first["input"])[:40]
+        what = f"lacks key {key!r}" if first["type"] == "missing" else f"{key} is of the wrong type: {value}"
         raise InputError(what, where=where, fix=fix) from None
     except InputError as error:
         raise InputError(error.what, where=where, fix=error.fix) from None
-    for known, given in ((asdict(spec), values), (asdict(spec.command), values["command"])):
-        for key in sorted(set(known) ^ set(given)):
+    for known, present in ((asdict(spec), values), (asdict(spec.command), values["command"])):
+        for key in sorted(set(known) ^ set(present)):
             what = f"{'lacks' if key in known else 'has an unknown'} key {key[:40]!r}"
             raise InputError(what, where=where, fix=fix)
     return spec

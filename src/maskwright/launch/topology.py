@@ -14,12 +14,12 @@ from maskwright.machine import hardware
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """Who trains, as far as `pretrain` was told; None is for the launcher to choose."""
+    """The options of `pretrain` about processes and machines; None lets the launcher choose."""
 
     processes: int | None = None
     num_nodes: int | None = None
     gpus_per_node: int | None = None
-    """For a Ray job alone."""
+    """For Ray jobs only."""
     node_rank: int = 0
     rendezvous: str | None = None
 
@@ -29,21 +29,21 @@ class WorkerGroup:
     """Processes that train together."""
 
     processes: int
-    """On this machine."""
+    """Number of processes on this machine."""
     nodes: int = 1
     node_rank: int = 0
-    """Which of the nodes this machine is."""
+    """Index of this machine among the nodes."""
     rendezvous: str | None = None
     """HOST:PORT of node 0."""
     takes_listener: bool = True
-    """Whether process 0 takes a socket that listens already; JAX opens its own."""
+    """Whether process 0 accepts a listening socket; JAX opens its own."""
 
     def variables(self, number: int, port: int) -> dict[str, str]:
-        """Of process `number` of this machine."""
-        host, _, given = (self.rendezvous or f"127.0.0.1:{port}").rpartition(":")
+        """Environment variables of process `number` of this machine."""
+        host, _, master_port = (self.rendezvous or f"127.0.0.1:{port}").rpartition(":")
         return {
             "MASTER_ADDR": host,
-            "MASTER_PORT": given,
+            "MASTER_PORT": master_port,
             "WORLD_SIZE": str(self.nodes * self.processes),
             "RANK": str(self.node_rank * self.processes + number),
             "LOCAL_WORLD_SIZE": str(self.processes),
@@ -54,20 +54,20 @@ class WorkerGroup:
 def choose(
     config: RunConfig | FinetuneConfig, machines: LaunchOptions, *, gpus: int | None = None
 ) -> WorkerGroup | None:
-    """As many processes as were asked for, else one for each GPU that torch is to use, else one. None where this
-    process is to compute by itself: alone, or as one of several that were started already.
+    """The processes that were asked for, else one for each GPU that torch is to use, else one. None if this process is
+    to train by itself: alone, or as one of several that another launcher started.
 
-    Raises `ConfigError` when there are fewer GPUs than that, or when they cannot share out the batch."""
+    Raises `ConfigError` if there are fewer GPUs than processes, or if the batch cannot be divided among them."""
     processes, nodes = machines.processes, machines.num_nodes or 1
     node_rank, rendezvous = machines.node_rank, machines.rendezvous
     if "WORLD_SIZE" in os.environ:
         if processes is not None or nodes > 1:
             fix = "leave --processes and --num-nodes to it, or unset WORLD_SIZE"
-            raise ConfigError("another launcher has started this as one of several", where="WORLD_SIZE", fix=fix)
+            raise ConfigError("another launcher has started this process", where="WORLD_SIZE", fix=fix)
         return None
     V, engine = config.batch.virtual_workers, config.engine
-    there = hardware.cuda_devices() if gpus is None else gpus
-    on_gpus = engine.kind == "torch" and engine.device != "cpu" and there > 0
+    gpus = hardware.cuda_devices() if gpus is None else gpus
+    on_gpus = engine.kind == "torch" and engine.device != "cpu" and gpus > 0
     if not 0 <= node_rank < nodes:
         raise ConfigError(f"{node_rank} is not one of {nodes} nodes", where="--node-rank", fix="they count from 0")
     if nodes > 1 and on_gpus and processes is None:
@@ -79,16 +79,16 @@ def choose(
     if engine.kind == "torch" and engine.devices and engine.devices % nodes == 0:
         processes = processes or engine.devices // nodes
     if processes is None and on_gpus:
-        processes = max(count for count in range(1, there + 1) if V % (count * nodes) == 0 or count == 1)
-        if processes < there:
+        processes = max(count for count in range(1, gpus + 1) if V % (count * nodes) == 0 or count == 1)
+        if processes < gpus:
             warn(
-                f"computing on {processes} of {there} GPUs: batch.virtual_workers is {V}; a multiple of "
-                f"{there * nodes} uses all"
+                f"computing on {processes} of {gpus} GPUs: batch.virtual_workers is {V}; a multiple of "
+                f"{gpus * nodes} uses all"
             )
     processes = processes or 1
-    if (on_gpus or engine.device == "cuda") and engine.kind == "torch" and processes > max(there, 1):
-        what = f"{processes} GPUs were asked for, and this machine has {there}"
-        raise ConfigError(what, where="--processes", fix=f"take {max(there, 1)}, or say engine.device: cpu")
+    if (on_gpus or engine.device == "cuda") and engine.kind == "torch" and processes > max(gpus, 1):
+        what = f"{processes} GPUs were asked for, and this machine has {gpus}"
+        raise ConfigError(what, where="--processes", fix=f"give {max(gpus, 1)}, or set engine.device: cpu")
     total = nodes * processes
     if engine.kind == "torch":
         shared_out(V, total, "processes", config.batch.micro_batch_rows if isinstance(config, RunConfig) else None)

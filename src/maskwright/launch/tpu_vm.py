@@ -1,9 +1,9 @@
-"""A job on every host of a Cloud TPU VM slice, over `gcloud compute tpus tpu-vm ssh`, one connection for each host.
+"""A job on every host of a Cloud TPU VM slice, over `gcloud compute tpus tpu-vm ssh`, with one connection per host.
 
-One for each, rather than `--worker=all`: gcloud then mixes what hosts print, gives one exit code for all of them, and
-wants the key in an ssh-agent. The exit code is never gcloud's own (1 for its own troubles too, 255 for ssh's), but what
-the host says in so many words. A connection that was lost is never made again by gcloud itself: that would start the
-job a second time on that host. Written for and tested with gcloud 528.
+With `--worker=all`, gcloud would mix the hosts' output, give one exit code for all of them, and need the key in an
+ssh-agent. The exit code comes from the script on the host and not from gcloud, whose own failures are also 1, and ssh's
+255. gcloud itself must not reconnect: that would start the job a second time on that host. Written for gcloud 528 and
+tested with it.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from maskwright.launch.target import (
 )
 
 TPU_VM = ("compute", "tpus", "tpu-vm")
-PASSING = {"CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING"}
-"""States of a slice (TPU API v2, `Node.State`) after which READY comes without anyone doing anything."""
+TRANSITIONAL_STATES = {"CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING"}
+"""States of a slice (TPU API v2, `Node.State`) that lead to READY by themselves."""
 CORES_OF_A_DEVICE = {"v4": 2, "v5p": 2}
-"""The number in an accelerator type counts cores. JAX has a device for each chip of these kinds, and for each core of
-v2 and v3: docs.cloud.google.com/tpu/docs/system-architecture-tpu-vm"""
+"""The number in an accelerator type counts cores. For these kinds JAX has a device per chip, for v2 and v3 per core:
+docs.cloud.google.com/tpu/docs/system-architecture-tpu-vm"""
 DESCRIBE_SECONDS = 120.0
-LOOK_EVERY_SECONDS, READY_SECONDS = 5.0, 1800.0
+POLL_SECONDS, READY_SECONDS = 5.0, 1800.0
 SSH_FLAGS = ("-oConnectTimeout=20", "-oServerAliveInterval=15", "-oServerAliveCountMax=4")
-"""A host that has gone is noticed after a minute; ssh alone would wait for hours."""
+"""With these, ssh notices a lost host after a minute, and not after hours."""
 
 
 @dataclass(frozen=True)
 class TpuSlice(Place):
-    """`via` iap is gcloud's tunnel, which only `gcloud alpha` has."""
+    """A Cloud TPU VM slice. Only `gcloud alpha` has the tunnel of `via` iap."""
 
     name: Annotated[str, Option("Name of the Cloud TPU VM slice.", "NAME", argument=True)]
     zone: Annotated[str | None, Option("Zone of the slice. Default: gcloud's.", "NAME")] = None
@@ -78,7 +78,7 @@ class TpuSlice(Place):
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", self.name):
             fix = "small letters, digits and -, as gcloud shows it"
-            raise InputError(f"{self.name[:80]!r} is no name of a slice", where="submit slice", fix=fix)
+            raise InputError(f"{self.name[:80]!r} is not the name of a slice", where="submit slice", fix=fix)
 
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """Runs the job to its end. CONFIG, RUN and the folder are paths on the hosts."""
@@ -87,36 +87,36 @@ class TpuSlice(Place):
         self._check(command)
         where = f"slice {self.name}"
         if dry_run:
-            on_submission(Submission(False, where, command.run, shown=describe(self, spec)))
+            on_submission(Submission(False, where, command.run, shown=dry_run_text(self, spec)))
             return
         attempts(self, spec, values, lambda: on_submission(Submission(True, where, command.run)))
 
     def _check(self, command: Training) -> None:
-        """CONFIG lies on the hosts. A recipe, or a file that lies here too, is looked at before they begin."""
+        """Checks CONFIG, which is on the hosts, if it is a recipe or also a file on this machine."""
         if not os.path.isfile(find_config(command.config, command.verb)):
             return
         config, _ = checks.read(command)
-        kind, _, cores = self.look()[1].rpartition("-")
+        kind, _, cores = self.describe()[1].rpartition("-")
         checks.for_tpu(command, config, int(cores) // CORES_OF_A_DEVICE.get(kind, 1))
         for key, path in checks.locations(command, config).items():
             if path and key.startswith("data.") and not is_url(path) and not path.startswith("/"):
-                there = checks.setting(key, "gs://BUCKET/STORE")
-                say(f"{key}: each host reads {path} in its folder {self.workdir}; {there} brings a store to all hosts")
+                option = checks.setting(key, "gs://BUCKET/STORE")
+                say(f"{key}: each host reads {path} in its folder {self.workdir}; {option} brings a store to all hosts")
 
-    def _where(self) -> list[str]:
-        named = {"--zone": self.zone, "--project": self.project}
-        return [f"{option}={value}" for option, value in named.items() if value is not None]
+    def _location(self) -> list[str]:
+        options = {"--zone": self.zone, "--project": self.project}
+        return [f"{option}={value}" for option, value in options.items() if value is not None]
 
     def ssh_words(self, index: int, command: str) -> list[str]:
-        how = {"external": [], "internal": ["--internal-ip"], "iap": ["--tunnel-through-iap"]}[self.via]
+        address = {"external": [], "internal": ["--internal-ip"], "iap": ["--tunnel-through-iap"]}[self.via]
         track = ["alpha"] if self.via == "iap" else []
         flags = [f"--ssh-flag={flag}" for flag in SSH_FLAGS]
-        words = ["gcloud", *track, *TPU_VM, "ssh", self.name, *self._where(), f"--worker={index}", *how, *flags]
+        words = ["gcloud", *track, *TPU_VM, "ssh", self.name, *self._location(), f"--worker={index}", *address, *flags]
         return [*words, "--quiet", f"--command={command}"]
 
-    def look(self) -> tuple[str, str, int]:
-        """State, accelerator type and number of hosts. Raises `InputError` when there is no such slice to be seen."""
-        words = ["gcloud", *TPU_VM, "describe", self.name, *self._where(), "--format=json"]
+    def describe(self) -> tuple[str, str, int]:
+        """State, accelerator type and number of hosts. Raises `InputError` if this account sees no such slice."""
+        words = ["gcloud", *TPU_VM, "describe", self.name, *self._location(), "--format=json"]
         absent = (
             "install the Google Cloud CLI, or let the hosts fetch the job: maskwright submit bucket gs://…/job.json"
         )
@@ -126,10 +126,10 @@ class TpuSlice(Place):
             raise self._refused(done.stderr)
         try:
             node = json.loads(done.stdout)
-            networks = len(node.get("networkConfigs") or [0])  # a host with several has an endpoint in each
+            networks = len(node.get("networkConfigs") or [0])  # a host has an endpoint in each network
             return str(node["state"]), str(node["acceleratorType"]), len(node["networkEndpoints"]) // networks
         except (ValueError, KeyError, TypeError, AttributeError):
-            what = "gcloud describes it in a way that this version does not know"
+            what = "gcloud describes it in an unknown format"
             raise MaskwrightError(what, where=self.name, fix="see `gcloud compute tpus tpu-vm describe`") from None
 
     def _refused(self, complaint: str) -> MaskwrightError:
@@ -140,7 +140,7 @@ class TpuSlice(Place):
             "[project]": ("no project is given", "give --project, or `gcloud config set project PROJECT`"),
             "gcloud auth login": ("gcloud is not logged in", "`gcloud auth login`"),
             "PERMISSION_DENIED": (
-                "this account may not see it",
+                "this account must not see it",
                 "ask for the role roles/tpu.viewer, or check --project",
             ),
         }
@@ -150,9 +150,9 @@ class TpuSlice(Place):
         return MaskwrightError(f"gcloud refuses: {line[:300]}", where=f"slice {self.name}", fix="as gcloud says")
 
 
-def describe(place: TpuSlice, spec: JobSpec) -> str:
-    """The commands for each host, and what is written on their input; of variables only the names."""
-    state, kind, num_hosts = place.look()
+def dry_run_text(place: TpuSlice, spec: JobSpec) -> str:
+    """The command for each host and the script for its input, without the values of variables."""
+    state, kind, num_hosts = place.describe()
     mark = "maskwright-MARK"
     values = dict.fromkeys(spec.environment, "***")
     lines = [f"# slice {place.name}: {kind}, {state}, {several(num_hosts, 'host')}"]
@@ -164,14 +164,14 @@ def describe(place: TpuSlice, spec: JobSpec) -> str:
 def attempts(
     place: TpuSlice, spec: JobSpec, values: Mapping[str, str], first: Callable[[], object] = lambda: None
 ) -> None:
-    """Runs the job to its end; `first` is called when its hosts are ready. Raises `StoppedEarly` (75) when it can be
-    continued, and `JobError` with the exit code of the host that failed first."""
+    """Runs the job to its end; calls `first` once its hosts are ready. Raises `StoppedEarly` (75) if the run can be
+    continued, `JobError` with the exit code of the host that failed first."""
     job = secrets.token_hex(8)
     where = f"slice {place.name}"
     with Stop().on_signals() as stop:
 
         def begin(number: int) -> ShellAttempt:
-            num_hosts = _wait_until_ready(place, stop, again=number > 1)
+            num_hosts = _wait_until_ready(place, stop, restart=number > 1)
             say(f"{where}: attempt {number} on {several(num_hosts, 'host')}: {spec.command}")
             if number == 1:
                 first()
@@ -189,23 +189,23 @@ def attempts(
         run(begin, stop, where, restarts=spec.restarts, wait_seconds=place.restart_wait_seconds)
 
 
-def _wait_until_ready(place: TpuSlice, stop: Stop, again: bool) -> int:
-    """The number of hosts. A slice that is being made or repaired is waited for; one that is gone is not."""
-    began, told = time.monotonic(), False
+def _wait_until_ready(place: TpuSlice, stop: Stop, restart: bool) -> int:
+    """The number of hosts. Waits for a slice that is being created or repaired, and not for another."""
+    began, announced = time.monotonic(), False
     while True:
-        state, kind, num_hosts = place.look()
+        state, kind, num_hosts = place.describe()
         if state == "READY" and num_hosts and not stop.asked:
             return num_hosts
         where = f"slice {place.name} ({kind})"
         if stop.asked:
             raise StoppedEarly("the same command continues the run", where=where)
-        if state not in PASSING:
-            kind_of_error = StoppedEarly if again else InputError
+        if state not in TRANSITIONAL_STATES:
+            error = StoppedEarly if restart else InputError
             fix = "start it, or create one with the same name, and submit again: the run continues"
-            raise kind_of_error(f"is {state}, not READY", where=where, fix=fix)
+            raise error(f"is {state}, not READY", where=where, fix=fix)
         if time.monotonic() - began > READY_SECONDS:
             raise StoppedEarly(f"is still {state}; submit again when it is READY", where=where)
-        if not told:
+        if not announced:
             say(f"{where} is {state}: waiting up to {READY_SECONDS / 60:.0f} minutes for READY")
-            told = True
-        stop.pause(LOOK_EVERY_SECONDS)
+            announced = True
+        stop.pause(POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Processes that a command starts and must not lose, such as other commands of maskwright."""
+"""Processes that a command starts and must not leave behind, such as other commands of maskwright."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ class FinetuneCommand:
 def python_module(module: str, *arguments: str) -> list[str]:
     """Words that start a module in a Python of its own.
 
-    -P: the working directory may be a folder of data or of a model that somebody else made. Without it, Python looks
-    there first for whatever is imported, and runs a `typer.py` of theirs (https://docs.python.org/3/using/cmdline.html).
+    -P: the working directory may hold somebody else's data or model. Without it, Python imports from there first, and
+    would run a `typer.py` in it (https://docs.python.org/3/using/cmdline.html).
     """
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
 SideBySide = Callable[[Sequence[FinetuneCommand], int], Generator[tuple[int, int], None, None]]
-"""Makes such runs, so many at once, and yields (place in the sequence, exit code) as they end."""
+"""Runs such commands, at most a number at a time, and yields (index in the sequence, exit code) as they end."""
 
 
 def run(words: Sequence[str]) -> int:
     """Runs `maskwright WORDS` with its output on the screen. Returns its exit code, as a shell gives it.
 
-    Whatever stops this process, such as the exception of a signal, stops the command first and waits for it. So a run
-    is saved, Terraform's state too, and machines that the command made are taken away.
+    Any exception here, such as that of a signal, first stops the command and waits for it. So a run and Terraform's
+    state are saved, and machines that the command created are deleted.
     """
     process: subprocess.Popen[bytes] | None = None
     try:
@@ -72,7 +72,7 @@ def run(words: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class Step:
-    """One command of several that run one after another."""
+    """One command of a sequence."""
 
     command: str
     """As a user would type it."""
@@ -83,7 +83,7 @@ class Step:
 
 
 class CommandSequence:
-    """Runs one command after another, like `run`; `ran` has those that began."""
+    """Runs one command after another, like `run`; `ran` has those that have started."""
 
     def __init__(self) -> None:
         self.ran: list[Step] = []
@@ -99,19 +99,19 @@ class CommandSequence:
 
 
 def require(run: Callable[[Sequence[str]], int], words: Sequence[str]) -> None:
-    """Runs a command. Raises `StoppedEarly`, or `JobError` with the exit code, if that is not 0."""
+    """Runs a command. Raises `StoppedEarly`, or `JobError` with the exit code, unless that is 0."""
     code = run(words)
     if code == StoppedEarly.exit_code:
         raise StoppedEarly(f"`{typed(words)}` stopped early")
     if code:
-        raise JobError(f"exit {code}", code, where=typed(words), fix="see what it said")
+        raise JobError(f"exit {code}", code, where=typed(words), fix="see what it printed")
 
 
 def run_side_by_side(commands: Sequence[FinetuneCommand], at_once: int) -> Generator[tuple[int, int], None, None]:
     """Runs commands on this machine, `at_once` at a time. Yields (index in `commands`, exit code) as they end. No
     command outlives this process, even if it is killed.
 
-    Closing the iterator stops those that run, and waits for them.
+    Closing the iterator stops the running commands and waits for them.
     """
     waiting, running = list(enumerate(commands)), dict[int, subprocess.Popen[bytes]]()
     try:
@@ -141,17 +141,17 @@ def run_side_by_side(commands: Sequence[FinetuneCommand], at_once: int) -> Gener
 
 
 def last_words(log: str) -> str:
-    """The last line that a run has printed; launchers may have added theirs below it."""
+    """The last line that a run has printed, without those of its launcher below."""
     lines: list[str] = []
     with suppress(FileNotFoundError), open(log, encoding="utf-8", errors="replace") as file:
         lines = file.read().splitlines()
     of_run = [line for line in lines if not line.startswith(("== ", "srun: ", "slurmstepd"))]
-    return (of_run or lines or ["it said nothing"])[-1]
+    return (of_run or lines or ["it printed nothing"])[-1]
 
 
 @contextmanager
 def signals_wait() -> Iterator[None]:
-    """Postpones signals to the end of the context: an exception inside `Popen` would lose the process that it has just
+    """Postpones signals to the end of the context: an exception inside `Popen` would lose the process that was just
     started."""
     arrived: list[int] = []
     in_main = threading.current_thread() is threading.main_thread()

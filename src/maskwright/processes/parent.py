@@ -1,8 +1,8 @@
 """Messages between a command and the process that started it, by variables of the environment.
 
-The exit code 75 says only that the same command continues. A launcher must also know whether an operator asked for
-that, and may not see the run directory. But it always has a process on the command's own machine, which reads one word
-from a file there. Kubernetes (`terminationMessagePath`) and torchrun (`TORCHELASTIC_ERROR_FILE`) do the same.
+The exit code 75 says only that the same command continues. A launcher must also know whether an operator asked for the
+stop, and may not see the run directory. But it has a process on the command's machine, which reads one word from a file
+there, as Kubernetes (`terminationMessagePath`) and torchrun (`TORCHELASTIC_ERROR_FILE`) do.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ REASON_FILE = "MASKWRIGHT_REASON_FILE"
 ERROR_FILE = "MASKWRIGHT_ERROR_FILE"
 """File to which a command that fails writes its error, for a Python program that raises it again."""
 PARENT = "MASKWRIGHT_PARENT"
-"""The pid of the process that a command ends with: `launch.local.supervise`, a comparison, or a Python program."""
+"""The pid of the process with which a command ends: `launch.local.supervise`, a comparison, or a Python program."""
 LISTENER = "MASKWRIGHT_LISTENER"
 """File descriptor of a socket that already listens on MASTER_PORT. `launch.local` passes it to rank 0, so that no other
 program can take the port in between."""
-WISHES: tuple[StopReason, ...] = ("asked", "limit")
+REQUESTED: tuple[StopReason, ...] = ("asked", "limit")
 """Reasons after which a launcher does not restart the run."""
 PR_SET_PDEATHSIG = 1
 
 
-def tell_reason(error: MaskwrightError) -> None:
+def write_reason(error: MaskwrightError) -> None:
     """Writes the reason, in place of one that a child process may have written there."""
     if path := os.environ.get(REASON_FILE):
         with suppress(OSError), open(path, "w", encoding="ascii") as file:
             file.write(f"{error.reason if isinstance(error, StoppedEarly) else ''}\n")
 
 
-def tell_error(error: MaskwrightError) -> None:
+def write_error(error: MaskwrightError) -> None:
     """Writes the error. A job's error only says that a process failed, so it does not replace that process's own."""
     path = os.environ.get(ERROR_FILE)
     if path and not (isinstance(error, JobError) and os.path.exists(path)):
@@ -47,7 +47,7 @@ def tell_error(error: MaskwrightError) -> None:
             json.dump(as_record(error), file)
 
 
-def forget_error() -> None:
+def delete_error() -> None:
     """Deletes the error; called before processes start again."""
     if path := os.environ.get(ERROR_FILE):
         with suppress(FileNotFoundError):
@@ -55,8 +55,8 @@ def forget_error() -> None:
 
 
 def pass_error_on(path: str) -> None:
-    """Passes on the error that a child process has left in `path`. Of several, the first stays; but a process that only
-    heard of another's failure, and so has a job's error, may have ended first, and is replaced."""
+    """Passes on the error that a child process has left in `path`. The first of several stays, unless it is a job's
+    error: a process that only noticed another's failure may have ended first."""
     own_path = os.environ.get(ERROR_FILE)
     if own_path and os.path.exists(path) and isinstance(read_error(own_path), JobError | None):
         with suppress(OSError):

@@ -1,8 +1,8 @@
 """Runners of a long work on data in parts: this process, processes of this machine, or a cluster.
 
-A work is a function of one part alone, so its results do not depend on who computes them, how many at once, or in
-which order. A part's files are in a folder that all machines see, and appear whole (`storage.atomic_writer`), so that
-a part may be computed twice: its first worker may be lost, or only seem lost.
+A work is a function of one part, so its results do not depend on the worker, the order, or the number of parts at
+once. A part's files are in a folder that all machines see, and appear whole (`storage.atomic_writer`), so a part may be
+computed twice if its first worker is lost, or only seems so.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 FLIGHT = 2
 """Parts that are running or queued for each process."""
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 
 
 class Runner(Protocol):
@@ -52,28 +52,27 @@ class Runner(Protocol):
         ...
 
 
-def _nobody(size: int) -> None:
+def _ignore(size: int) -> None:
     pass
 
 
-_advance: Callable[[int], None] = _nobody
+_advance: Callable[[int], None] = _ignore
 RENEWED_AFTER_BYTES = 4_000_000_000
-"""Bytes of parts that a process, of this machine or of a cluster, computes before a new one takes its place. gigatoken
-0.10 remembers every word that it meets: up to 0.3 bytes for each byte of text, where all words are new
-(https://github.com/marcelroed/gigatoken/issues/36). A new process takes 2 seconds, one in fifty of what so much text
-takes."""
+"""Bytes of parts that a process, of this machine or of a cluster, computes before it is replaced. gigatoken 0.10 caches
+every word: up to 0.3 bytes for each byte of text, if all words are new
+(https://github.com/marcelroed/gigatoken/issues/36). A new process takes 2 seconds, 2 % of the time for so much text."""
 
 _shared: list[Any] = []
 """The shared count of bytes that all processes of `Here` have done."""
 
 
 def advance(size: int) -> None:
-    """Reports progress; called by a work: `size` more bytes of its part are done."""
+    """Reports progress; a work calls it when `size` more bytes of its part are done."""
     _advance(size)
 
 
 def _compute(work: Callable[[Part], Result], part: Part, size: int, add: Callable[[int], None]) -> Result:
-    """Computes a part; the calls of `add` sum up to `size`."""
+    """Computes a part. The calls of `add` sum to `size`."""
     global _advance
     left = size
 
@@ -84,19 +83,19 @@ def _compute(work: Callable[[Part], Result], part: Part, size: int, add: Callabl
         add(done)
 
     _advance = report
-    gc.freeze()  # garbage collection then skips what imports have made: a twelfth of the time of encoding
+    gc.freeze()  # garbage collection then skips imported objects: saves a twelfth of the time of encoding
     try:
         result = work(part)
     finally:
         gc.unfreeze()
-        _advance = _nobody
+        _advance = _ignore
     add(left)
     return result
 
 
 class Here:
-    """Runs parts in this process or, with `processes` > 1, in that many others of this machine. In a `with` block the
-    others wait for the next work."""
+    """Runs parts in this process or, with `processes` > 1, in that many child processes. In a `with` block these wait
+    for the next work."""
 
     def __init__(self, processes: int = 1) -> None:
         self.processes = processes
@@ -166,7 +165,7 @@ class Here:
         return self._pool
 
     def _ended(self, waiting: dict[Future[Result], int], bar: Progress) -> Generator[tuple[int, Result]]:
-        ended = wait(waiting, LOOK_SECONDS, FIRST_COMPLETED).done
+        ended = wait(waiting, POLL_SECONDS, FIRST_COMPLETED).done
         bar.advance(self._done.value - bar.done)
         for future in ended:
             yield waiting.pop(future), future.result()
@@ -182,10 +181,10 @@ def _add(size: int) -> None:
 
 
 def _start(parent: int, threads: int, done: Any) -> None:
-    os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # of the tokenizers, which else take all cores each
+    os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # else each process's tokenizer would use all cores
     _shared.append(done)
     only_warnings()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is for the parent
-    if sys.platform == "linux":  # elsewhere a parent that is killed leaves them to wait
+    if sys.platform == "linux":  # elsewhere children of a killed parent wait for ever
         os.environ[PARENT] = str(parent)
         end_with_parent()

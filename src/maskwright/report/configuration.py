@@ -1,4 +1,4 @@
-"""A run's configuration: what it has that others have not, and the commands that make the same run again."""
+"""A run's configuration: its difference from defaults or other runs, and the commands that repeat the run."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ PLAIN = re.compile(r"[\w./~+@=-][\w./~+@=:*-]*")
 """Words that may need no quotes in YAML."""
 
 
-# ---- what differs --------------------------------------------------------------------------------------------------
+# ---- differences --------------------------------------------------------------------------------------------------
 
 
 def configuration(run: RecordedRun) -> list[Block]:
     if not run.config:
         return [Paragraph("The run has no configuration yet.")]
     recipe = _recipe(run)
-    begun = _written(run.given) if recipe else {}
+    written = _written(run.config_text) if recipe else {}
     defaults = _defaults(run)
     rows = tuple(
-        (key, shown(value), shown(_at(begun, key, defaults[key])))
-        for key, value in _changed(run, begun).items()
+        (key, shown(value), shown(_at(written, key, defaults[key])))
+        for key, value in _changed(run, written).items()
         if key in defaults
     )
     base = f"the recipe {recipe}" if recipe else "the defaults"
-    found: list[Block] = [Paragraph(f"Every key is as in {base}.")]
+    blocks: list[Block] = [Paragraph(f"Every key is as in {base}.")]
     if rows:
-        what = f"Of {len(run.config)} keys, these differ from {base}"
-        found = [ReportTable(what, ("key", "this run", "recipe" if recipe else "default"), rows, 3)]
-    every = tuple((key, shown(value)) for key, value in run.config.items() if value is not None)
-    found.append(
-        Folded("Every key that has a value", (ReportTable("The whole configuration", ("key", "value"), every, 2),))
+        caption = f"Of {len(run.config)} keys, these differ from {base}"
+        blocks = [ReportTable(caption, ("key", "this run", "recipe" if recipe else "default"), rows, 3)]
+    all_rows = tuple((key, shown(value)) for key, value in run.config.items() if value is not None)
+    blocks.append(
+        Folded("Every key that has a value", (ReportTable("The whole configuration", ("key", "value"), all_rows, 2),))
     )
     if run.record.get("digest"):
-        found.append(Paragraph(f"Digest of what decides the numbers: {run.record['digest']}", faint=True))
-    return found
+        blocks.append(Paragraph(f"Digest of what decides the numbers: {run.record['digest']}", faint=True))
+    return blocks
 
 
 def differences(runs: Sequence[RecordedRun]) -> list[Block]:
@@ -76,14 +76,14 @@ def _defaults(run: RecordedRun) -> dict[str, Any]:
 
 def _recipe(run: RecordedRun) -> str | None:
     """The recipe that the run was started with, by the text of its config.yaml."""
-    if run.given is None:
+    if run.config_text is None:
         return None
     known = recipes.names("finetune" if run.is_finetuning else "pretrain")
-    return next((name for name in known if recipes.read(name) == run.given), None)
+    return next((name for name in known if recipes.read(name) == run.config_text), None)
 
 
 def _written(text: str | None) -> dict[str, Any]:
-    """The sections of a YAML file; none of what is no such file."""
+    """The sections of a YAML file; none for other text."""
     try:
         values = parse_yaml(text or "", "config.yaml")
     except ConfigError:
@@ -92,28 +92,28 @@ def _written(text: str | None) -> dict[str, Any]:
 
 
 def _at(values: Mapping[str, Any], dotted: str, default: Any) -> Any:
-    """A key within sections."""
-    found: Any = values
+    """The value of a dotted key."""
+    value: Any = values
     for name in dotted.split("."):
-        if not isinstance(found, dict) or name not in found:
+        if not isinstance(value, dict) or name not in value:
             return default
-        found = found[name]
-    return found
+        value = value[name]
+    return value
 
 
-def _changed(run: RecordedRun, begun: Mapping[str, Any]) -> dict[str, Any]:
-    """The run's keys that `begun`, sections of a YAML, and the defaults do not give as they are. A list or mapping that
-    is written there in another way than it is recorded is among them."""
+def _changed(run: RecordedRun, written: Mapping[str, Any]) -> dict[str, Any]:
+    """The run's values that differ from those of `written` (sections of a YAML) and the defaults, or are lists or
+    mappings that are spelt differently there."""
     defaults = _defaults(run)
-    return {key: value for key, value in run.config.items() if not _equal(value, _at(begun, key, defaults.get(key)))}
+    return {key: value for key, value in run.config.items() if not _equal(value, _at(written, key, defaults.get(key)))}
 
 
-def _equal(mine: Any, other: Any) -> bool:
-    return bool(_set(mine) == _set(other)) or (mine is None and other in ({}, []))
+def _equal(value: Any, other: Any) -> bool:
+    return bool(_set(value) == _set(other)) or (value is None and other in ({}, []))
 
 
 def shown(value: Any) -> str:
-    """With all digits, so that two values that differ look so."""
+    """A value with all digits, so that two values that differ look different."""
     if value is None:
         return "not set"
     if isinstance(value, float):
@@ -123,16 +123,16 @@ def shown(value: Any) -> str:
 
 
 def _set(value: Any) -> Any:
-    """Without the keys that are not set."""
+    """The value without keys that are not set."""
     if isinstance(value, Mapping):
-        return {key: _set(one) for key, one in value.items() if one is not None}
+        return {key: _set(entry) for key, entry in value.items() if entry is not None}
     return [*map(_set, value)] if isinstance(value, list | tuple) else value
 
 
 def in_flow(value: Any) -> str:
-    """One line of which `--set` makes this value: a number, a word, null, a list or a mapping."""
+    """The value in one line, as `--set` reads it: a number, a word, null, a list or a mapping."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{in_flow(str(key))}: {in_flow(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{in_flow(str(key))}: {in_flow(entry)}" for key, entry in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(in_flow, value)) + "]"
     if isinstance(value, float):
@@ -142,7 +142,7 @@ def in_flow(value: Any) -> str:
     if PLAIN.fullmatch(value) and _parses(value, value) and _parses(f"[{value}]", [value]):
         return value
     quoted = json.dumps(value, ensure_ascii=False)
-    return "".join(one if one.isprintable() else f"\\U{ord(one):08x}" for one in quoted)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in quoted)
 
 
 def _parses(text: str, value: Any) -> bool:
@@ -152,73 +152,73 @@ def _parses(text: str, value: Any) -> bool:
         return False
 
 
-# ---- how again -----------------------------------------------------------------------------------------------------
+# ---- repetition ----------------------------------------------------------------------------------------------------
 
 
-def again(run: RecordedRun, page: str | None = None) -> list[Block]:
-    """The commands that make the same run. `page`: the file that this is written to, if it carries the run."""
+def how_to_repeat(run: RecordedRun, page: str | None = None) -> list[Block]:
+    """The commands that repeat the run. `page`: the file that is written, if it carries the run."""
     if not run.config:
         return []
-    found: list[Block] = []
+    blocks: list[Block] = []
     if can_be_reproduced(run):
         elsewhere = ", or add --store with the place of its token store" if run.config.get("data.store") else ""
-        said = (
+        text = (
             "This trains the run again and compares: bit by bit on a machine of the same kind, and else by the spread."
         )
-        found.append(Paragraph(f"{said} Give it in the folder in which the run was started{elsewhere}."))
-        found.append(Code(typed(["reproduce", page or _near(run.location)])))
-        found.append(Paragraph("These are the single steps, for the same folder:"))
+        blocks.append(Paragraph(f"{text} Give it in the folder in which the run was started{elsewhere}."))
+        blocks.append(Code(typed(["reproduce", page or _near(run.location)])))
+        blocks.append(Paragraph("These are the single steps, for the same folder:"))
     lines: list[str] = []
     for source in run.card.get("sources", []) if run.card.get("kind") == "text" else []:
         lines += _preparation(source)
-    recipe, begun = _recipe(run), _written(run.given)
-    changed = _changed(run, begun)
-    given = run.given if begun else _as_yaml(changed)
+    recipe, written = _recipe(run), _written(run.config_text)
+    changed = _changed(run, written)
+    config_text = run.config_text if written else _as_yaml(changed)
     command = ["finetune" if run.is_finetuning else "pretrain", recipe or "config.yaml", "--run", "NEW"]
-    for key, value in changed.items() if begun else ():
+    for key, value in changed.items() if written else ():
         command += ["--set", f"{key}={in_flow(_set(value))}"]
-    parents = run.look.lineage
-    if isinstance(parents, dict) and "run" in parents and not run.config.get("model.init_from"):
-        command += ["--from", f"{parents['run']}@{parents.get('step')}"]
-        command += ["--fresh-optimizer"] if parents.get("optimizer") == "fresh" else []
+    lineage = run.report.lineage
+    if isinstance(lineage, dict) and "run" in lineage and not run.config.get("model.init_from"):
+        command += ["--from", f"{lineage['run']}@{lineage.get('step')}"]
+        command += ["--fresh-optimizer"] if lineage.get("optimizer") == "fresh" else []
     lines += [typed(command), "maskwright export NEW --to MODEL"]
-    found.append(Code("\n".join(lines)))
-    if not recipe and given:
-        found.append(Folded("config.yaml", (Code(given.rstrip()),)))
-    return found
+    blocks.append(Code("\n".join(lines)))
+    if not recipe and config_text:
+        blocks.append(Folded("config.yaml", (Code(config_text.rstrip()),)))
+    return blocks
 
 
 def _as_yaml(values: Mapping[str, Any]) -> str:
-    """Of values by dotted key, in which the keys of a section follow each other."""
+    """YAML of values by dotted key. The keys of a section have to follow one another."""
     lines: list[str] = []
-    before: list[str] = []
+    previous: list[str] = []
     for dotted, value in values.items():
         *sections, key = dotted.split(".")
         for depth, name in enumerate(sections, 1):
-            if sections[:depth] != before[:depth]:
+            if sections[:depth] != previous[:depth]:
                 lines.append(f"{'  ' * (depth - 1)}{name}:")
-        before = sections
+        previous = sections
         lines.append(f"{'  ' * len(sections)}{key}: {in_flow(_set(value))}")
     return "\n".join(lines)
 
 
 def _near(location: str) -> str:
-    """As one would type it here."""
-    near = location if "://" in location else os.path.relpath(location)
-    return location if near.startswith("..") else near
+    """The location as a user would type it here."""
+    relative = location if "://" in location else os.path.relpath(location)
+    return location if relative.startswith("..") else relative
 
 
 def _preparation(source: Mapping[str, Any]) -> list[str]:
-    """The command that made a source, as it was typed."""
-    where = one_line(str(source.get("location")))
+    """The lines with the command that created a source, as it was typed."""
+    location = one_line(str(source.get("location")))
     if not (command := as_typed(source)):
-        return [f"# no command is recorded that made {where}: it has to be there"]
-    return [command, *([f"# what it made was then brought to {where}"] if "://" in where else [])]
+        return [f"# no command is recorded that made {location}: it has to be there"]
+    return [command, *([f"# what it made was then brought to {location}"] if "://" in location else [])]
 
 
 def as_typed(source: Mapping[str, Any]) -> str:
-    """Empty where no command is recorded."""
+    """The recorded command of a source; empty where none is."""
     command = source.get("command") or []
-    more = source.get("command_words", 0) - len(command)
-    rest = f" # and {several(more, 'more word')}: the store's manifest has all" if more > 0 else ""
+    missing_words = source.get("command_words", 0) - len(command)
+    rest = f" # and {several(missing_words, 'more word')}: the store's manifest has all" if missing_words > 0 else ""
     return f"{typed(command)}{rest}" if command else ""

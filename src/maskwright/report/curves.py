@@ -16,17 +16,17 @@ from maskwright.report import words
 from maskwright.report.run import Points
 
 LEFT, WIDTH = 8.0, 91.0
-"""Percent of the width: where the curves begin, and what they take."""
+"""Begin and width of the area of curves, in percent of the page's width."""
 COLUMNS = 400
 UNITS = 1000
 """Width of the area of curves in its own units."""
 TOP, BETWEEN_MARKS, FOOT = 22, 26, 38
 """Pixels above the area for the panel's title, between two marks of its scale, and below the last panel for steps."""
 FAR, TOO_FAR = 20.0, 3.0
-"""A scale is logarithmic where its highest value is so many times the median; otherwise what is this many times higher
-than all but the highest hundredth is cut off."""
+"""A scale is logarithmic where its highest value is `FAR` times the median. Otherwise values that are `TOO_FAR` times
+higher than all but the highest hundredth are cut off."""
 UNITS_OF_MARKS = ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
-"""From which highest mark on a scale counts in what, and how that is written."""
+"""(least highest mark of a scale, its unit, the unit's suffix)"""
 TickKind = Literal["saved", "started", "spiked", "rolled-back"]
 
 
@@ -35,29 +35,29 @@ class Curve:
     name: str
     points: Points
     kind: str = "s0"
-    """Class of its colour."""
+    """CSS class of its colour."""
     dots: bool = False
-    """A dot for each point, as there are few."""
+    """Whether each point has a dot, for few points."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """A line across, which the figure's legend names."""
+    """A horizontal line, which the figure's legend names."""
 
     name: str
-    """With its value."""
+    """Its name with its value."""
     value: float
 
 
 @dataclass(frozen=True)
 class Tick:
-    """Something that happened at a step."""
+    """An event at a step."""
 
     step: float
     kind: TickKind
     text: str
     colour: str = ""
-    """Class of the colour of whose it is, where several runs have some."""
+    """CSS class of the colour of its run, where there are several."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Panel:
 
     @property
     def empty(self) -> bool:
-        return not any(one.points for one in self.series)
+        return not any(curve.points for curve in self.series)
 
 
 @dataclass(frozen=True)
@@ -83,34 +83,34 @@ class _Scale:
     log: bool
 
     def share(self, value: float) -> float:
-        """From 0 at the bottom to 1 at the top, and no further."""
+        """The height of a value, from 0 at the bottom to 1 at the top."""
         value = math.log10(max(value, 1e-30)) if self.log else value
         return min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
 
 
-def stack(panels: Sequence[Panel], last: float, what: str) -> str:
-    """One figure. `last`: the highest step; `what`: what it shows, for those who do not see it."""
+def stack(panels: Sequence[Panel], last_step: float, description: str) -> str:
+    """The HTML of one figure. `last_step`: the highest step; `description`: text for readers who do not see it."""
     shown = [panel for panel in panels if not panel.empty]
-    parts = [_panel(panel, last, number == len(shown) - 1) for number, panel in enumerate(shown)]
-    return f'<div class="curves" role="img" aria-label="{escape(what, quote=True)}">{"".join(parts)}</div>'
+    parts = [_panel(panel, last_step, index == len(shown) - 1) for index, panel in enumerate(shown)]
+    return f'<div class="curves" role="img" aria-label="{escape(description, quote=True)}">{"".join(parts)}</div>'
 
 
 def thinned(points: Points, last: float) -> Points:
-    """See the module."""
+    """At most four points for each column: see the module."""
     if len(points) <= 4 * COLUMNS:
         return points
-    found: Points = []
+    kept: Points = []
     column: Points = []
-    number = -1
+    column_idx = -1
     for point in [*points, (math.inf, 0.0)]:
-        here = -2 if point[0] == math.inf else int(point[0] / max(last, 1.0) * COLUMNS)
-        if here != number and column:
-            lowest, highest = min(column, key=lambda one: one[1]), max(column, key=lambda one: one[1])
-            found += sorted({column[0], lowest, highest, column[-1]})
+        point_column = -2 if point[0] == math.inf else int(point[0] / max(last, 1.0) * COLUMNS)
+        if point_column != column_idx and column:
+            lowest, highest = min(column, key=lambda pair: pair[1]), max(column, key=lambda pair: pair[1])
+            kept += sorted({column[0], lowest, highest, column[-1]})
             column = []
-        number = here
+        column_idx = point_column
         column.append(point)
-    return found
+    return kept
 
 
 def _panel(panel: Panel, last: float, with_steps: bool) -> str:
@@ -131,26 +131,26 @@ def _panel(panel: Panel, last: float, with_steps: bool) -> str:
         parts.append(f'<text x="{LEFT - 1}%" y="{y(value) + 4}" text-anchor="end">{_label(value, scale)}</text>')
     for height in (y(level.value) for level in panel.levels):
         parts.append(f'<line class="zero" x1="{LEFT}%" x2="{LEFT + WIDTH}%" y1="{height}" y2="{height}"/>')
-    parts += [_tick(tick, x(tick.step), bottom, panel.height) for tick in _apart(panel.ticks, last)]
+    parts += [_tick(tick, x(tick.step), bottom, panel.height) for tick in _separate(panel.ticks, last)]
     parts.append(
         f'<svg class="area" x="{LEFT}%" y="0" width="{WIDTH}%" height="{bottom}" viewBox="0 0 {UNITS} {bottom}" '
         'preserveAspectRatio="none">'
     )
-    parts += [_line(one, last, y) for one in panel.series if len(one.points) > 1]
+    parts += [_line(curve, last, y) for curve in panel.series if len(curve.points) > 1]
     parts.append("</svg>")
-    for one in panel.series:
-        if one.dots or len(one.points) == 1:
-            dots = thinned(one.points, last)
-            parts += [f'<circle class="{one.kind}" cx="{x(at)}" cy="{y(value)}" r="2.5"/>' for at, value in dots]
+    for curve in panel.series:
+        if curve.dots or len(curve.points) == 1:
+            dots = thinned(curve.points, last)
+            parts += [f'<circle class="{curve.kind}" cx="{x(step)}" cy="{y(value)}" r="2.5"/>' for step, value in dots]
     if with_steps:
         parts.append(_steps(last, bottom, x))
     return "".join([*parts, "</svg>"])
 
 
-def _line(one: Curve, last: float, y: Callable[[float], float]) -> str:
-    places = [f"{UNITS * at / max(last, 1.0):.1f} {y(value):g}" for at, value in thinned(one.points, last)]
-    kind = f"{one.kind} bold" if one.dots else one.kind
-    return f'<path class="line {kind}" vector-effect="non-scaling-stroke" d="M{"L".join(places)}"/>'
+def _line(curve: Curve, last: float, y: Callable[[float], float]) -> str:
+    vertices = [f"{UNITS * step / max(last, 1.0):.1f} {y(value):g}" for step, value in thinned(curve.points, last)]
+    kind = f"{curve.kind} bold" if curve.dots else curve.kind
+    return f'<path class="line {kind}" vector-effect="non-scaling-stroke" d="M{"L".join(vertices)}"/>'
 
 
 def _tick(tick: Tick, x: str, bottom: int, height: int) -> str:
@@ -161,60 +161,60 @@ def _tick(tick: Tick, x: str, bottom: int, height: int) -> str:
     mark = {"started": "▶", "spiked": "▲", "rolled-back": "◀"}.get(tick.kind)
     if mark is None:
         return line
-    aside = ' dx="-9"' if tick.kind == "spiked" else ""  # the rollback from a spike stands at the same step
-    at = f'x="{x}"{aside} y="{bottom - height - 1}" text-anchor="middle"'
-    return f'{line}<text class="{kind}" {at}>{mark}</text>'
+    shift = ' dx="-9"' if tick.kind == "spiked" else ""  # the rollback from a spike stands at the same step
+    attributes = f'x="{x}"{shift} y="{bottom - height - 1}" text-anchor="middle"'
+    return f'{line}<text class="{kind}" {attributes}>{mark}</text>'
 
 
-def _apart(ticks: Sequence[Tick], last: float) -> list[Tick]:
-    """One of a kind and colour for each column."""
-    found = {(tick.kind, tick.colour, int(tick.step / max(last, 1.0) * COLUMNS / 2)): tick for tick in ticks}
-    return [*found.values()]
+def _separate(ticks: Sequence[Tick], last: float) -> list[Tick]:
+    """One tick of a kind and colour for each column."""
+    shown = {(tick.kind, tick.colour, int(tick.step / max(last, 1.0) * COLUMNS / 2)): tick for tick in ticks}
+    return [*shown.values()]
 
 
 def _steps(last: float, bottom: int, x: Callable[[float], str]) -> str:
     step = _round_step(last, 5)
     parts = []
-    for number in range(int(last / step + 1e-9) + 1):
-        at, anchor = number * step, "middle" if number * step < 0.97 * last else "end"
-        parts.append(f'<text x="{x(at)}" y="{bottom + 16}" text-anchor="{anchor}">{human_count(at)}</text>')
+    for mark in range(int(last / step + 1e-9) + 1):
+        position, anchor = mark * step, "middle" if mark * step < 0.97 * last else "end"
+        parts.append(f'<text x="{x(position)}" y="{bottom + 16}" text-anchor="{anchor}">{human_count(position)}</text>')
     parts.append(f'<text x="{LEFT + WIDTH / 2}%" y="{bottom + 33}" text-anchor="middle">step</text>')
     return "".join(parts)
 
 
 def _scale_of(panel: Panel) -> _Scale:
-    values = sorted(value for one in panel.series for _, value in one.points)
-    most = max(2, panel.height // BETWEEN_MARKS)
+    values = sorted(value for curve in panel.series for _, value in curve.points)
+    max_marks = max(2, panel.height // BETWEEN_MARKS)
     low, high = min([values[0], *(level.value for level in panel.levels)]), values[-1]
     if panel.may_be_log and low > 0 and high > FAR * values[len(values) // 2]:
         lowest, highest = math.floor(math.log10(low)), math.ceil(math.log10(high) + 1e-9)
-        return _Scale(lowest, max(highest, lowest + 1), [float(one) for one in range(lowest, highest + 1)], True)
+        return _Scale(lowest, max(highest, lowest + 1), [float(power) for power in range(lowest, highest + 1)], True)
     high = min(high, TOO_FAR * max(values[int(0.99 * (len(values) - 1))], 1e-12)) if high > 0 else high
     high = max([high, *(level.value for level in panel.levels)])
     low = min(low, 0.0) if panel.from_zero else low
     if high - low < 1e-12:
         low, high = low - 0.5 * abs(low or 1.0), high + 0.5 * abs(high or 1.0)
-    step = _round_step(high - low, most)
+    step = _round_step(high - low, max_marks)
     first, end = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return _Scale(first * step, end * step, [number * step for number in range(first, end + 1)], False)
+    return _Scale(first * step, end * step, [mark * step for mark in range(first, end + 1)], False)
 
 
-def _round_step(width: float, most: int) -> float:
-    """1, 2 or 5 times a power of ten, so that at most so many fit into the width."""
+def _round_step(width: float, max_count: int) -> float:
+    """1, 2 or 5 times a power of ten, of which at most `max_count` fit into the width."""
     if width <= 0:
         return 1.0
-    power = 10.0 ** math.floor(math.log10(width / most))
-    return next((part * power for part in (1, 2, 5, 10) if width / (part * power) <= most), 20 * power)
+    power = 10.0 ** math.floor(math.log10(width / max_count))
+    return next((factor * power for factor in (1, 2, 5, 10) if width / (factor * power) <= max_count), 20 * power)
 
 
 def _label(value: float, scale: _Scale) -> str:
-    """In thousands or millions where the highest mark is."""
+    """The text of a mark, in thousands or millions where the highest mark is."""
     if scale.log:
         return human_count(value) if value >= 10_000 else words.rate(value)
     if not value:
         return "0"
-    most = max(map(abs, scale.marks))
-    size, suffix = next(((size, suffix) for least, size, suffix in UNITS_OF_MARKS if most >= least), (1.0, ""))
+    top = max(map(abs, scale.marks))
+    size, suffix = next(((size, suffix) for least, size, suffix in UNITS_OF_MARKS if top >= least), (1.0, ""))
     step = (scale.marks[1] - scale.marks[0] if len(scale.marks) > 1 else 1.0) / size
-    places = max(0, -math.floor(math.log10(step) + 1e-9))
-    return words.rate(value) if places > 3 else words.number(value / size, places) + suffix
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    return words.rate(value) if digits > 3 else words.number(value / size, digits) + suffix

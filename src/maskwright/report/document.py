@@ -1,4 +1,4 @@
-"""A page as a list of sections of blocks, from which its HTML and its Markdown are both made. Secrets go out here."""
+"""A page as a list of sections of blocks, for both its HTML and its Markdown. Secrets are removed here."""
 
 from __future__ import annotations
 
@@ -13,25 +13,23 @@ from maskwright.report.tables import ReportTable
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A paragraph."""
-
     text: str
     faint: bool = False
     lead: str = ""
     """Words in bold before the text."""
     command: str = ""
-    """A command between both, which the text says something about."""
+    """A command between both, which the text explains."""
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """`html`, which a legend explains."""
+    """HTML with a legend."""
 
     html: str
     legend: str = ""
     """HTML."""
     numbers: ReportTable | None = None
-    """What Markdown has instead."""
+    """The table in Markdown."""
     heading: str = ""
 
 
@@ -39,20 +37,20 @@ class Drawing:
 class Bars:
     values: Mapping[str, float]
     unit: str
-    """Of counts, the noun for one."""
+    """The noun for one, where values are counts."""
     heading: str = ""
 
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What the page has found out."""
+    """The conclusion of a page."""
 
     headline: str
     text: str
     kind: str
-    """Class of the page's style."""
+    """CSS class."""
     mark: str
-    """The sign beside its colour."""
+    """Sign beside its colour."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Folded:
-    """Shown when it is asked for, and when it is printed. In Markdown, a table has its caption instead of the title."""
+    """Blocks that open by a click and in print. In Markdown, a table has its caption instead of the title."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -98,12 +96,12 @@ Block = Paragraph | Drawing | Bars | Conclusion | Strip | Facts | Listing | Note
 @dataclass(frozen=True)
 class ReportSection:
     heading: str
-    """Empty for what comes first."""
+    """Empty for the first section."""
     blocks: tuple[Block, ...]
 
 
 def write(path: str, title: str, sections: Sequence[ReportSection], head: Sequence[str] = ()) -> None:
-    """Markdown where `path` ends so, else HTML. Raises `InputError` where that file cannot be written."""
+    """Writes Markdown for a `path` in .md, else HTML. Raises `InputError` where the file cannot be written."""
     content = to_markdown(title, sections) if path.lower().endswith(".md") else html(title, sections, head)
     with output.writer(path) as file:
         file.write(content.encode("utf-8", "replace"))
@@ -137,12 +135,12 @@ def _literal(words: str) -> str:
 def _html(block: Block) -> str:
     match block:
         case Paragraph(text, faint, lead, command):
-            opened = '<p class="faint">' if faint else "<p>"
-            before = f"<b>{_escaped(lead)}</b> " if lead else ""
-            before += f"<code>{_escaped(command)}</code> " if command else ""
-            return f"{opened}{before}{_escaped(text)}</p>"
-        case Drawing(drawn, legend, _, heading):
-            return _heading(heading) + drawn + (f'<p class="legend">{legend}</p>' if legend else "")
+            tag = '<p class="faint">' if faint else "<p>"
+            lead_in = f"<b>{_escaped(lead)}</b> " if lead else ""
+            lead_in += f"<code>{_escaped(command)}</code> " if command else ""
+            return f"{tag}{lead_in}{_escaped(text)}</p>"
+        case Drawing(drawing, legend, _, heading):
+            return _heading(heading) + drawing + (f'<p class="legend">{legend}</p>' if legend else "")
         case Bars(values, unit, heading):
             return _heading(heading) + plots.bars({redact(name): value for name, value in values.items()}, unit)
         case Conclusion(headline, text, kind, mark):
@@ -151,11 +149,11 @@ def _html(block: Block) -> str:
                 f"{_escaped(headline)}</p><p>{_escaped(text)}</p></div>"
             )
         case Strip(cells):
-            found = [
+            cells_html = [
                 f"<div><dt>{_escaped(name)}</dt><dd><b>{_escaped(value)}</b> <small>{_escaped(note)}</small></dd></div>"
                 for name, value, note in cells
             ]
-            return f'<dl class="glance">{"".join(found)}</dl>'
+            return f'<dl class="glance">{"".join(cells_html)}</dl>'
         case Facts(rows):
             return (
                 '<dl class="facts">'
@@ -169,8 +167,8 @@ def _html(block: Block) -> str:
         case Code(text):
             return f'<pre tabindex="0"><code>{_escaped(text)}</code></pre>'
         case Folded(title, blocks):
-            inside = "".join(map(_html, blocks))
-            return f"<details><summary>{_escaped(title)}</summary>{inside}</details>"
+            inner = "".join(map(_html, blocks))
+            return f"<details><summary>{_escaped(title)}</summary>{inner}</details>"
         case ReportTable():
             return frame.table(_clean(block))
 
@@ -189,8 +187,8 @@ def _cited(source: str, address: str) -> str:
 def _markdown(block: Block) -> str:
     match block:
         case Paragraph(text, _, lead, command):
-            before = (f"**{_literal(lead)}** " if lead else "") + (f"`{command}` " if command else "")
-            return before + _literal(text)
+            lead_in = (f"**{_literal(lead)}** " if lead else "") + (f"`{command}` " if command else "")
+            return lead_in + _literal(text)
         case Drawing(_, _, numbers):
             return "" if numbers is None else markdown.table(_clean(numbers))
         case Bars(values, unit, heading):
@@ -208,16 +206,16 @@ def _markdown(block: Block) -> str:
             return "\n".join(f"- {_literal(item)}" for item in items)
         case Notes(notes):
             lines = []
-            for number, (text, source, address) in enumerate(notes, 1):
-                cited = f" {_literal(source)}{f', <{address}>' if address else ''}." if source else ""
-                lines.append(f"{number}. {_literal(text)}{cited}")
+            for index, (text, source, address) in enumerate(notes, 1):
+                citation = f" {_literal(source)}{f', <{address}>' if address else ''}." if source else ""
+                lines.append(f"{index}. {_literal(text)}{citation}")
             return "\n".join(lines)
         case Code(text):
             fence = "`" * max(3, 1 + max((len(run) for run in text.split() if set(run) == {"`"}), default=0))
             return f"{fence}text\n{redact(text)}\n{fence}"
         case Folded(title, blocks):
-            named = [] if isinstance(blocks[0], ReportTable) else [f"**{_literal(title)}**"]
-            return "\n\n".join([*named, *filter(None, map(_markdown, blocks))])
+            heading_lines = [] if isinstance(blocks[0], ReportTable) else [f"**{_literal(title)}**"]
+            return "\n\n".join([*heading_lines, *filter(None, map(_markdown, blocks))])
         case ReportTable():
             return markdown.table(_clean(block))
 

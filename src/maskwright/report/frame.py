@@ -1,5 +1,5 @@
-"""What the pages share. Each is one HTML file without scripts, pictures or anything from elsewhere. It is light or dark
-as the reader's system is, and made for a phone's width too."""
+"""The frame of all pages. Each page is one HTML file without scripts, pictures or anything from elsewhere. It is light
+or dark as the reader's system is, and fits a phone's width too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from html import escape
 from maskwright.report.tables import ReportTable
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-"""A browser refuses whatever the page would load."""
+"""Browsers refuse to load anything from the page."""
 STYLE = """
 :root { color-scheme: light dark; --back: #fff; --text: #1b1f24; --faint: #59636e; --line: #d1d9e0; --box: #f6f8fa;
   --good: #0a6ab8; --bad: #b3500b; --none: #59636e;
@@ -94,7 +94,7 @@ summary { cursor: pointer; } a { color: inherit; } li { margin: .3rem 0; }
 
 
 def page(title: str, parts: Sequence[str], head: Sequence[str] = ()) -> str:
-    """The whole file; `parts` and what else is in the head are HTML, and empty ones are left out."""
+    """The whole file. `parts` and `head` are HTML; empty parts are left out."""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -113,15 +113,15 @@ def section(heading: str, *parts: str) -> str:
     return f"<section>\n<h2>{escaped(heading)}</h2>\n" + "\n".join(part for part in parts if part) + "\n</section>"
 
 
-def table(found: ReportTable | None) -> str:
-    """In a box of its own that scrolls sideways, by keyboard too."""
-    if found is None:
+def table(content: ReportTable | None) -> str:
+    """The HTML of a table, in a box that scrolls sideways, by keyboard too."""
+    if content is None:
         return ""
     head = "".join(
-        f'<th scope="col"{_kind(place, found.words)}>{escaped(name)}</th>' for place, name in enumerate(found.header)
+        f'<th scope="col"{_kind(idx, content.words)}>{escaped(name)}</th>' for idx, name in enumerate(content.header)
     )
-    rows = "".join(f"<tr>{_row(row, found.words)}</tr>" for row in found.rows)
-    label = escaped(found.caption)
+    rows = "".join(f"<tr>{_row(row, content.words)}</tr>" for row in content.rows)
+    label = escaped(content.caption)
     return (
         f'<figure><figcaption>{label}</figcaption><div role="region" tabindex="0" aria-label="{label}">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></figure>"
@@ -131,9 +131,9 @@ def table(found: ReportTable | None) -> str:
 def _row(row: Sequence[str], words: int) -> str:
     first = f'<th scope="row" class="word">{escaped(row[0])}</th>'
     return first + "".join(
-        f"<td{_kind(place, words)}>{escaped(cell)}</td>" for place, cell in enumerate(row) if place > 0
+        f"<td{_kind(column, words)}>{escaped(cell)}</td>" for column, cell in enumerate(row) if column > 0
     )
 
 
-def _kind(place: int, words: int) -> str:
-    return ' class="word"' if place < words else ' class="number"'
+def _kind(column: int, words: int) -> str:
+    return ' class="word"' if column < words else ' class="number"'

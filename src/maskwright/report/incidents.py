@@ -1,4 +1,4 @@
-"""What happened to a run, as ticks on its curves and in words."""
+"""Events of a run, as ticks on its curves and in words."""
 
 from __future__ import annotations
 
@@ -11,61 +11,61 @@ from maskwright.report.curves import Tick
 from maskwright.report.run import RecordedRun
 
 OVER = {"done": "The run ended", "stopped": "The run stopped", "failed": "The run failed"}
-MOST = 200
+MOST_LINES = 200
 """Lines that are listed."""
 
 
 def ticks(run: RecordedRun) -> list[Tick]:
     """Saves, further starts, spikes and rollbacks."""
-    found = [Tick(line["step"], "saved", f"saved at step {line['step']:,}") for line in run.at("saved")]
-    for number, line in enumerate(run.at("started")):
-        if number:
-            found.append(Tick(line["step"], "started", f"attempt {line.get('attempt')} from step {line['step']:,}"))
+    marks = [Tick(line["step"], "saved", f"saved at step {line['step']:,}") for line in run.at("saved")]
+    for start_idx, line in enumerate(run.at("started")):
+        if start_idx:
+            marks.append(Tick(line["step"], "started", f"attempt {line.get('attempt')} from step {line['step']:,}"))
     for line in run.at("spiked"):
-        found.append(Tick(line["step"], "spiked", f"spike at step {line['step']:,}: loss {_loss(line)}"))
+        marks.append(Tick(line["step"], "spiked", f"spike at step {line['step']:,}: loss {_loss(line)}"))
     for line in run.at("rolled back"):
-        back = f"from step {line['step']:,} back to {line.get('to')}"
-        found.append(Tick(line["step"], "rolled-back", back))
-    return found
+        text = f"from step {line['step']:,} back to {line.get('to')}"
+        marks.append(Tick(line["step"], "rolled-back", text))
+    return marks
 
 
 def in_words(run: RecordedRun) -> list[str]:
-    """In the order of time; without saves, which are counted."""
-    found, before, place = [], None, ""
+    """Sentences on the events in order of time, without saves, which are counted."""
+    lines, previous, place = [], None, ""
     for line in run.history:
         event = line.get("event")
-        if event == "started" and before is not None and before.get("event") != "ended":
-            silent = human_seconds(max(0.0, _time(line) - _time(before)))
-            found.append(f"After step {before['step']:,} the process was gone without a word, for {silent}.")
-        said = _sentence(line, first=before is None, again=place == (place := _place(line) or place))
-        found += [f"{_clock(line)} {said}"] if said else []
-        before = line
-    found += _gone(run, before)
-    found += [f"Changed at step {one['step']}: {', '.join(map(str, one['keys']))}." for one in run.look.changes]
-    if len(found) > MOST:
-        found = [*found[:MOST], f"… and {len(found) - MOST:,} more (history.jsonl)."]
-    return found
+        if event == "started" and previous is not None and previous.get("event") != "ended":
+            silent = human_seconds(max(0.0, _time(line) - _time(previous)))
+            lines.append(f"After step {previous['step']:,} the process disappeared without a message, for {silent}.")
+        sentence = _sentence(line, first=previous is None, again=place == (place := _place(line) or place))
+        lines += [f"{_clock(line)} {sentence}"] if sentence else []
+        previous = line
+    lines += _lost(run, previous)
+    lines += [f"Changed at step {c['step']}: {', '.join(map(str, c['keys']))}." for c in run.report.changes]
+    if len(lines) > MOST_LINES:
+        lines = [*lines[:MOST_LINES], f"… and {len(lines) - MOST_LINES:,} more (history.jsonl)."]
+    return lines
 
 
-def _gone(run: RecordedRun, last: Mapping[str, Any] | None) -> list[str]:
-    """Of a run that nobody has started again since its process was killed. `last`: the last line of its history."""
-    if run.look.state != "lost" or (last is not None and last.get("event") == "ended"):
+def _lost(run: RecordedRun, last: Mapping[str, Any] | None) -> list[str]:
+    """A sentence for a run whose process was killed and not restarted. `last`: the last line of its history."""
+    if run.report.state != "lost" or (last is not None and last.get("event") == "ended"):
         return []
-    which = f"a process ({run.look.why})" if len(run.look.ranks) > 1 else "the process"
-    heard = run.look.status.heartbeat if run.look.status else _time(last or {})
-    since = f", last heard of at {_at(heard)}" if heard else ""
-    return [f"After step {run.step:,} {which} was gone without a word{since}, and nobody has started it again."]
+    subject = f"a process ({run.report.why})" if len(run.report.ranks) > 1 else "the process"
+    heartbeat = run.report.status.heartbeat if run.report.status else _time(last or {})
+    since = f", last heartbeat at {_at(heartbeat)}" if heartbeat else ""
+    return [f"After step {run.step:,} {subject} disappeared without a message{since}, and nobody has started it again."]
 
 
 def _place(line: Mapping[str, Any]) -> str:
-    """Where a start was, and what computes, which also says in how many processes; empty for other lines."""
+    """Host and engine of a start, the latter with the number of processes; empty for other lines."""
     if line.get("event") != "started":
         return ""
     return f"on {line.get('host')} ({line.get('engine')})"
 
 
 def _sentence(line: Mapping[str, Any], *, first: bool, again: bool) -> str:
-    """`again`: whether a start was where the one before was."""
+    """The sentence of a line of history. `again`: whether a start has the place of the previous one."""
     step, event = f"{line['step']:,}", line.get("event")
     if event == "started":
         where = "on the same machine" if again else _place(line)
@@ -101,7 +101,7 @@ def _loss(line: Mapping[str, Any]) -> str:
 
 
 def kills(run: RecordedRun) -> int:
-    """Starts that followed no last word."""
+    """Starts after a process that wrote no end."""
     lines = [line for line in run.history if line.get("event") in ("started", "ended")]
     return sum(
         after.get("event") == "started" == before.get("event") for before, after in zip(lines, lines[1:], strict=False)
@@ -109,7 +109,7 @@ def kills(run: RecordedRun) -> int:
 
 
 def summary(run: RecordedRun) -> str:
-    """In one line: how often what happened."""
+    """The numbers of events, in one line."""
     if not run.history:
         return "This run has no history.jsonl: its saves, restarts and spikes are not known."
     restarts, killed = max(0, len(run.at("started")) - 1), kills(run)

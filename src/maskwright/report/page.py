@@ -1,4 +1,4 @@
-"""`maskwright report`: one run, or several beside each other, as one HTML file and as Markdown."""
+"""`maskwright report`: one run, or several side by side, as one HTML file and as Markdown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from maskwright.report.run import RecordedRun
 
 @dataclass(frozen=True)
 class ComputedBlocks:
-    """What was computed for the page beside what the runs record, by the run's name."""
+    """Blocks that were computed beside the runs' records, by the run's name."""
 
     fill: dict[str, list[Block]]
     held_out: dict[str, list[Block]]
@@ -27,7 +27,7 @@ MOST_NAMED = 3
 def write(
     path: str, runs: Sequence[RecordedRun], *, computed: ComputedBlocks = NOTHING, dollars_per_hour: float | None = None
 ) -> None:
-    """Markdown where `path` ends so, else HTML. Raises `InputError` where that file cannot be written."""
+    """Writes Markdown for a `path` in .md, else HTML. Raises `InputError` where the file cannot be written."""
     page = path if len(runs) == 1 and not path.endswith(".md") else None
     title, sections = contents(runs, computed, dollars_per_hour, page)
     document.write(path, title, sections, [in_head(run) for run in runs])
@@ -36,39 +36,39 @@ def write(
 def contents(
     runs: Sequence[RecordedRun], computed: ComputedBlocks, dollars_per_hour: float | None, page: str | None = None
 ) -> tuple[str, list[ReportSection]]:
-    """`page`: the file that `maskwright reproduce` will find the run in; else it is given the run's folder."""
+    """(title, sections). `page`: the file with the run for `maskwright reproduce`; else its folder is used."""
     if len(runs) == 1:
-        return runs[0].name, _one(runs[0], computed, dollars_per_hour, page)
-    named = f": {words.listed([run.name for run in runs])}" if len(runs) <= MOST_NAMED else ""
-    return f"{len(runs)} runs{named}", _several(runs, computed, dollars_per_hour)
+        return runs[0].name, _single(runs[0], computed, dollars_per_hour, page)
+    names_of_runs = f": {words.listed([run.name for run in runs])}" if len(runs) <= MOST_NAMED else ""
+    return f"{len(runs)} runs{names_of_runs}", _several(runs, computed, dollars_per_hour)
 
 
-def _one(
+def _single(
     run: RecordedRun, computed: ComputedBlocks, dollars_per_hour: float | None, page: str | None
 ) -> list[ReportSection]:
-    look = run.look
-    state = f"{look.run}: {run.state}" + (f", {look.why}" if look.why else "")
+    report = run.report
+    state = f"{report.run}: {run.state}" + (f", {report.why}" if report.why else "")
     start: list[Block] = [Paragraph(state, faint=True), training.glance(run, dollars_per_hour)]
-    start += [Paragraph(f"To do: {look.fix}.")] if look.fix else []
+    start += [Paragraph(f"To do: {report.fix}.")] if report.fix else []
     start += [Paragraph(f"{line}.") for line in run.damaged]
-    found = [ReportSection("", tuple(start)), ReportSection("Training", tuple(training.curves([run])))]
+    sections = [ReportSection("", tuple(start)), ReportSection("Training", tuple(training.curves([run])))]
     for heading, blocks in (
         ("Scores", training.results(run)),
         ("Held-out text", [*training.by_source([run]), *computed.held_out.get(run.name, [])]),
-        ("What it would write", computed.fill.get(run.name, [])),
-        ("What happened", _happened(run)),
+        ("Predictions", computed.fill.get(run.name, [])),
+        ("Events", _events(run)),
         ("Data", background.data(run)),
         ("Configuration", configuration.configuration(run)),
-        ("Where it comes from", background.lineage(run)),
-        ("Where it ran", background.environment(run)),
-        ("How to make it again", configuration.again(run, page)),
+        ("Lineage", background.lineage(run)),
+        ("Machine", background.environment(run)),
+        ("How to repeat it", configuration.how_to_repeat(run, page)),
     ):
         if blocks:
-            found.append(ReportSection(heading, tuple(blocks)))
-    return found
+            sections.append(ReportSection(heading, tuple(blocks)))
+    return sections
 
 
-def _happened(run: RecordedRun) -> list[Block]:
+def _events(run: RecordedRun) -> list[Block]:
     lines = incidents.in_words(run)
     return [Paragraph(incidents.summary(run)), *([Listing(tuple(lines))] if lines else [])]
 
@@ -76,22 +76,22 @@ def _happened(run: RecordedRun) -> list[Block]:
 def _several(
     runs: Sequence[RecordedRun], computed: ComputedBlocks, dollars_per_hour: float | None
 ) -> list[ReportSection]:
-    found = [
+    sections = [
         ReportSection("", (training.beside(runs),)),
         ReportSection("Training", tuple(training.curves(runs))),
-        ReportSection("What differs", tuple(configuration.differences(runs))),
+        ReportSection("Differences", tuple(configuration.differences(runs))),
     ]
     for run in runs:
         blocks: list[Block] = [Paragraph(run.location, faint=True), training.glance(run, dollars_per_hour)]
         blocks += [Paragraph(f"{line}.") for line in run.damaged]
         blocks += [*training.results(run), *computed.held_out.get(run.name, []), *computed.fill.get(run.name, [])]
-        blocks += _happened(run)
-        for heading, more in (
+        blocks += _events(run)
+        for heading, inner_blocks in (
             ("Data", background.data(run)),
             ("Configuration", configuration.configuration(run)),
-            ("Where it comes from and ran", [*background.lineage(run), *background.environment(run)]),
-            ("How to make it again", configuration.again(run)),
+            ("Lineage and machine", [*background.lineage(run), *background.environment(run)]),
+            ("How to repeat it", configuration.how_to_repeat(run)),
         ):
-            blocks.append(Folded(heading, tuple(more)))
-        found.append(ReportSection(run.name, tuple(blocks)))
-    return found
+            blocks.append(Folded(heading, tuple(inner_blocks)))
+        sections.append(ReportSection(run.name, tuple(blocks)))
+    return sections

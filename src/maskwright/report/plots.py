@@ -1,5 +1,5 @@
 """Plots as inline SVG. Places along the width are percentages, so that a plot fits a phone and a desk alike and its
-text keeps its size. Colours are classes of the page's style; a sign stands beside each colour."""
+text keeps its size. Colours are CSS classes; a sign stands beside each colour."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from maskwright.core.console import several
 from maskwright.report import words
 
 LEFT, RIGHT = 3.0, 97.0
-"""Percent of the width that the scale takes."""
+"""Begin and end of the scale, in percent of the width."""
 HEAD, AXIS = 16, 30
-"""Heights in pixels: of a name above what it names, of the axis."""
+"""Heights in pixels of a name and of the axis."""
 SQUARE, STRIP = 220, 44
 """Heights of the reliability plot, and of the counts below it."""
 LONGEST_NAME = 44
@@ -37,47 +37,47 @@ class Scale:
 
 
 def scale(values: Sequence[float]) -> Scale:
-    """From a round number to a round number, with at most seven marks."""
+    """A scale between round numbers, with at most seven marks."""
     low, high = min(values), max(values)
     width = max(high - low, 0.1)
     power = 10.0 ** math.floor(math.log10(width / 6))
-    step = next(part * power for part in (1, 2, 5, 10, 20) if width / (part * power) <= 5)
+    step = next(factor * power for factor in (1, 2, 5, 10, 20) if width / (factor * power) <= 5)
     low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
     return Scale(low, high if high > low else low + step, step)
 
 
 def reliability(bins: Sequence[tuple[float, float, float, float, float]], error: float) -> str:
     """Each bin is (low, high, share of all predictions, mean confidence, share that is right); bins without predictions
-    are left out. The dashed line is where both would be equal. Below it, how many predictions each bin has."""
+    are left out. The dashed line is where both would be equal. Below it is the number of predictions of each bin."""
     shared, parts = Scale(0.0, 100.0, 20.0), [opening(SQUARE + STRIP + AXIS + 30, f"Calibration: error {error:.4f}")]
     for value in (0.0, 50.0, 100.0):
         y = HEAD + SQUARE * (1 - value / 100)
         parts.append(f'<line class="axis" x1="{shared.x(0)}" x2="{shared.x(100)}" y1="{y:g}" y2="{y:g}"/>')
         parts.append(f'<text x="{shared.x(0)}" y="{y - 4:g}">{value:g} % right</text>')
-    base, most = HEAD + SQUARE + STRIP, max((of_all for _, _, of_all, _, _ in bins), default=1.0)
-    for low, high, of_all, confidence, right in bins:
-        where = f'x="{shared.x(100 * low)}" width="{(RIGHT - LEFT) * (high - low):.2f}%"'
-        tall, count = SQUARE * right, (STRIP - 8) * of_all / most
-        x, y, expected = shared.x(100 * confidence), HEAD + SQUARE - tall, HEAD + SQUARE * (1 - confidence)
-        kind = "rise" if right > confidence else "fall"
-        parts.append(f'<rect class="share-right" {where} y="{y:.1f}" height="{tall:.1f}"/>')
+    base, largest_share = HEAD + SQUARE + STRIP, max((share_of_all for _, _, share_of_all, _, _ in bins), default=1.0)
+    for low, high, share_of_all, confidence, share_right in bins:
+        extent = f'x="{shared.x(100 * low)}" width="{(RIGHT - LEFT) * (high - low):.2f}%"'
+        right_height, height = SQUARE * share_right, (STRIP - 8) * share_of_all / largest_share
+        x, y, expected = shared.x(100 * confidence), HEAD + SQUARE - right_height, HEAD + SQUARE * (1 - confidence)
+        kind = "rise" if share_right > confidence else "fall"
+        parts.append(f'<rect class="share-right" {extent} y="{y:.1f}" height="{right_height:.1f}"/>')
         parts.append(f'<line class="pair {kind}" x1="{x}" x2="{x}" y1="{y:.1f}" y2="{expected:.1f}"/>')
         parts.append(f'<circle class="seed" cx="{x}" cy="{y:.1f}" r="4"/>')
-        parts.append(f'<rect class="share-of-all" {where} y="{base - count:.1f}" height="{count:.1f}"/>')
-    ends = f'x1="{shared.x(0)}" x2="{shared.x(100)}" y1="{HEAD + SQUARE}" y2="{HEAD}"'
-    return "".join([*parts, f'<line class="zero" {ends}/>', axis(shared, base, "confidence, %"), "</svg>"])
+        parts.append(f'<rect class="share-of-all" {extent} y="{base - height:.1f}" height="{height:.1f}"/>')
+    diagonal = f'x1="{shared.x(0)}" x2="{shared.x(100)}" y1="{HEAD + SQUARE}" y2="{HEAD}"'
+    return "".join([*parts, f'<line class="zero" {diagonal}/>', axis(shared, base, "confidence, %"), "</svg>"])
 
 
 def bars(values: Mapping[str, float], unit: str) -> str:
-    """A row for each value: its name and the number in words, and a bar below them. `unit`: of counts, the noun for
-    one."""
-    most = max(values.values(), default=0) or 1
+    """A row for each value: its name and amount, and a bar below them. `unit`: the noun for one, where values are
+    counts."""
+    largest = max(values.values(), default=0) or 1
     rows = []
     for name, value in values.items():
         rows.append(
             f'<div class="row"><p>{escape(name)} <b>{escape(amount(value, unit))}</b></p>'
             '<svg aria-hidden="true" height="10">'
-            f'<rect class="share-right" x="0" y="1" height="8" width="{100 * value / most:.2f}%"/></svg></div>'
+            f'<rect class="share-right" x="0" y="1" height="8" width="{100 * value / largest:.2f}%"/></svg></div>'
         )
     return f'<div class="forest">{"".join(rows)}</div>'
 
@@ -87,7 +87,7 @@ def amount(value: float, unit: str) -> str:
 
 
 def opening(height: int, text: str) -> str:
-    """What is drawn, in words, for those who do not see it; the table beside it has the numbers."""
+    """Begins an SVG with a text for readers who do not see it; the table beside it has the numbers."""
     return f'<svg role="img" height="{height}" aria-label="{escape(text, quote=True)}"><title>{escape(text)}</title>'
 
 
@@ -103,6 +103,6 @@ def axis(shared: Scale, top: int, unit: str, *, sign: bool = False) -> str:
 
 
 def shortened(name: str) -> str:
-    """The middle goes: names of runs differ at their ends."""
+    """The name without its middle if it is long: names of runs differ at their ends."""
     half = LONGEST_NAME // 2 - 1
     return name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[-half:]}"

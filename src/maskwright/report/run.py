@@ -1,5 +1,4 @@
-"""One run as a report reads it: every record that its folder holds, on this machine or in a bucket. Each may be
-missing, as in a run that has only begun."""
+"""A run's records as a report reads them, from its folder on this machine or in a bucket. Each may be missing."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from maskwright.run.directory import DATA_CARD, HISTORY, MANIFEST, Status, read_
 
 Points = list[tuple[float, float]]
 CONFIG, METRICS = "config.resolved.json", "metrics.jsonl"
-TELLS = {
+CONTENTS = {
     "status.json": "the state of the run",
     METRICS: "points of the curves",
     HISTORY: "saves, restarts, spikes and ends",
@@ -29,14 +28,14 @@ TELLS = {
     "results.json": "the scores",
     MANIFEST: "the digest of the weights",
 }
-"""What a page has from each record."""
+"""Contents of a page by the record that they are read from."""
 
 
 @dataclass(frozen=True)
 class RecordedRun:
     name: str
-    """Short, and another one for each run of a page."""
-    look: status.RunReport
+    """Short, and different for each run of a page."""
+    report: status.RunReport
     record: dict[str, Any]
     """`config.resolved.json`."""
     environment: dict[str, Any]
@@ -45,29 +44,29 @@ class RecordedRun:
     metrics: list[dict[str, Any]]
     history: list[dict[str, Any]]
     results: dict[str, Any]
-    """Of a fine-tuned run."""
-    given: str | None
+    """Scores of a fine-tuned run."""
+    config_text: str | None
     """`config.yaml`."""
     saved: dict[str, Any]
     """`step` and `weights_sha256` of the newest checkpoint; empty where there is none."""
     damaged: tuple[str, ...] = ()
-    """A line for each record that is damaged: which, what the page is without, and how to have it."""
-    told: str = ""
-    """The state, where `look` could not read it."""
+    """A line for each damaged record: its path, what the page lacks, and the fix."""
+    known_state: str = ""
+    """The state where `report` could not read it."""
 
     @property
     def state(self) -> str:
-        return self.told or self.look.state
+        return self.known_state or self.report.state
 
     @property
     def location(self) -> str:
-        return self.look.run
+        return self.report.run
 
     @property
     def config(self) -> dict[str, Any]:
         """Values by dotted key."""
-        found = self.record.get("config")
-        return found if isinstance(found, dict) else {}
+        values = self.record.get("config")
+        return values if isinstance(values, dict) else {}
 
     @property
     def is_finetuning(self) -> bool:
@@ -75,84 +74,84 @@ class RecordedRun:
 
     @property
     def step(self) -> int:
-        seen = [line["step"] for line in self.metrics] + ([self.look.status.step] if self.look.status else [])
-        return max([0, *seen])
+        steps = [line["step"] for line in self.metrics] + ([self.report.status.step] if self.report.status else [])
+        return max([0, *steps])
 
     @property
     def of(self) -> int:
-        planned = self.config.get("schedule.steps") if self.told else None
-        return max((self.look.status.of if self.look.status else planned or 0), self.step)
+        planned = self.config.get("schedule.steps") if self.known_state else None
+        return max((self.report.status.of if self.report.status else planned or 0), self.step)
 
     def points(self, key: str) -> Points:
-        """(step, value) of each log line that has a finite number there."""
+        """(step, value) of each log line with a finite number for `key`."""
         return [(float(line["step"]), float(value)) for line in self.metrics if _is_number(value := line.get(key))]
 
     def last(self, key: str) -> float | None:
-        found = self.points(key)
-        return found[-1][1] if found else None
+        points = self.points(key)
+        return points[-1][1] if points else None
 
     def at(self, event: str) -> list[dict[str, Any]]:
-        """The lines of history that say so."""
+        """The lines of history with this event."""
         return [line for line in self.history if line.get("event") == event]
 
     @property
     def chance(self) -> float | None:
         """Loss of a uniform guess."""
-        known = self.card.get("chance")
-        if _is_number(known):
-            return float(known)
+        chance = self.card.get("chance")
+        if _is_number(chance):
+            return float(chance)
         size = (self.record.get("model") or {}).get("vocab_size")
         return math.log(size) if isinstance(size, int) and size > 0 and not self.is_finetuning else None
 
     @cached_property
     def held_out(self) -> list[str]:
-        """Names of the sets that the run is judged by, where they have names."""
+        """Names of the held-out sets, where they have names."""
         keys = {key for line in self.metrics for key in line if key.startswith("valid_") and key.endswith("_loss")}
         return sorted(key.removeprefix("valid_").removesuffix("_loss") for key in keys if key != "valid_loss")
 
     def baseline(self, name: str = "") -> tuple[float, float] | None:
         """(loss, accuracy) of the unigram baseline; without a name, of what counts as the run's held-out loss."""
-        known = self.card.get("unigram")
-        if not isinstance(known, dict) or not known:
+        baselines = self.card.get("unigram")
+        if not isinstance(baselines, dict) or not baselines:
             return None
-        found = known.get(name) if name else next(iter(known.values()))
-        if not isinstance(found, dict) or not all(_is_number(found.get(key)) for key in ("loss", "accuracy")):
+        baseline = baselines.get(name) if name else next(iter(baselines.values()))
+        if not isinstance(baseline, dict) or not all(_is_number(baseline.get(key)) for key in ("loss", "accuracy")):
             return None
-        return float(found["loss"]), float(found["accuracy"])
+        return float(baseline["loss"]), float(baseline["accuracy"])
 
     @cached_property
     def spans(self) -> list[tuple[float, float]]:
-        """(begin, end) in Unix seconds of each start, as far as the run's own lines tell."""
+        """(begin, end) in Unix seconds of each start, as far as the run's own lines show."""
         times = sorted(float(line["time"]) for line in (*self.metrics, *self.history) if _is_number(line.get("time")))
-        if self.look.status and times:
-            times.append(max(times[-1], self.look.status.heartbeat))
+        if self.report.status and times:
+            times.append(max(times[-1], self.report.status.heartbeat))
         begins = [float(line["time"]) for line in self.at("started") if _is_number(line.get("time"))]
         if times and (not begins or times[0] < begins[0]):
             begins.insert(0, times[0])  # starts of an earlier version, which wrote no history
-        found = []
-        for number, begin in enumerate(begins):
-            end = begins[number + 1] if number + 1 < len(begins) else math.inf
+        spans = []
+        for index, begin in enumerate(begins):
+            end = begins[index + 1] if index + 1 < len(begins) else math.inf
             inside = [time for time in times if begin <= time < end]
-            found.append((begin, max(inside, default=begin)))
-        return found
+            spans.append((begin, max(inside, default=begin)))
+        return spans
 
     @property
     def seconds(self) -> float | None:
-        """That it has worked, over all its starts."""
+        """Seconds of work, over all its starts."""
         return sum(end - begin for begin, end in self.spans) if self.spans else None
 
 
 class _Records:
-    """Reads records of a run's folder; what is damaged is noted, and left out."""
+    """Reads records of a run's folder, and notes damaged ones, which it leaves out."""
 
     def __init__(self, folder: Folder, inside: str) -> None:
         self.folder, self.inside = folder, inside
         self.damaged: list[str] = []
 
-    def note(self, name: str, what: str, *, some: bool = False) -> None:
-        lacks = ("some " if some else "") + TELLS[os.path.basename(name)]
-        fix = "restore the file, and make the page again"
-        self.damaged.append(f"{self.folder.location}/{self.inside}{name}: {what}; the page lacks {lacks}. Fix: {fix}")
+    def note(self, name: str, what: str, *, is_partial: bool = False) -> None:
+        missing = ("some " if is_partial else "") + CONTENTS[os.path.basename(name)]
+        fix = "restore the file, and write the page again"
+        self.damaged.append(f"{self.folder.location}/{self.inside}{name}: {what}; the page lacks {missing}. Fix: {fix}")
 
     def json(self, name: str) -> dict[str, Any]:
         content = self.folder.get(self.inside + name)
@@ -167,83 +166,83 @@ class _Records:
             return {}
         return value
 
-    def lines(self, name: str, *, over: bool, awaited: bool) -> list[dict[str, Any]]:
-        """`over`: nobody is writing a line now. `awaited`: there has to be one, even where there is no file."""
+    def lines(self, name: str, *, is_over: bool, is_expected: bool) -> list[dict[str, Any]]:
+        """Reads lines. `is_over`: nobody writes one now. `is_expected`: a line has to exist, even without a file."""
         content = self.folder.get(self.inside + name)
-        *whole, last = (content or b"").decode("utf-8", "replace").split("\n")
-        found = read_lines("\n".join([*whole, ""]))
-        given = [line for line in (*whole, last if over else "") if line.strip()]
-        if not found and (awaited or given or last.strip()):
+        *complete, last = (content or b"").decode("utf-8", "replace").split("\n")
+        parsed = read_lines("\n".join([*complete, ""]))
+        written = [line for line in (*complete, last if is_over else "") if line.strip()]
+        if not parsed and (is_expected or written or last.strip()):
             self.note(name, "has no whole line")
-        elif len(given) > len(found):
-            count = f"{len(given) - len(found):,} of {several(len(given), 'line')}"
-            self.note(name, f"{count} {'is' if len(given) == len(found) + 1 else 'are'} damaged", some=True)
-        return found
+        elif len(written) > len(parsed):
+            count = f"{len(written) - len(parsed):,} of {several(len(written), 'line')}"
+            self.note(name, f"{count} {'is' if len(written) == len(parsed) + 1 else 'are'} damaged", is_partial=True)
+        return parsed
 
 
 def read(location: str) -> RecordedRun:
-    """Raises `InputError` where there is no run, or its configuration is damaged."""
+    """Reads a run's records. Raises `InputError` where there is no run, or its configuration is damaged."""
     folder = Folder(location, reach=True)
     try:
-        look = status.look(location)
+        report = status.look(location)
     except InputError:
         if "compare.json" in folder.names():
             fix = "open its verdict.html; runs/ below it has the runs that it compared"
             raise InputError("is a comparison, which has a page of its own", where=location, fix=fix) from None
         raise
     inside = ""
-    if look.state == "only checkpoints" and look.checkpoint and "checkpoints" not in folder.names():
-        inside = f"{step_folder(look.checkpoint.step)}/"  # copies have the run's records beside each checkpoint
+    if report.state == "only checkpoints" and report.checkpoint and "checkpoints" not in folder.names():
+        inside = f"{step_folder(report.checkpoint.step)}/"  # copies have the run's records beside each checkpoint
     record, read_from, state = _record(folder, inside), _Records(folder, inside), ""
     content = folder.get("status.json")
-    if look.status is None and content is not None and records.read(Status, content) is None:
+    if report.status is None and content is not None and records.read(Status, content) is None:
         read_from.note("status.json", "is damaged")
-        if look.state in ("only checkpoints", "never started"):
-            look = replace(look, why="", fix="")
+        if report.state in ("only checkpoints", "never started"):
+            report = replace(report, why="", fix="")
             state = "not known"
-    given = folder.get(inside + "config.yaml")
+    config_text = folder.get(inside + "config.yaml")
     return RecordedRun(
-        name=os.path.basename(look.run.rstrip("/")) or look.run,
-        look=look,
+        name=os.path.basename(report.run.rstrip("/")) or report.run,
+        report=report,
         record=record,
         environment=read_from.json("environment.json"),
         card=read_from.json(DATA_CARD),
-        metrics=read_from.lines(METRICS, over=look.over, awaited=_has_logged(look.status, record)),
-        history=read_from.lines(HISTORY, over=look.over, awaited=False),
+        metrics=read_from.lines(METRICS, is_over=report.over, is_expected=_has_logged(report.status, record)),
+        history=read_from.lines(HISTORY, is_over=report.over, is_expected=False),
         results=read_from.json("results.json"),
-        given=None if given is None else given.decode("utf-8", "replace"),
-        saved=_saved(read_from, look),
+        config_text=None if config_text is None else config_text.decode("utf-8", "replace"),
+        saved=_saved(read_from, report),
         damaged=tuple(read_from.damaged),
-        told=state,
+        known_state=state,
     )
 
 
-def _has_logged(found: Status | None, record: dict[str, Any]) -> bool:
-    """Whether the last start alone came to a step at which a line is written."""
-    every = record.get("config", {}).get("logging.every_steps")
-    return found is not None and isinstance(every, int) and found.step - found.began >= every
+def _has_logged(run_status: Status | None, record: dict[str, Any]) -> bool:
+    """Whether the last start alone reached a step that writes a line."""
+    every_steps = record.get("config", {}).get("logging.every_steps")
+    return run_status is not None and isinstance(every_steps, int) and run_status.step - run_status.began >= every_steps
 
 
-def _saved(read_from: _Records, look: status.RunReport) -> dict[str, Any]:
-    if look.checkpoint is None:
+def _saved(read_from: _Records, report: status.RunReport) -> dict[str, Any]:
+    if report.checkpoint is None:
         return {}
-    step = look.checkpoint.step
-    place = "" if read_from.inside else f"checkpoints/{step_folder(step)}/"
-    weights = (read_from.json(f"{place}{MANIFEST}").get("files") or {}).get("model.safetensors") or {}
+    step = report.checkpoint.step
+    folder = "" if read_from.inside else f"checkpoints/{step_folder(step)}/"
+    weights = (read_from.json(f"{folder}{MANIFEST}").get("files") or {}).get("model.safetensors") or {}
     return {"step": step, "weights_sha256": weights.get("sha256")}
 
 
 def read_all(locations: Sequence[str]) -> list[RecordedRun]:
-    """With names that differ. Raises `InputError` for a run that is given twice."""
-    found = [read(location) for location in locations]
-    if len({run.location for run in found}) < len(found):
-        twice = next(run.location for run in found if [one.location for one in found].count(run.location) > 1)
+    """Reads several runs, with names that differ. Raises `InputError` for a run that is given twice."""
+    runs = [read(location) for location in locations]
+    if len({run.location for run in runs}) < len(runs):
+        twice = next(run.location for run in runs if [other.location for other in runs].count(run.location) > 1)
         raise InputError("is given twice", where=twice, fix="give each run once")
     for depth in range(2, 12):
-        if len({run.name for run in found}) == len(found):
+        if len({run.name for run in runs}) == len(runs):
             break
-        found = [replace(run, name="/".join(run.location.rstrip("/").split("/")[-depth:])) for run in found]
-    return found
+        runs = [replace(run, name="/".join(run.location.rstrip("/").split("/")[-depth:])) for run in runs]
+    return runs
 
 
 def _record(folder: Folder, inside: str) -> dict[str, Any]:

@@ -11,4 +11,4 @@ class ReportTable:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     words: int = 1
-    """How many columns on the left are words; the others are numbers."""
+    """Number of columns of words, on the left; the others are numbers."""

@@ -1,4 +1,4 @@
-"""How a run went, or several beside each other: numbers at a glance, curves, and what the held-out text says."""
+"""The training of a run, or of several side by side: numbers at a glance, curves, held-out losses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LEGENDS = {
 
 
 def glance(run: RecordedRun, dollars_per_hour: float | None) -> Strip:
-    status = run.look.status
+    status = run.report.status
     share = f"{run.step / run.of:.0%} of {several(run.of, 'step')}" if run.of else ""
     cells: list[tuple[str, str, str]] = [("State", run.state, share)]
     loss, accuracy = run.last("valid_loss"), run.last("valid_accuracy")
@@ -56,9 +56,9 @@ def glance(run: RecordedRun, dollars_per_hour: float | None) -> Strip:
 
 
 def speed(run: RecordedRun) -> float | None:
-    """Median tokens a second of the log lines."""
-    found = [value for _, value in run.points("tokens_per_second")]
-    return statistics.median(found) if found else None
+    """Median tokens per second of the log lines."""
+    rates = [value for _, value in run.points("tokens_per_second")]
+    return statistics.median(rates) if rates else None
 
 
 # ---- curves --------------------------------------------------------------------------------------------------------
@@ -67,17 +67,17 @@ def speed(run: RecordedRun) -> float | None:
 def curves(runs: Sequence[RecordedRun]) -> list[Block]:
     if not any(run.points("loss") or run.points("valid_loss") for run in runs):
         return [Paragraph("The run has no log line yet, so there is nothing to draw.")]
-    last = float(max(max(run.step for run in runs), 1))
+    last_step = float(max(max(run.step for run in runs), 1))
     panels = [_loss(runs), *_metrics(runs), *_rates(runs), *_health(runs)]
-    what = f"Training and held-out loss of {words.listed([run.name for run in runs])}, with what belongs to it"
-    steady = _steady(runs[0]) if len(runs) == 1 else ""
-    drawn = Drawing(stack(panels, last, what), _legend(runs, panels), in_numbers(runs))
-    return [drawn, *([Paragraph(steady, faint=True)] if steady else [])]
+    description = f"Training and held-out loss of {words.listed([run.name for run in runs])}, with what belongs to it"
+    constants = _constants(runs[0]) if len(runs) == 1 else ""
+    drawing = Drawing(stack(panels, last_step, description), _legend(runs, panels), in_numbers(runs))
+    return [drawing, *([Paragraph(constants, faint=True)] if constants else [])]
 
 
 def in_numbers(runs: Sequence[RecordedRun]) -> ReportTable:
-    """What Markdown has instead of the curves: about `ROWS` steps of each run. Held-out numbers are those of the step
-    itself, the others those of the last log line until then."""
+    """The curves in Markdown: about `ROWS` steps of each run. Held-out numbers are those of the step itself, the others
+    those of the last log line until then."""
     beside = len(runs) > 1
     columns = [("training loss", "loss"), ("held-out loss", "valid_loss")]
     columns += [(f"validation {_metric_name(key)}", key) for key in _metric_keys(runs)]
@@ -94,13 +94,13 @@ def in_numbers(runs: Sequence[RecordedRun]) -> ReportTable:
 
 
 def _steps_shown(run: RecordedRun) -> list[float]:
-    """Those of evaluations, where there are enough, and else of all log lines too; the first and the last always."""
+    """Steps of evaluations where there are enough, else of all log lines too; always the first and the last."""
     evaluated, logged = ([step for step, _ in run.points(key)] for key in ("valid_loss", "loss"))
-    every = sorted({*evaluated, *logged})
-    few = len(evaluated) < ROWS / 2
-    among = every if few else evaluated
-    evenly = {among[round(place * (len(among) - 1) / (ROWS - 1))] for place in range(ROWS)} if among else set()
-    return sorted({*evenly, *every[-1:], *(evaluated if few else [])})
+    all_steps = sorted({*evaluated, *logged})
+    is_sparse = len(evaluated) < ROWS / 2
+    steps = all_steps if is_sparse else evaluated
+    spread = {steps[round(row * (len(steps) - 1) / (ROWS - 1))] for row in range(ROWS)} if steps else set()
+    return sorted({*spread, *all_steps[-1:], *(evaluated if is_sparse else [])})
 
 
 def _cell(key: str, points: Points, step: float) -> str:
@@ -114,13 +114,13 @@ def _cell(key: str, points: Points, step: float) -> str:
 
 
 def _loss(runs: Sequence[RecordedRun]) -> Panel:
-    one = len(runs) == 1
-    series = [Curve("training", run.points("loss"), _kind(place, light=True)) for place, run in enumerate(runs)]
+    is_single = len(runs) == 1
+    series = [Curve("training", run.points("loss"), _kind(index, light=True)) for index, run in enumerate(runs)]
     series += [
-        Curve("held out", run.points("valid_loss"), _kind(1 if one else place), dots=True)
-        for place, run in enumerate(runs)
+        Curve("held out", run.points("valid_loss"), _kind(1 if is_single else index), dots=True)
+        for index, run in enumerate(runs)
     ]
-    baselines = {round(found[0], 3) for run in runs if (found := run.baseline())}
+    baselines = {round(baseline[0], 3) for run in runs if (baseline := run.baseline())}
     chances = {round(run.chance, 3) for run in runs if run.chance is not None}
     levels = [Level(f"unigram baseline {value:.3g}", value) for value in sorted(baselines)[:2]]
     guess = "guessing" if runs[0].is_finetuning else "ln V"
@@ -134,14 +134,14 @@ def _metrics(runs: Sequence[RecordedRun]) -> list[Panel]:
     return [
         Panel(
             f"validation {_metric_name(key)}",
-            [Curve(run.name, run.points(key), _kind(place), dots=True) for place, run in enumerate(runs)],
+            [Curve(run.name, run.points(key), _kind(index), dots=True) for index, run in enumerate(runs)],
         )
         for key in _metric_keys(runs)
     ]
 
 
 def _metric_keys(runs: Sequence[RecordedRun]) -> list[str]:
-    """Of fine-tuning: every metric of the validation split but the loss."""
+    """Every metric of the validation split but the loss; for fine-tuning only."""
     if not all(run.is_finetuning for run in runs):
         return []
     keys = {key for run in runs for line in run.metrics for key in line if key.startswith("valid_")}
@@ -153,28 +153,28 @@ def _metric_name(key: str) -> str:
 
 
 def _rates(runs: Sequence[RecordedRun]) -> list[Panel]:
-    found = [("learning rate", "learning_rate", True)]
-    found += [("masking rate", "masking_rate", False)] if any(_varies(run, "masking_rate") for run in runs) else []
-    found += [("causal share", "causal_share", False)] if any(_varies(run, "causal_share") for run in runs) else []
-    found += [("row length, tokens", "seq_len", True)] if any(_varies(run, "seq_len") for run in runs) else []
+    series = [("learning rate", "learning_rate", True)]
+    series += [("masking rate", "masking_rate", False)] if any(_varies(run, "masking_rate") for run in runs) else []
+    series += [("causal share", "causal_share", False)] if any(_varies(run, "causal_share") for run in runs) else []
+    series += [("row length, tokens", "seq_len", True)] if any(_varies(run, "seq_len") for run in runs) else []
     return [
         Panel(
             title,
-            [Curve(run.name, run.points(key), _kind(place)) for place, run in enumerate(runs)],
+            [Curve(run.name, run.points(key), _kind(index)) for index, run in enumerate(runs)],
             height=70,
-            from_zero=zero,
+            from_zero=from_zero,
         )
-        for title, key, zero in found
+        for title, key, from_zero in series
     ]
 
 
 def _health(runs: Sequence[RecordedRun]) -> list[Panel]:
     limits = {run.config.get("optimizer.max_grad_norm") for run in runs}
-    numbers = sorted(one for one in limits if isinstance(one, float))
-    levels = [Level(f"gradients clipped above {one:g}", one) for one in numbers[:2]]
+    norms = sorted(limit for limit in limits if isinstance(limit, float))
+    levels = [Level(f"gradients clipped above {norm:g}", norm) for norm in norms[:2]]
 
     def lines(key: str) -> list[Curve]:
-        return [Curve(run.name, run.points(key), _kind(place)) for place, run in enumerate(runs)]
+        return [Curve(run.name, run.points(key), _kind(index)) for index, run in enumerate(runs)]
 
     return [
         Panel(
@@ -185,12 +185,12 @@ def _health(runs: Sequence[RecordedRun]) -> list[Panel]:
 
 
 def _ticks(runs: Sequence[RecordedRun]) -> list[Tick]:
-    """Those of several runs have the colours of their curves, and no saves among them, which would be everywhere."""
+    """The ticks of several runs have the colours of their curves, and leave out saves, which would be everywhere."""
     if len(runs) == 1:
         return incidents.ticks(runs[0])
     return [
-        replace(tick, text=f"{run.name}: {tick.text}", colour=_kind(place))
-        for place, run in enumerate(runs)
+        replace(tick, text=f"{run.name}: {tick.text}", colour=_kind(index))
+        for index, run in enumerate(runs)
         for tick in incidents.ticks(run)
         if tick.kind != "saved"
     ]
@@ -200,8 +200,8 @@ def _varies(run: RecordedRun, key: str) -> bool:
     return len({value for _, value in run.points(key)}) > 1
 
 
-def _steady(run: RecordedRun) -> str:
-    """What would be a level line."""
+def _constants(run: RecordedRun) -> str:
+    """A sentence on values that would be level lines."""
     parts = []
     if not _varies(run, "masking_rate") and (rate := run.last("masking_rate")) is not None:
         parts.append(f"a masking rate of {rate:g}")
@@ -210,12 +210,12 @@ def _steady(run: RecordedRun) -> str:
     return f"Throughout, the run had {words.listed(parts)}." if parts else ""
 
 
-def _kind(place: int, *, light: bool = False) -> str:
-    return f"s{place % COLOURS}{' light' if light else ''}"
+def _kind(index: int, *, light: bool = False) -> str:
+    return f"s{index % COLOURS}{' light' if light else ''}"
 
 
 def _key(kind: str, text: str) -> str:
-    """Of a legend: a piece of a line of that class, and what it is."""
+    """An entry of a legend: a piece of a line of that class, and its name."""
     swatch = f'<svg class="swatch" height="10"><path class="{kind}" d="M0 5L24 5"/></svg>'
     return f'<span class="key">{swatch} {frame.escaped(text)}</span>'
 
@@ -225,16 +225,16 @@ def _legend(runs: Sequence[RecordedRun], panels: Sequence[Panel]) -> str:
         keys = [_key("line s0 light", "training loss")]
         keys += [_key("line s1 bold", "held-out loss")] if runs[0].points("valid_loss") else []
     else:
-        keys = [_key(f"line {_kind(place)} bold", run.name) for place, run in enumerate(runs)]
-        again = f" After {COLOURS} runs, colours come again." if len(runs) > COLOURS else ""
-        keys.append(f'<span class="key">Thin: training loss. Bold, with dots: held-out loss.{again}</span>')
+        keys = [_key(f"line {_kind(index)} bold", run.name) for index, run in enumerate(runs)]
+        note = f" After {COLOURS} runs, colours repeat." if len(runs) > COLOURS else ""
+        keys.append(f'<span class="key">Thin: training loss. Bold, with dots: held-out loss.{note}</span>')
     for panel in (panel for panel in panels if not panel.empty):
-        keys += [_key("zero", level.name) for level in sorted(panel.levels, key=lambda one: -one.value)]
+        keys += [_key("zero", level.name) for level in sorted(panel.levels, key=lambda level: -level.value)]
     seen = {tick.kind for panel in panels for tick in panel.ticks}
     for kind, (mark, name) in LEGENDS.items():
         if kind in seen:
-            own = f" {kind}" if len(runs) == 1 else ""
-            keys.append(f'<span class="key"><span class="tick{own}">{mark}</span> {name}</span>')
+            tick_class = f" {kind}" if len(runs) == 1 else ""
+            keys.append(f'<span class="key"><span class="tick{tick_class}">{mark}</span> {name}</span>')
     return " ".join(keys)
 
 
@@ -247,8 +247,8 @@ def by_source(runs: Sequence[RecordedRun]) -> list[Block]:
     if len(runs) > 1 or not run.held_out or run.is_finetuning:
         return []
     series = [
-        Curve(name, run.points(f"valid_{name}_loss"), _kind(place), dots=True)
-        for place, name in enumerate(run.held_out)
+        Curve(name, run.points(f"valid_{name}_loss"), _kind(index), dots=True)
+        for index, name in enumerate(run.held_out)
     ]
     rows = []
     for name in run.held_out:
@@ -264,14 +264,14 @@ def by_source(runs: Sequence[RecordedRun]) -> list[Block]:
             )
         )
     header = ("source", "first loss", "last loss", "last accuracy", "unigram baseline")
-    keys = " ".join(_key(f"line {_kind(place)} bold", name) for place, name in enumerate(run.held_out))
+    keys = " ".join(_key(f"line {_kind(index)} bold", name) for index, name in enumerate(run.held_out))
     panel = Panel("held-out loss by source, nats", series, height=160)
-    drawn = stack([panel], float(max(run.step, 1)), "Held-out loss by source")
-    return [Drawing(drawn, keys), ReportTable("Held-out loss by source", header, tuple(rows))]
+    drawing = stack([panel], float(max(run.step, 1)), "Held-out loss by source")
+    return [Drawing(drawing, keys), ReportTable("Held-out loss by source", header, tuple(rows))]
 
 
 def results(run: RecordedRun) -> list[Block]:
-    """Of a fine-tuned run: the scores of its best checkpoint."""
+    """The scores of a fine-tuned run's best checkpoint."""
     splits = [name for name in ("validation", "test") if isinstance(run.results.get(name), dict)]
     if not splits:
         return []
@@ -280,8 +280,8 @@ def results(run: RecordedRun) -> list[Block]:
         (
             key,
             *(
-                f"{value:.4f}" if isinstance(value := run.results[one].get(key), float) else words.NOTHING
-                for one in splits
+                f"{value:.4f}" if isinstance(value := run.results[split].get(key), float) else words.NOTHING
+                for split in splits
             ),
         )
         for key in metrics
@@ -292,11 +292,11 @@ def results(run: RecordedRun) -> list[Block]:
 
 
 def beside(runs: Sequence[RecordedRun]) -> ReportTable:
-    """Several runs' numbers."""
+    """A table of several runs' numbers."""
     rows = []
     for run in runs:
         loss, accuracy, rate = run.last("valid_loss"), run.last("valid_accuracy"), speed(run)
-        status = run.look.status
+        status = run.report.status
         rows.append(
             (
                 run.name,

@@ -10,12 +10,12 @@ MINUS = "\N{MINUS SIGN}"
 FIXED = "\N{NO-BREAK SPACE}"
 """Between a sign and its number, which stay on one line."""
 NOTHING = "\N{EN DASH}"
-"""In a table, for what is not known or does not exist."""
+"""In a table, for unknown or absent values."""
 
 
-def number(value: float, places: int, *, sign: bool = False) -> str:
-    """With a real minus sign, and none before a zero."""
-    text = f"{abs(value):.{places}f}"
+def number(value: float, digits: int, *, sign: bool = False) -> str:
+    """A number with a real minus sign, and none before a zero."""
+    text = f"{abs(value):.{digits}f}"
     zero = not float(text)
     return ("" if zero else MINUS if value < 0 else "+" if sign else "") + text
 
@@ -43,10 +43,10 @@ def rate(value: float) -> str:
 
 
 def span(low: int, high: int, noun: str) -> str:
-    """Both ends are in it."""
+    """A range, both ends included."""
     return f"{low:,} to {high:,} {noun}s" if low < high else several(low, noun)
 
 
 def listed(names: Sequence[str]) -> str:
-    """a; a and b; a, b and c."""
+    """Joins names: a; a and b; a, b and c."""
     return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)

@@ -1,7 +1,7 @@
-"""The run directory: what a run writes, and all that monitoring reads. `docs/run-directory.md` is the contract.
+"""The run directory: all that a run writes and monitoring reads. `docs/run-directory.md` is the contract.
 
-One process writes. It holds `lock` and `lease.json` for as long as it lives, so a second run on the folder is refused,
-and a killed run leaves nothing to clean up.
+One process writes. It holds `lock` and `lease.json` as long as it lives, so a second run on the folder is refused, and
+a killed run leaves nothing to clean up.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Event = Literal["started", "saved", "spiked", "rolled back", "ended"]
 FORMAT = 1
 HISTORY, DATA_CARD = "history.jsonl", "data.json"
 MANIFEST = "MANIFEST.json"
-"""A checkpoint's last file: a folder without it is no checkpoint."""
+"""A checkpoint's last file: a folder without it is not a checkpoint."""
 TEXTS = ("digest", "dtype", "store", "store_fingerprint", "tokenizer_fingerprint")
 RECORD: dict[str, type] = {"config": dict, "model": dict, **dict.fromkeys(TEXTS, str)}
 """Keys that `config.resolved.json` must hold, and their types."""
@@ -48,9 +48,9 @@ class Status:
     loss: float | None = None
     tokens_per_second: float | None = None
     examples_per_second: float | None = None
-    """Of fine-tuning."""
+    """Only of fine-tuning."""
     busy: dict[str, float] = field(default_factory=dict)
-    """Shares of the machine in use, as of the last log line: see `core.usage`."""
+    """Shares of the machine in use, as of the last log line: see `machine.usage`."""
     eta_seconds: float | None = None
     skipped_updates: int = 0
     """Updates that overflowed fp16 and were left out, as of the last log line."""
@@ -93,11 +93,11 @@ class RunDirectory:
 
     def require_fresh(self) -> None:
         """Raises `InputError` unless the folder is new, empty, or left by a start that never finished."""
-        found = set(os.listdir(self.location)) if os.path.isdir(self.location) else set()
+        names = set(os.listdir(self.location)) if os.path.isdir(self.location) else set()
         known = {"config.yaml"}
-        if "lock" in found:  # a start of ours was here
+        if "lock" in names:  # of an earlier start
             known |= {"lock", "lease.json", "tokenizer", "environment.json", "status.json", "log.txt", "processes"}
-        foreign = sorted(name for name in found - known if not storage.is_temporary(name))
+        foreign = sorted(name for name in names - known if not storage.is_temporary(name))
         if foreign:
             fix = "give --run a new folder"
             raise InputError(f"is not a run directory, but holds {foreign[0]}", where=self.location, fix=fix)
@@ -105,13 +105,12 @@ class RunDirectory:
     def require(self) -> None:
         if not self.exists():
             fix = "give the folder that `maskwright pretrain … --run` wrote"
-            what = (
-                "is not a run directory (no config.resolved.json)" if os.path.isdir(self.location) else "is not there"
-            )
+            what = "is not a run directory (no config.resolved.json)"
+            what = what if os.path.isdir(self.location) else "is not there"
             raise InputError(what, where=self.location, fix=fix)
 
     def read_config(self) -> dict[str, Any]:
-        """`{"config": {dotted key: value}, "digest": …, "model": …}` as written when the run started."""
+        """`{"config": {dotted key: value}, "digest": …, "model": …}`, as written at the start of the run."""
         self.require()
         record = storage.read_json(self.config)
         fix = "restore the file, or start a new run"
@@ -161,7 +160,7 @@ class RunDirectory:
             content = storage.read_json(path)
         except InputError:
             content = None
-        with suppress(FileNotFoundError):  # whoever asked may take it back at this moment
+        with suppress(FileNotFoundError):  # `maskwright stop` may have withdrawn it
             os.unlink(path)
         request = content.get("request") if isinstance(content, dict) else None
         return request if request in ("stop", "checkpoint") else None
@@ -184,7 +183,7 @@ class RunDirectory:
         with open(self.metrics, encoding="utf-8", errors="replace") as file:
             return read_lines(file.read())
 
-    def forget_metrics_after(self, step: int) -> int:
+    def drop_metrics_after(self, step: int) -> int:
         """Drops the lines of steps that a resumed run computes again. Returns how many."""
         records = self.read_metrics()
         kept = [record for record in records if record["step"] <= step]
@@ -197,13 +196,13 @@ class RunDirectory:
     def read_data_card(self) -> dict[str, Any] | None:
         """`data.json`; None for a run that an earlier version began."""
         path = self.path(DATA_CARD)
-        found = storage.read_json(path) if os.path.exists(path) else None
-        return found if isinstance(found, dict) else None
+        card = storage.read_json(path) if os.path.exists(path) else None
+        return card if isinstance(card, dict) else None
 
     def append_history(self, event: Event, step: int, **more: Any) -> None:
-        """A line of `history.jsonl`: what happened when. Unlike metrics it is never taken back."""
-        told = {name: redact(value) if isinstance(value, str) else value for name, value in more.items()}
-        record = {"time": round(time.time(), 3), "event": event, "step": step, **told}
+        """Appends an event to `history.jsonl`, whose lines are never dropped, unlike those of metrics."""
+        facts = {name: redact(value) if isinstance(value, str) else value for name, value in more.items()}
+        record = {"time": round(time.time(), 3), "event": event, "step": step, **facts}
         with suppress(OSError), open(self.path(HISTORY), "a", encoding="utf-8") as file:  # as for the log
             file.write(json.dumps(record) + "\n")
 
@@ -238,8 +237,8 @@ def step_of(folder: str) -> int | None:
 
 
 def whole_steps(folder: Folder | str, inside: str = "") -> list[int]:
-    """Steps of the checkpoints in that folder that have a manifest, ascending. `inside`: the checkpoints' own folder
-    below it, with a slash at its end."""
-    place = Folder(folder) if isinstance(folder, str) else folder
-    steps = [step_of(os.path.basename(os.path.dirname(path))) for path in place.glob(f"{inside}step-*/{MANIFEST}")]
+    """Steps of the checkpoints with a manifest in a folder, ascending. `inside`: path of the checkpoints in it, with a
+    slash at its end."""
+    folder = Folder(folder) if isinstance(folder, str) else folder
+    steps = [step_of(os.path.basename(os.path.dirname(path))) for path in folder.glob(f"{inside}step-*/{MANIFEST}")]
     return sorted(step for step in steps if step is not None)

@@ -31,12 +31,12 @@ class Beat:
     world_size: int
     host: str
     machine: str
-    """Where its pid means this process: see `this_pid_space`."""
+    """The pid space in which `pid` is this process: see `this_pid_space`."""
     pid: int
     pid_started: int
     """See `pid_started`."""
     start: str
-    """The same in all files of one start of the run; another start has another."""
+    """Id of this start of the run, the same in all ranks' files."""
     attempt: int
     started: float
     time: float
@@ -47,7 +47,7 @@ class Beat:
     stepped: float
     """When the main thread last finished a step."""
     doing: str
-    """`waiting` is for other ranks; `step` means that the engine cannot tell waiting from computing."""
+    """`waiting`: for other ranks; `step`: the engine cannot distinguish waiting from computing."""
     since: float
     """When it began with `doing`."""
     moved: float
@@ -76,8 +76,8 @@ def rank_of(name: str) -> int | None:
 
 
 def write_beat(folder: str, beat: Beat) -> None:
-    """Raises `OSError`. There is no fsync, since a heartbeat is stale after seconds. The folder is not created: without
-    it, nobody reads."""
+    """Writes a file into `folder`, which must exist. Raises `OSError`. There is no fsync, since a heartbeat is stale
+    after seconds."""
     content = json.dumps({key: _short(value) for key, value in asdict(beat).items()})
     with storage.atomic_writer(os.path.join(folder, file_name(beat.rank)), sync=False) as file:
         file.write(content.encode())
@@ -91,12 +91,12 @@ def read_beats(run: Folder) -> list[Beat]:
     """The heartbeats of the newest start, by rank. A rank of an earlier start may have left its file, or still write
     it."""
     names = [name for name in run.names(FOLDER) if rank_of(name) is not None]
-    found = [beat for name in names if (beat := records.read(Beat, run.get(f"{FOLDER}/{name}")))]  # a broken one: none
-    if not found:
+    beats = [beat for name in names if (beat := records.read(Beat, run.get(f"{FOLDER}/{name}")))]
+    if not beats:
         return []
     # Rank 0 writes first in each start, and is the only rank that every start has.
-    newest = next((beat for beat in found if beat.rank == 0), max(found, key=lambda beat: beat.started))
-    same = [beat for beat in found if beat.start == newest.start and beat.rank < newest.world_size]
+    newest = next((beat for beat in beats if beat.rank == 0), max(beats, key=lambda beat: beat.started))
+    same = [beat for beat in beats if beat.start == newest.start and beat.rank < newest.world_size]
     return sorted(same, key=lambda beat: beat.rank)
 
 
@@ -112,26 +112,26 @@ def read_local(path: str) -> bytes | None:
 
 
 def pid_started(pid: int) -> int:
-    """When the process started, in clock ticks since boot: it tells a pid that was given again. 0 if it is gone."""
-    found = _stat(pid)
-    return int(found[19]) if found else 0
+    """When the process started, in clock ticks since boot, which identifies a reused pid. 0 if the process is gone."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields else 0
 
 
 def state_of(pid: int, started: int) -> State:
     """The state of a process of this pid space. `stopped`: by SIGSTOP, SIGTSTP or a debugger."""
-    found = _stat(pid)
-    if found is None or found[0] in "ZX" or (started and int(found[19]) != started):
+    fields = _stat(pid)
+    if fields is None or fields[0] in "ZX" or (started and int(fields[19]) != started):
         return "gone"
-    return "stopped" if found[0] in "Tt" else "alive"
+    return "stopped" if fields[0] in "Tt" else "alive"
 
 
 def states_here(beats: Iterable[Beat]) -> dict[int, State]:
-    """States by rank, of the ranks that are processes of this pid space."""
+    """States of the ranks that are processes of this pid space, by rank."""
     here = this_pid_space()
     return {beat.rank: state_of(beat.pid, beat.pid_started) for beat in beats if beat.machine == here}
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields from the process's state on. The name before them may hold anything."""
+    """The fields from the process's state on; the name before it may contain any character."""
     content = read_local(f"/proc/{pid}/stat")
     return content.decode(errors="replace").rpartition(")")[2].split() if content else None

@@ -1,8 +1,8 @@
-"""One writer of a folder, across machines: a lock file that the kernel guards, and a lease with a heartbeat.
+"""Lets one process at a time write a folder, across machines: a lock file that the kernel guards, and a lease.
 
-The lock (`flock`) settles it on one machine, at once and whatever the process died of. If several machines see the
-folder, that lock may mean nothing; so the holder also counts a number up in `lease.json`. Whoever finds another
-machine's lease watches the number for a while: if it stands still, the holder is dead. No clocks are compared.
+The lock (`flock`) decides on one machine, at once and however its holder died. Other machines that see the folder may
+not see the lock; so the holder also counts up a number in `lease.json`. A process that finds another machine's lease
+watches the number for a while: if it stands still, the holder is dead. No clocks are compared.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from maskwright.core.folder import Folder
 
 BEAT_SECONDS = 5.0
 WATCH_SECONDS = 30.0
-"""Six beats: the holder's file system may be slow, and a process can be stopped for seconds."""
+"""Six beats, since the holder's file system may be slow, and a process may be stopped for seconds."""
 
 
 def this_machine() -> str:
@@ -36,15 +36,15 @@ def this_machine() -> str:
 
 
 def this_pid_space() -> str:
-    """Names where a pid means the same process: this boot of this machine and, in a container, that container."""
+    """Id of the space in which a pid is unique: this boot of this machine and, in a container, that container."""
     with suppress(OSError):
         return f"{this_machine()} {os.readlink('/proc/self/ns/pid')}"
     return this_machine()
 
 
 class Lease:
-    """The holder's heartbeat. Once `lost`, another process has taken the folder over, for example after a long
-    suspension of this one; then nothing may be written."""
+    """The holder's heartbeat. Once `lost`, another process has taken the folder over, for example after this one was
+    suspended for long; then this one must not write."""
 
     def __init__(self, path: str) -> None:
         self._path, self._token = path, uuid.uuid4().hex
@@ -54,8 +54,8 @@ class Lease:
 
     @classmethod
     def take(cls, path: str) -> Lease | None:
-        """None where there is a lease. Of machines that take it at once one gets it: the file system refuses the
-        others, where the lock may be each machine's own."""
+        """Takes the lease; None if there is one already. If several machines try at once, the file system lets one
+        create the file, even where it does not share locks."""
         lease = cls(path)
         if not _folder(path).create_json(os.path.basename(path), lease._next()):
             return None
@@ -79,8 +79,8 @@ class Lease:
         while not self._over.wait(BEAT_SECONDS):
             # On a full disk the number stands still, but the lock still holds on this machine.
             with suppress(OSError, MaskwrightError):
-                found = _read(self._path)
-                if found is not None and found.get("token") != self._token:
+                record = _read(self._path)
+                if record is not None and record.get("token") != self._token:
                     self.lost = True
                     return
                 storage.write_json(self._path, self._next())
@@ -101,8 +101,8 @@ class Lease:
 def leased(
     folder: str, *, sleep: Callable[[float], None] = time.sleep, stop: Callable[[], bool] = lambda: False
 ) -> Iterator[Lease]:
-    """Holds the folder by its lock and its lease. Raises `Locked` with the holder's name if it is taken, and
-    `StoppedEarly` if `stop` becomes true meanwhile."""
+    """Holds the folder by its lock and its lease. Raises `Locked` with the holder's name if it is held, `StoppedEarly`
+    if `stop` becomes true meanwhile."""
     storage.make_folder(folder)
     with storage.locked(os.path.join(folder, "lock"), remove=False):
         path = os.path.join(folder, "lease.json")
@@ -115,30 +115,30 @@ def leased(
 
 
 def _remove_dead(path: str, sleep: Callable[[float], None], stop: Callable[[], bool]) -> None:
-    """Raises `Locked` if its holder is alive."""
-    found = _read(path)
-    ours = found is not None and found.get("machine") == this_machine()  # dead then: the lock would say otherwise
-    if ours or _stands_still(path, found, sleep, stop):
+    """Deletes a lease. Raises `Locked` if its holder is alive."""
+    record = _read(path)
+    ours = record is not None and record.get("machine") == this_machine()  # dead, since we hold the lock
+    if ours or _stands_still(path, record, sleep, stop):
         with suppress(FileNotFoundError):
             os.unlink(path)
 
 
 def _stands_still(
-    path: str, found: dict[str, Any] | None, sleep: Callable[[float], None], stop: Callable[[], bool]
+    path: str, record: dict[str, Any] | None, sleep: Callable[[float], None], stop: Callable[[], bool]
 ) -> bool:
-    """False if it went away meanwhile."""
+    """Whether the holder is dead; False if the lease disappears meanwhile. Raises `Locked` if it changes."""
     if not os.path.exists(path):
         return False
-    holder = f"process {found.get('pid')} on {found.get('host')}" if found else "a process that cannot be read"
+    holder = f"process {record.get('pid')} on {record.get('host')}" if record else "an unknown process"
     say(f"{holder} has left a lease here: watching it for up to {WATCH_SECONDS:g} seconds")
     for _ in range(int(WATCH_SECONDS)):
         sleep(1.0)
         if stop():
-            what = "stopped while it watched another process's lease; nothing was begun"
+            what = "stopped while it watched another process's lease; nothing was started"
             raise StoppedEarly(what, reason="signal")
         if not os.path.exists(path):
             return False
-        if _read(path) != found:
+        if _read(path) != record:
             fix = "wait for it, or stop it with maskwright stop"
             raise Locked(f"is in use by {holder}", where=os.path.dirname(path), fix=fix)
     warn(f"{holder} gives no sign of life: taking over")
@@ -146,7 +146,7 @@ def _stands_still(
 
 
 def _read(path: str) -> dict[str, Any] | None:
-    """None when there is none, or none that can be read."""
+    """The lease; None if there is none or it cannot be parsed."""
     return _folder(path).get_json(os.path.basename(path))
 
 

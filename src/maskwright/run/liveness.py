@@ -1,8 +1,8 @@
-"""Which rank of a run is lost, hangs or is slow: a function of the ranks' heartbeats (`run.heartbeat`).
+"""Judges whether each rank of a run is lost, hung or slow, by the ranks' heartbeats (`run.heartbeat`).
 
-A thread writes a rank's file even while its main thread stands still. So an old file says that the process is gone,
-stopped, or stuck in the system; a fresh one says for how long the main thread has not moved. In a collective operation
-all ranks wait for the last, so a waiting rank is not to blame.
+A thread writes a rank's file even while its main thread stands still. So an old file means that the process is gone,
+stopped, or stuck in the system; a fresh one tells how long the main thread has not moved. In a collective operation all
+ranks wait for the last, so a waiting rank is not to blame.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Verdict = Literal["fine", "ended", "slow", "hung", "lost", "silent"]
 STALE_SECONDS, STALE_BEATS = 30.0, 3.0
 """A file older than both is stale. As with `lease.WATCH_SECONDS`, a network file system may be slow."""
 STOPPED_BEATS = 2.0
-"""A process that this machine calls stopped, and that has missed so many heartbeats, is not just being inspected."""
+"""A process that the kernel calls stopped is only being inspected, unless it has missed this many heartbeats."""
 HUNG_SECONDS, HUNG_STEPS = 120.0, 20.0
-"""A rank in a step for longer than both hangs. Compiling for other shapes, or running out of memory, can take a
+"""A rank that is in a step for longer than both hangs. Compiling for new shapes, or running out of memory, can take a
 minute."""
 QUIET_SECONDS = {"starting": 1800.0, "first step": 1800.0, "saving": 1800.0, "evaluating": 600.0}
-"""Phases that may take long: reading a checkpoint, compiling for a large slice, hashing and uploading a checkpoint."""
+"""Limits of phases that may take long: read a checkpoint, compile for a large slice, hash and upload a checkpoint."""
 SLOW_RATIO = 1.5
 """A slow rank's own computing over the median of the others', over the last minute or 20 steps (`training.beats`). A
 rank that slows all others down by half is worth a look; equal ranks that share a machine differ by less."""
@@ -35,14 +35,14 @@ SLOW_SECONDS = 0.005
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is known of one rank."""
+    """The verdict on one rank."""
 
     beat: Beat
     verdict: Verdict
     seconds: float = 0.0
-    """For how long it has been so."""
+    """How long this state has lasted."""
     why: str = ""
-    """For a person; empty if all is well."""
+    """The reason, for the user; empty if all is well."""
     fix: str = ""
 
     @property
@@ -56,24 +56,24 @@ class Judgement:
 
 
 def judge(beats: Sequence[Beat], now: float, states: Mapping[int, State] | None = None) -> list[Judgement]:
-    """One judgement for each of `beats`, which belong to one start. `now`: Unix seconds. `states`: by rank, what the
-    kernel says of the processes of this machine."""
+    """A judgement for each of `beats`, which belong to one start. `now`: Unix seconds. `states`: from the kernel, of
+    the processes of this machine by rank."""
     known = states or {}
     silent = {beat.rank for beat in beats if not beat.ended and now - beat.time > stale_after(beat)}
-    first = [_by_file(beat, beats, silent, now, known.get(beat.rank)) for beat in beats]
-    blamed = any(found and found.verdict in ("lost", "hung") for found in first)
-    return [found or _by_words(beat, beats, blamed) for beat, found in zip(beats, first, strict=True)]
+    by_file = [_by_file(beat, beats, silent, now, known.get(beat.rank)) for beat in beats]
+    blamed = any(judgement and judgement.verdict in ("lost", "hung") for judgement in by_file)
+    return [judgement or _by_contents(beat, beats, blamed) for beat, judgement in zip(beats, by_file, strict=True)]
 
 
 def hung(beats: Sequence[Beat], now: float, states: Mapping[int, State] | None = None) -> int | None:
-    """The rank that keeps the others from going on, for a supervisor that would end the attempt; None while all is well
-    or merely slow. The supervisor knows lost ranks by their exit codes. `states` (`heartbeat.states_here`) tell the
-    files of an attempt that has just ended from those of the next one."""
-    return next((found.beat.rank for found in judge(beats, now, states) if found.verdict == "hung"), None)
+    """The rank that blocks the others, for a supervisor, which knows lost ranks by their exit codes; None if no rank
+    hangs. `states` (`heartbeat.states_here`) distinguish files of an attempt that has just ended from those of the
+    next one."""
+    return next((each.beat.rank for each in judge(beats, now, states) if each.verdict == "hung"), None)
 
 
 def missing(beats: Sequence[Beat]) -> list[int]:
-    """Ranks without a heartbeat in this start: they have not begun yet, or their hosts do not see the folder."""
+    """Ranks without a heartbeat in this start: they have not started yet, or their hosts do not see the folder."""
     return sorted(set(range(beats[0].world_size)) - {beat.rank for beat in beats}) if beats else []
 
 
@@ -82,14 +82,14 @@ def stale_after(beat: Beat) -> float:
 
 
 def _by_file(beat: Beat, beats: Sequence[Beat], silent: Set[int], now: float, state: State | None) -> Judgement | None:
-    """Judges by the age of its file and by the kernel; None if neither says anything bad."""
+    """Judges by the age of the file and by the kernel; None if neither shows a failure."""
     age = max(now - beat.time, 0.0)
     ago = f"no sign of life for {human_seconds(age)}"
     others = [other for other in beats if other is not beat]
     if beat.ended or (others and all(other.exit == 0 for other in others) and (state == "gone" or beat.rank in silent)):
         return Judgement(beat, "ended", age)  # the others trained to the end, so this rank did too
     if state == "gone":
-        why = f"its process no longer exists, and said no last word; {ago}"
+        why = f"its process no longer exists, and left no exit code; {ago}"
         return Judgement(beat, "lost", age, why, "Look for SIGKILL or out of memory (`dmesg`), and start the run again")
     if state == "stopped" and age > STOPPED_BEATS * beat.every_seconds:
         why = f"stopped by a signal or a debugger (SIGSTOP) at step {beat.step:,}; {ago}"
@@ -98,10 +98,10 @@ def _by_file(beat: Beat, beats: Sequence[Beat], silent: Set[int], now: float, st
         return None
     heard = [other for other in others if not other.ended and other.rank not in silent]
     if any(other.stepped > beat.time + stale_after(beat) for other in heard):
-        why = f"its file is {human_seconds(age)} old, but the others have gone on since, which they cannot without it"
+        why = f"its file is {human_seconds(age)} old, but the others have made steps since, which need this rank"
         return Judgement(beat, "fine", age, why, f"The folder may be slow or full as {beat.host} sees it")
     if state is not None:
-        why = f"its process is there, but stands still (a dead disk or driver); {ago}"
+        why = f"its process exists, but stands still (a dead disk or driver); {ago}"
         return Judgement(
             beat, "hung", age, why, f"`ps -o stat,wchan {beat.pid}` says where; end it, start the run again"
         )
@@ -109,13 +109,13 @@ def _by_file(beat: Beat, beats: Sequence[Beat], silent: Set[int], now: float, st
 
 
 def _far_away(beat: Beat, others: Sequence[Beat], silent: Set[int], age: float, ago: str) -> Judgement:
-    """Judges a silent rank on a machine that cannot be asked from here."""
+    """Judges a silent rank on another machine."""
     again = f"Look at {beat.host}, and start the run again"
     if any(other.ended and other.reason == "lost" for other in others):
         return Judgement(beat, "lost", age, f"others ended because a process was gone; {ago}", again)
     beside = [other for other in others if other.host == beat.host and other.rank not in silent]
     if beside:
-        why = f"other ranks on its host are there; {ago}"
+        why = f"other ranks on its host are alive; {ago}"
         return Judgement(beat, "hung", age, why, f"`ps -o stat,wchan {beat.pid}` there says where; end it")
     if all(other.rank in silent or other.ended for other in others):
         fix = f"Look at {beat.host}; the clock of this machine may also be ahead. The same command continues the run"
@@ -123,7 +123,7 @@ def _far_away(beat: Beat, others: Sequence[Beat], silent: Set[int], age: float, 
     return Judgement(beat, "lost", age, f"its host is silent: gone, or cut off; {ago}", again)
 
 
-def _by_words(beat: Beat, beats: Sequence[Beat], blamed: bool) -> Judgement:
+def _by_contents(beat: Beat, beats: Sequence[Beat], blamed: bool) -> Judgement:
     """Judges by the contents of a fresh file. `blamed`: another rank is known to block the run."""
     still, limit = beat.time - beat.moved, _limit(beat)
     others = [other for other in beats if other is not beat and not other.ended]
@@ -151,12 +151,12 @@ def _by_words(beat: Beat, beats: Sequence[Beat], blamed: bool) -> Judgement:
 
 
 def _stands(beat: Beat) -> bool:
-    """Whether it has stood still for too long, and not because it waits for another rank."""
+    """Whether the rank has stood still for too long, and does not wait for another one."""
     return beat.doing != "waiting" and beat.time - beat.moved > _limit(beat)
 
 
 def _limit(beat: Beat) -> float:
-    """Seconds that the main thread may stand still while it does what it does."""
+    """Seconds that the main thread may stand still in its phase."""
     if beat.doing in QUIET_SECONDS:
         return QUIET_SECONDS[beat.doing]
     if beat.seconds_per_step is None:
@@ -165,14 +165,14 @@ def _limit(beat: Beat) -> float:
 
 
 def _by_speed(beat: Beat, others: Sequence[Beat]) -> Judgement:
-    own = beat.busy_seconds_per_step
-    theirs = [busy for other in others if (busy := other.busy_seconds_per_step) is not None]
-    if own is None or not theirs:
+    busy = beat.busy_seconds_per_step
+    of_others = [seconds for other in others if (seconds := other.busy_seconds_per_step) is not None]
+    if busy is None or not of_others:
         return Judgement(beat, "fine")
-    usual = median(theirs)
-    if own <= SLOW_RATIO * usual or own - usual <= SLOW_SECONDS:
+    usual = median(of_others)
+    if busy <= SLOW_RATIO * usual or busy - usual <= SLOW_SECONDS:
         return Judgement(beat, "fine")
-    why = f"computes {_short(own)} a step, the others {_short(usual)} ({own / max(usual, 1e-9):.1f} times as long)"
+    why = f"computes {_short(busy)} a step, the others {_short(usual)} ({busy / max(usual, 1e-9):.1f} times as long)"
     why += ", over the last minute or 20 steps"
     fix = f"Look at {beat.host}: heat, another process, a slower disk or card; all ranks wait for it"
     return Judgement(beat, "slow", 0.0, why, fix)

@@ -23,19 +23,19 @@ from maskwright.core.errors import InputError
 from maskwright.core.secrets import redact
 from maskwright.processes.runner import Here, Runner
 from maskwright.text.cleaning.language import STEP, merge_languages
-from maskwright.text.cleaning.limits import KEEP, NAMES, NEAR_DUPLICATE, Limits, Totals
+from maskwright.text.cleaning.limits import KEEP, NAMES, NEAR_DUPLICATE, DropTotals, Limits
 from maskwright.text.cleaning.steps import C4_LINES, CleaningOptions, apply_cleaning
 from maskwright.text.compression import changed_while_read
 from maskwright.text.document import Document, Fault
-from maskwright.text.kept import Kept, kept_by
-from maskwright.text.layout import LAYOUTS, Layout, share_held_out, smaller
+from maskwright.text.layout import LAYOUTS, Layout, finer_layouts, share_held_out
 from maskwright.text.parts.columns import Columns, ColumnWriter, Note, written
 from maskwright.text.parts.cut import Part, cut, digest_of, split
-from maskwright.text.parts.duplicates import Resolved, found_in, repeated_in, resolve, write_keys
+from maskwright.text.parts.duplicates import Resolved, find_repeats, repeated_in, resolve, write_keys
 from maskwright.text.parts.judge import Judge, Judging, read
 from maskwright.text.parts.phase import compute, fault_note, paths_of
 from maskwright.text.records import SEQUENCE_ENDINGS, Letters
 from maskwright.text.sources import Sources, file_kind
+from maskwright.text.text_form import TextForm, form_of
 
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
 SPECIAL = re.compile(r"<s>|</s>|<pad>|<unk>|<mask>|<bos>|<eos>|\[(?:CLS|SEP|PAD|UNK|MASK)\]")
@@ -95,7 +95,7 @@ class Audit:
     left_out: dict[str, Finding] = field(default_factory=dict)
     """Documents that cleaning drops, by the first rule that each breaks."""
     changed: dict[str, Finding] = field(default_factory=dict)
-    """What cleaning changes in kept documents: personal data by kind, and lines that C4's rules drop."""
+    """Changes of cleaning in kept documents: personal data by kind, and lines that C4's rules drop."""
 
     def left_out_together(self) -> dict[str, Finding]:
         """`left_out` with all languages as one."""
@@ -133,14 +133,14 @@ def audit(
     cleaning: CleaningOptions | None = None,
     letters: Letters = "upper",
 ) -> Audit:
-    """What is in the text, and what `cleaning` would drop and change.
+    """Examines the text, and what `cleaning` would drop and change in it.
 
     `runner`: None for this process. `folder`: keeps the result of each part, from which the same call continues; all
-    machines that compute have to see it. None for a temporary one. Raises `SourceError` only where reading cannot go on
-    (damaged archive, no column)."""
+    machines that compute have to see it. None for a temporary one. Raises `SourceError` for a damaged archive or a
+    missing column."""
     with tempfile.TemporaryDirectory(prefix="maskwright-audit-") if folder is None else _locked(folder) as work:
-        limits = Limits(compared=kept_by(tokenizer))
-        sources, result = _begun(patterns, layout, text_column, letters)
+        limits = Limits(compared=form_of(tokenizer))
+        sources, result = _open_sources(patterns, layout, text_column, letters)
         return _Audit(runner or Here(), work, tokenizer, cleaning or CleaningOptions(), limits, sources, result).run()
 
 
@@ -174,7 +174,8 @@ class _Audit:
             scripts.update(note["scripts"])
         self._count_repeated(paths)
         samples = islice(chain.from_iterable(part.open() for part in self.parts), SAMPLE_DOCUMENTS)
-        look_at([document.text[:SAMPLE_CHARACTERS] for document in samples], self.result, self.tokenizer, self.sources)
+        beginnings = [document.text[:SAMPLE_CHARACTERS] for document in samples]
+        add_samples(beginnings, self.result, self.tokenizer, self.sources)
         if self.cleaning.any:
             self._clean(judged)
         self.result.scripts = _shares(scripts)
@@ -188,39 +189,39 @@ class _Audit:
         return [*zip(paths, notes, strict=True)]
 
     def _count_repeated(self, judged: tuple[str, ...]) -> None:
-        searched = found_in(self.runner, self.folder, judged, (AS_READ,), self.result.documents, None)
+        repeat_paths = find_repeats(self.runner, self.folder, judged, (AS_READ,), self.result.documents, None)
         examples: list[str] = []
         for part in range(len(judged)):
             if len(examples) < EXAMPLES:
-                places = np.sort(repeated_in(searched, part)["place"])[: EXAMPLES - len(examples)]
-                examples += [self._where(judged, part, int(place)) for place in places]
-        count = sum(Columns(path).note["repeated"] for path in searched)
+                document_idxs = np.sort(repeated_in(repeat_paths, part)["place"])[: EXAMPLES - len(examples)]
+                examples += [self._location(judged, part, int(document_idx)) for document_idx in document_idxs]
+        count = sum(Columns(path).note["repeated"] for path in repeat_paths)
         self.result.findings[REPEATED].add_all(count, examples)
 
-    def _where(self, judged: Sequence[str], part: int, place: int) -> str:
-        file = Columns(judged[part])
-        name = self.parts[part].files[int(file.column("file", place, place + 1)[0])]
-        return redact(f"{name}:{int(file.column('line', place, place + 1)[0])}")
+    def _location(self, judged: Sequence[str], part: int, document_idx: int) -> str:
+        columns = Columns(judged[part])
+        name = self.parts[part].files[int(columns.column("file", document_idx, document_idx + 1)[0])]
+        return redact(f"{name}:{int(columns.column('line', document_idx, document_idx + 1)[0])}")
 
     def _clean(self, judged: list[tuple[str, Note]]) -> None:
         paths = tuple(path for path, _ in judged)
         resolved = resolve(self.runner, self.folder, judged, self.parts, self.cleaning, self.limits)
-        looked = self._computed("look", Look(self.cleaning, resolved), [os.path.basename(path) for path in paths])
-        totals, examples, changes = Totals(), dict[str, list[str]](), Changes(self.cleaning)
+        reviews = self._computed("look", Review(self.cleaning, resolved), [os.path.basename(path) for path in paths])
+        totals, examples, changes = DropTotals(), dict[str, list[str]](), Changes(self.cleaning)
         near = list[tuple[int, list[int]]]()
-        for part, ((_, note), (_, end)) in enumerate(zip(judged, looked, strict=True)):
+        for part, ((_, note), (_, review)) in enumerate(zip(judged, reviews, strict=True)):
             totals.add(note["names"], resolved.codes(part))
-            near += [(part, pair) for pair in end["near"]]
+            near += [(part, pair) for pair in review["near"]]
             _add_examples(examples, note["examples"])
-            changes.counts.update(end["changes"])
-            _add_examples(changes.examples, end["examples"])
-        for part, (place, first_part, first) in near[:EXAMPLES]:
-            document = next(islice(self.parts[part].open(), place, None))
-            like = f"like {self._where(paths, first_part, first)}"
-            _show(examples, NAMES[NEAR_DUPLICATE], document, document.text, like)
-        done = "leaves them out with the same options"
+            changes.counts.update(review["changes"])
+            _add_examples(changes.examples, review["examples"])
+        for part, (document_idx, first_part, first) in near[:EXAMPLES]:
+            document = next(islice(self.parts[part].open(), document_idx, None))
+            detail = f"like {self._location(paths, first_part, first)}"
+            _show(examples, NAMES[NEAR_DUPLICATE], document, document.text, detail)
+        consequence = "leaves them out with the same options"
         counts = totals.by_cleaning().items()
-        self.result.left_out = {name: Finding(count, done, examples.get(name, [])) for name, count in counts}
+        self.result.left_out = {name: Finding(count, consequence, examples.get(name, [])) for name, count in counts}
         self.result.changed = changes.findings()
 
 
@@ -247,7 +248,7 @@ class Examine:
 class _Examined:
     """The judge's observer."""
 
-    def __init__(self, compared: Kept) -> None:
+    def __init__(self, compared: TextForm) -> None:
         self.compared = compared
         self.result = Audit(0, "", findings=new_findings())
         self.scripts = Counter[str]()
@@ -268,41 +269,41 @@ class _Examined:
             self.origins.append((document.source, document.line))
 
     def write(self, writer: ColumnWriter, part: Part, first: int) -> None:
-        """Columns `file` (index in the part) and `line` are each document's place. The note has all findings so far."""
+        """Columns `file` (index in the part) and `line` locate each document. The note has all findings so far."""
         keys = np.frombuffer(b"".join(self.keys), "<u8").reshape(-1, 2)
         write_keys(writer, AS_READ, first, keys[:, 0], keys[:, 1])
-        place = {name: number for number, name in enumerate(part.files)}
-        writer.append("file", np.array([place[name] for name, _ in self.origins], "<u4"))
+        file_idx = {name: index for index, name in enumerate(part.files)}
+        writer.append("file", np.array([file_idx[name] for name, _ in self.origins], "<u4"))
         writer.append("line", np.array([line for _, line in self.origins], "<u8"))
         self.keys, self.origins = [], []
-        found = {**asdict(self.result), "lengths": [*self.result.lengths.items()]}
-        writer.note |= {"audit": found, "scripts": dict(self.scripts), "examples": self.examples}
+        audit_so_far = {**asdict(self.result), "lengths": [*self.result.lengths.items()]}
+        writer.note |= {"audit": audit_so_far, "scripts": dict(self.scripts), "examples": self.examples}
 
 
 def _add_part(result: Audit, note: Note) -> None:
     """Adds a part's note. Parts come in the order of reading."""
-    found = note["audit"]
+    part = note["audit"]
     for name in ("documents", "characters", "bytes"):
-        setattr(result, name, getattr(result, name) + found[name])
-    if found["sentences"] is not None:
-        result.sentences = (result.sentences or 0) + found["sentences"]
-    shortest = [result.shortest_document_characters, found["shortest_document_characters"]]
-    result.shortest_document_characters = min((one for one in shortest if one is not None), default=None)
-    result.longest_document_characters = max(result.longest_document_characters, found["longest_document_characters"])
-    for size, count in found["lengths"]:
+        setattr(result, name, getattr(result, name) + part[name])
+    if part["sentences"] is not None:
+        result.sentences = (result.sentences or 0) + part["sentences"]
+    shortest = [result.shortest_document_characters, part["shortest_document_characters"]]
+    result.shortest_document_characters = min((length for length in shortest if length is not None), default=None)
+    result.longest_document_characters = max(result.longest_document_characters, part["longest_document_characters"])
+    for size, count in part["lengths"]:
         result.lengths[size] = result.lengths.get(size, 0) + count
-    for name, finding in found["findings"].items():
+    for name, finding in part["findings"].items():
         result.findings[name].add_all(finding["count"], finding["examples"])
 
 
-def _add_examples(shown: dict[str, list[str]], found: dict[str, list[str]]) -> None:
-    for name, examples in found.items():
-        shown[name] = [*shown.get(name, []), *examples][:EXAMPLES]
+def _add_examples(examples: dict[str, list[str]], added: dict[str, list[str]]) -> None:
+    for name, texts in added.items():
+        examples[name] = [*examples.get(name, []), *texts][:EXAMPLES]
 
 
 @dataclass(frozen=True)
-class Look:
-    """Pass 2 over a part: what cleaning changes in the documents that are kept, and the first near duplicates."""
+class Review:
+    """Pass 2 over a part: the changes of cleaning in kept documents, and the first near duplicates."""
 
     cleaning: CleaningOptions
     resolved: Resolved
@@ -311,10 +312,10 @@ class Look:
         part, path = task
         try:
             changes, codes = Changes(self.cleaning), self.resolved.codes(part.number)
-            for number, document in enumerate(read(part)) if changes.kinds else ():
-                if number == len(codes):
+            for document_idx, document in enumerate(read(part)) if changes.kinds else ():
+                if document_idx == len(codes):
                     raise changed_while_read(document.source)
-                if codes[number] == KEEP:
+                if codes[document_idx] == KEEP:
                     changes.add(document)
         except InputError as error:
             return fault_note(error)
@@ -324,15 +325,15 @@ class Look:
         return writer.note
 
     def _near(self, part: int, codes: NDArray[np.uint16]) -> list[list[int]]:
-        """The first near duplicates: [number in the part, part and number of the earlier document that it is like]."""
+        """The first near duplicates: [index in the part, part and index of the earlier document that it resembles]."""
         rows = repeated_in(self.resolved.near, part)
         rows = np.sort(rows[codes[rows["place"]] == NEAR_DUPLICATE], order=["place", "part", "first"])
         _, begins = np.unique(rows["place"], return_index=True)
         return [list(map(int, row)) for row in rows[begins[:EXAMPLES]]]
 
 
-def _begun(patterns: list[str], layout: Layout, text_column: str, letters: Letters) -> tuple[Sources, Audit]:
-    """The text, and an audit to which its faults are added while it is read. Faulty lines are no documents."""
+def _open_sources(patterns: list[str], layout: Layout, text_column: str, letters: Letters) -> tuple[Sources, Audit]:
+    """The text, and an audit to which its faults are added while it is read. Faulty lines are not documents."""
     findings = new_findings()
     # `skip` reports every kind of fault and reads on.
     sources = Sources(
@@ -354,9 +355,9 @@ def _begun(patterns: list[str], layout: Layout, text_column: str, letters: Lette
 
 
 def _note_fault(findings: dict[str, Finding], fault: Fault) -> None:
-    named = {"encoding": "encoding faults", "record": "broken records", "empty_file": "empty files"}
-    named["other_encoding"] = "files in another encoding"
-    findings[named[fault.kind]].add(f"{fault.where}: {fault.what}")
+    names = {"encoding": "encoding faults", "record": "broken records", "empty_file": "empty files"}
+    names["other_encoding"] = "files in another encoding"
+    findings[names[fault.kind]].add(f"{fault.where}: {fault.what}")
 
 
 def _shares(scripts: Counter[str]) -> dict[str, float]:
@@ -364,7 +365,8 @@ def _shares(scripts: Counter[str]) -> dict[str, float]:
     return {name: round(count / letters, 4) for name, count in scripts.most_common(8)} if letters else {}
 
 
-def look_at(samples: list[str], result: Audit, tokenizer: str | None, sources: Sources) -> None:
+def add_samples(samples: list[str], result: Audit, tokenizer: str | None, sources: Sources) -> None:
+    """Adds the languages of the samples, and with a tokenizer their tokens per word."""
     if all(file_kind(name) in SEQUENCE_ENDINGS for name in sources.files):
         samples = []  # DNA and proteins have neither languages nor words
     if extras.installed("py3langid"):
@@ -378,8 +380,8 @@ def look_at(samples: list[str], result: Audit, tokenizer: str | None, sources: S
             samples, add_special_tokens=False
         )
         sizes = [
-            round(len(one.ids) / count, 1)
-            for one, text in zip(encoded, samples, strict=True)
+            round(len(encoding.ids) / count, 1)
+            for encoding, text in zip(encoded, samples, strict=True)
             if (count := len(text.split()))
         ]
         result.tokens_per_word = dict(sorted(Counter(sizes).items()))
@@ -456,7 +458,7 @@ def report(result: Audit) -> str:
         f"{human_bytes(result.bytes)} of text, {human_count(result.characters)} characters"
     ]
     if result.documents < 300:  # one corpus in twenty then has none in prepare's 1 %: 0.99^300 is 0.05
-        fixes = ["take more text", *smaller(result.layout, result.layouts, result.documents)]
+        fixes = ["take more text", *finer_layouts(result.layout, result.layouts, result.documents)]
         fixes.append(f"prepare with --valid-fraction {share_held_out(result.documents):.2g}")
         lines.append(
             "warning: so few documents may leave none held out, and `data prepare` then stops: " + ", or ".join(fixes)
@@ -475,7 +477,7 @@ def report(result: Audit) -> str:
         lines.append(f"languages of the first {sum(result.languages.values()):,} documents: {shown}")
     if result.tokens_per_word:
         count = sum(result.tokens_per_word.values())
-        mean = sum(value * number for value, number in result.tokens_per_word.items()) / count
+        mean = sum(tokens * documents for tokens, documents in result.tokens_per_word.items()) / count
         lines.append(f"tokens per word: {mean:.2f}, the mean of the first {count:,} documents")
     for name, finding in result.findings.items():
         lines.append(f"{name}: {finding.count:,}" + (f"  -> prepare {finding.prepare}" if finding.count else ""))

@@ -37,19 +37,19 @@ class _Step(NamedTuple):
 
 
 def require_bounded(content: dict[str, Any], path: str) -> None:
-    """Raises `TokenizerError` for steps that may make over `MOST_GROWTH` characters of one, for too many steps, and for
-    affixes that are too long."""
+    """Raises `TokenizerError` for steps that may turn one character into over `MOST_GROWTH`, for too many steps, and
+    for affixes that are too long."""
     text_steps = [*steps(content.get("normalizer")), *steps(content.get("pre_tokenizer"))]
     try:
-        of_tokens = steps(content.get("decoder"))
+        decoder_steps = steps(content.get("decoder"))
     except RecursionError:
         raise TokenizerError("is nested too deeply", where=path, fix=TRAIN_ONE) from None
-    for found in (text_steps, of_tokens):
-        if len(found) > MOST_STEPS:
-            raise TokenizerError(f"has {len(found):,} steps, over {MOST_STEPS:,}", where=path, fix=TRAIN_ONE)
-        if (growth := _growth([_measured(step) for step in found])) > MOST_GROWTH:
-            what = f"its steps may make {growth:.3g} characters of one, over {MOST_GROWTH}"
-            raise TokenizerError(what, where=path, fix=f"take out what replaces or prepends so much, or {TRAIN_ONE}")
+    for chain in (text_steps, decoder_steps):
+        if len(chain) > MOST_STEPS:
+            raise TokenizerError(f"has {len(chain):,} steps, over {MOST_STEPS:,}", where=path, fix=TRAIN_ONE)
+        if (growth := _growth([_measured(step) for step in chain])) > MOST_GROWTH:
+            what = f"its steps may turn one character into {growth:.3g}, over {MOST_GROWTH}"
+            raise TokenizerError(what, where=path, fix=f"remove the step that adds so much, or {TRAIN_ONE}")
     for key in ("continuing_subword_prefix", "end_of_word_suffix"):
         if len(str(content["model"].get(key) or "")) > LONGEST_AFFIX:
             what = f"its {key} has over {LONGEST_AFFIX} characters"
@@ -61,12 +61,12 @@ def require_quick(content: dict[str, Any], path: str) -> None:
     which there are few, are tried in a process with limits, each once."""
     parts = ("normalizer", "pre_tokenizer", "decoder")
     for pattern in (step.get("pattern") for part in parts for step in steps(content.get(part))):
-        written = pattern.get("Regex") if isinstance(pattern, dict) else None
-        if isinstance(written, str) and len(written) > LONGEST_PATTERN:
+        regex = pattern.get("Regex") if isinstance(pattern, dict) else None
+        if isinstance(regex, str) and len(regex) > LONGEST_PATTERN:
             what = f"has a pattern of more than {LONGEST_PATTERN:,} characters"
             raise TokenizerError(what, where=path, fix=TRAIN_ONE)
-        if isinstance(written, str) and _may_explode(written) and not _is_quick(written):
-            what = f"its pattern {written[:60]!r} takes exponentially long on some texts"
+        if isinstance(regex, str) and _may_explode(regex) and not _is_quick(regex):
+            what = f"its pattern {regex[:60]!r} takes exponentially long on some texts"
             raise TokenizerError(what, where=path, fix=f"write it without repeats inside repeats, or {TRAIN_ONE}")
 
 
@@ -76,16 +76,16 @@ def require_quick(content: dict[str, Any], path: str) -> None:
 def _measured(step: dict[str, Any]) -> _Step:
     kind = step.get("type")
     if kind == "Replace":
-        pattern, given = step.get("pattern") or {}, str(step.get("content") or "")
+        pattern, content = step.get("pattern") or {}, str(step.get("content") or "")
         literal = str(pattern.get("String") or "") if isinstance(pattern, dict) else ""
         regex = str(pattern.get("Regex") or "") if isinstance(pattern, dict) else ""
         if literal:
-            return _Step(max(1.0, len(given) / len(literal)), frozenset(literal), frozenset(given))
+            return _Step(max(1.0, len(content) / len(literal)), frozenset(literal), frozenset(content))
         empty = not regex or any(sign in regex for sign in MAY_BE_EMPTY)
-        return _Step(max(1.0, len(given) + empty), None, frozenset(given))
+        return _Step(max(1.0, len(content) + empty), None, frozenset(content))
     if kind == "Prepend":
-        given = str(step.get("prepend") or "")
-        return _Step(max(1.0, len(given)), None, frozenset(given))
+        content = str(step.get("prepend") or "")
+        return _Step(max(1.0, len(content)), None, frozenset(content))
     growth = _longest_of_table(step) if kind == "Precompiled" else GROWTH_OF_TYPE.get(str(kind), 1.0)
     return _Step(growth, None, None)
 
@@ -120,43 +120,43 @@ def _may_explode(pattern: str) -> bool:
     """Whether the pattern repeats a group with a repeat or a choice in it, or refers back to a group: nothing else
     takes exponentially long. Character classes and escapes are skipped."""
     inside: list[bool] = [False]
-    place = 0
-    while place < len(pattern):
-        sign = pattern[place]
-        place = _behind_class(pattern, place) if sign == "[" else place + (2 if sign == "\\" else 1)
-        if sign == "\\" and pattern[place - 1 : place] in tuple("123456789kg"):
+    index = 0
+    while index < len(pattern):
+        sign = pattern[index]
+        index = _end_of_class(pattern, index) if sign == "[" else index + (2 if sign == "\\" else 1)
+        if sign == "\\" and pattern[index - 1 : index] in tuple("123456789kg"):
             return True
         if sign == "(":
             inside.append(False)
         elif sign == ")" and len(inside) > 1:
             repeats = inside.pop()
-            if repeats and _repeats(pattern, place):
+            if repeats and _repeats(pattern, index):
                 return True
             inside[-1] |= repeats
         elif sign == "|":
             inside[-1] = inside[-1] or len(inside) > 1
-        elif sign not in "?{" and _repeats(pattern, place):
+        elif sign not in "?{" and _repeats(pattern, index):
             inside[-1] = True
     return False
 
 
-def _repeats(pattern: str, place: int) -> bool:
-    """Whether *, + or a range such as {2,} stands at `place`."""
-    if pattern[place : place + 1] != "{":
-        return pattern[place : place + 1] in ("*", "+")
-    return "," in pattern[place : pattern.find("}", place) + 1 or None]
+def _repeats(pattern: str, index: int) -> bool:
+    """Whether *, + or a range such as {2,} stands at `index`."""
+    if pattern[index : index + 1] != "{":
+        return pattern[index : index + 1] in ("*", "+")
+    return "," in pattern[index : pattern.find("}", index) + 1 or None]
 
 
-def _behind_class(pattern: str, place: int) -> int:
+def _end_of_class(pattern: str, index: int) -> int:
     """The place behind a character class, which may hold classes."""
     depth = 0
-    while place < len(pattern):
-        sign = pattern[place]
+    while index < len(pattern):
+        sign = pattern[index]
         depth += (sign == "[") - (sign == "]")
-        place += 2 if sign == "\\" else 1
+        index += 2 if sign == "\\" else 1
         if depth == 0:
-            return place
-    return place
+            return index
+    return index
 
 
 @cache
@@ -176,6 +176,6 @@ def _is_quick(pattern: str) -> bool:
 
 def _worst_texts(pattern: str) -> Iterator[str]:
     """Long runs of the pattern's letters, each with an end that it does not match."""
-    letters = [one for place, one in enumerate(pattern) if one.isalnum() and pattern[place - 1 : place] != "\\"]
+    letters = [c for index, c in enumerate(pattern) if c.isalnum() and pattern[index - 1 : index] != "\\"]
     for unit in dict.fromkeys([*letters, "a", "1", " ", "".join(letters)]):
         yield unit * (2000 // max(len(unit), 1)) + "\0"

@@ -19,11 +19,11 @@ from maskwright.core.secrets import redact
 COMPRESSIONS = (".gz", ".zst")
 PIECE_BYTES = 1024
 """Bytes of a zstd stream per read. A read that fails loses what it had decoded; small reads cost no time."""
-MOST_WINDOW = 1 << 27
+LARGEST_WINDOW = 1 << 27
 """zstd's largest window by default. `--long=31`, with which some public corpora are packed, has 16 times that."""
 ZSTD_FRAME = b"\x28\xb5\x2f\xfd"
 HEAD_BYTES = 1000
-"""Beginning of a file by which UTF-16 and binary files are told from UTF-8."""
+"""Beginning of a file that tells UTF-16 and binary files from UTF-8."""
 Part = TypeVar("Part")
 
 
@@ -43,7 +43,7 @@ def file_size(location: str) -> int:
 
 
 @dataclass(frozen=True)
-class Span:
+class ByteSpan:
     """A byte range of an uncompressed file that begins where a line does."""
 
     begin: int
@@ -52,20 +52,20 @@ class Span:
     """Number of its first line in the file, from 1."""
 
 
-class _Spanned:
-    def __init__(self, raw: BinaryIO, span: Span) -> None:
+class _SpanReader:
+    def __init__(self, raw: BinaryIO, span: ByteSpan) -> None:
         raw.seek(span.begin)
-        self._raw, self._left = raw, span.end - span.begin
+        self._raw, self._bytes_left = raw, span.end - span.begin
 
     def read(self, size: int) -> bytes:
-        content = self._raw.read(min(size, self._left))
-        self._left -= len(content)
+        content = self._raw.read(min(size, self._bytes_left))
+        self._bytes_left -= len(content)
         return content
 
 
 @contextmanager
 def open_text(
-    name: str, on_position: Callable[[Callable[[], int]], None] | None = None, span: Span | None = None
+    name: str, on_position: Callable[[Callable[[], int]], None] | None = None, span: ByteSpan | None = None
 ) -> Iterator[BinaryIO]:
     """Decompressed bytes of a file. `on_position` gets a function that returns the position in the file itself."""
     with storage.open_binary(name) as raw:
@@ -79,7 +79,7 @@ def open_text(
 
             yield cast(BinaryIO, CompressedInputStream(raw, "zstd"))
         else:
-            yield cast(BinaryIO, _Spanned(raw, span)) if span else raw
+            yield cast(BinaryIO, _SpanReader(raw, span)) if span else raw
 
 
 def blocks(stream: BinaryIO) -> Iterator[bytes]:
@@ -107,8 +107,8 @@ def blocks(stream: BinaryIO) -> Iterator[bytes]:
 def guarded(
     name: str, stream: Iterable[Part], blocks: int | None = None, line: Callable[[], int] = lambda: 1
 ) -> Iterator[Part]:
-    """Items of `stream`, at most `blocks` of them. The many exceptions of a damaged archive become one `SourceError`
-    near line `line()`."""
+    """Items of `stream`, at most `blocks` of them. All exceptions of a damaged archive become `SourceError`, near line
+    `line()`."""
     try:
         yield from itertools.islice(stream, blocks)
     except (EOFError, gzip.BadGzipFile, zlib.error, OSError) as error:
@@ -116,12 +116,12 @@ def guarded(
         if isinstance(error, OSError) and (
             error.errno is not None or isinstance(error, TimeoutError | ConnectionError)
         ):
-            raise _unread(error, name, where) from None
+            raise _read_error(error, name, where) from None
         fix = "copy it again from its origin"
         raise SourceError(f"is cut short or damaged: {error}", where=where, fix=fix) from None
 
 
-def _unread(error: OSError, name: str, where: str) -> MaskwrightError:
+def _read_error(error: OSError, name: str, where: str) -> MaskwrightError:
     """The error for a disk or network that failed: the file may be whole."""
     if storage.is_url(name):
         return storage.fault(error, "read", name)
@@ -131,13 +131,13 @@ def _unread(error: OSError, name: str, where: str) -> MaskwrightError:
 
 
 def _require_window(name: str, raw: BinaryIO) -> None:
-    """Raises `SourceError` for a zstd window over `MOST_WINDOW`, which its libraries refuse by default."""
+    """Raises `SourceError` for a zstd window over `LARGEST_WINDOW`, which its libraries refuse by default."""
     if not raw.seekable():
         return
     window = _window(raw.read(18))
     raw.seek(0)
-    if window > MOST_WINDOW:
-        what = f"needs zstd's window of {human_bytes(window)}, and at most {human_bytes(MOST_WINDOW)} are read"
+    if window > LARGEST_WINDOW:
+        what = f"needs zstd's window of {human_bytes(window)}, and at most {human_bytes(LARGEST_WINDOW)} are read"
         fix = "unpack it: zstd -d --long=31 FILE; or pack it again without --long"
         raise SourceError(what, where=name, fix=fix)
 
@@ -171,8 +171,8 @@ def stamp_of(name: str) -> tuple[int, int] | None:
     """(bytes, time of the last change in ns) of a local file; None for a URL, whose record has its version."""
     if storage.is_url(name) or not os.path.exists(name):
         return None
-    found = os.stat(name)
-    return found.st_size, found.st_mtime_ns
+    status = os.stat(name)
+    return status.st_size, status.st_mtime_ns
 
 
 class OtherEncoding(SourceError):
@@ -186,7 +186,7 @@ def _pickled(name: str) -> OtherEncoding:
     return OtherEncoding(what, where=name, fix=f'if you trust it, convert it once: python -c "{code}"')
 
 
-def refuse_empty(name: str) -> None:
+def require_content(name: str) -> None:
     """Raises `SourceError` for an empty local file. A URL's size may not be known."""
     if not storage.is_url(name) and os.path.getsize(name) == 0:
         raise SourceError("is empty", where=name, fix="remove it")
@@ -200,7 +200,7 @@ def unreadable(name: str, kinds: Sequence[str]) -> SourceError:
     return SourceError("is of a kind that cannot be read", where=name, fix=fix)
 
 
-def refuse_others(name: str, raw: bytes) -> None:
+def require_utf8(name: str, raw: bytes) -> None:
     """Raises `OtherEncoding` for UTF-16, UTF-32, pickles and binary files. `raw`: the file's first bytes."""
     if raw[:1] == b"\x80" and raw[1:2] in (b"\2", b"\3", b"\4", b"\5"):  # pickle's protocols that pandas writes
         raise _pickled(name)

@@ -21,8 +21,7 @@ def text_keys(text: memoryview, starts: list[int], ends: list[int]) -> bytes:
 
 
 def is_held_out(key: bytes, valid_fraction: float) -> bool:
-    """Whether a document is held out. It follows from its key alone, so that equal texts share a side whatever their
-    order and neighbours."""
+    """Whether a document is held out. It follows from its key alone, so that equal texts share a side."""
     return int.from_bytes(key[:8], "little") < valid_fraction * 2.0**64
 
 

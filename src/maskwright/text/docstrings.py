@@ -1,6 +1,6 @@
 """Documentation strings of installed Python code: real text on every user's machine, with the package as a label.
 
-They are found with `ast`, so nothing is imported or run: of the standard library, then of packages by name.
+They are read with `ast`, so nothing is imported or executed: of the standard library, then of packages by name.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ FEWEST_HELD_OUT = 5
 
 
 def source_files() -> Iterator[tuple[str, str]]:
-    """(top-level package, Python file) of the standard library, then of installed packages, each in sorted order; no
-    tests."""
+    """(top-level package, Python file) of the standard library, then of installed packages, sorted; no tests."""
     paths = sysconfig.get_paths()
     packages = list(dict.fromkeys([paths["purelib"], paths["platlib"]]))
     for root in [paths["stdlib"], *packages]:
@@ -60,7 +59,7 @@ def docstrings(path: str) -> Iterator[tuple[int, str]]:
 
 def gather(path: str, *, max_bytes: int) -> int:
     """Writes JSON lines (`text`, `package`, `source`, `line`) to `path` until there are `max_bytes` of text.
-    Returns how many documents."""
+    Returns the number of documents."""
     size = documents = 0
     seen: set[str] = set()
     with storage.atomic_writer(path) as file, progress("gather", max_bytes, "bytes") as bar:
@@ -82,17 +81,17 @@ def gather(path: str, *, max_bytes: int) -> int:
 def by_package(
     corpus: str, train: str, test: str, *, valid_fraction: float, packages: int, most_train: int, most_test: int
 ) -> dict[str, tuple[int, int]]:
-    """Makes labelled examples of the file that `gather` wrote, for the `packages` with the most strings. `test` gets
+    """Writes labelled examples from the file that `gather` wrote, for the `packages` with the most strings. `test` gets
     documents that a store of the same `valid_fraction` holds out, `train` gets others, chosen by their text alone.
 
     Texts that differ only in white space are dropped, since pretraining may have read one of them. Returns (train,
     test) examples by package. Raises `InputError` if fewer than two packages have enough."""
     records: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {}
     with open(corpus, encoding="utf-8") as file:
-        every = [json.loads(line) for line in file]
-    times = Counter(" ".join(record["text"].split()) for record in every)
-    for record in every:
-        if times[" ".join(record["text"].split())] == 1:
+        all_records = [json.loads(line) for line in file]
+    text_counts = Counter(" ".join(record["text"].split()) for record in all_records)
+    for record in all_records:
+        if text_counts[" ".join(record["text"].split())] == 1:
             sides = records.setdefault(record["package"], ([], []))
             sides[is_held_out(text_key(record["text"].encode()), valid_fraction)].append(record)
     counts = Counter({name: sum(map(len, sides)) for name, sides in records.items()})
@@ -100,9 +99,9 @@ def by_package(
     if len(chosen) < 2:
         fix = "install more packages beside maskwright, or leave --verdict out"
         raise InputError("fewer than two packages have enough documentation strings", where=corpus, fix=fix)
-    for path, side, most in ((train, 0, most_train), (test, 1, most_test)):
+    for path, side, limit in ((train, 0, most_train), (test, 1, most_test)):
         with storage.atomic_writer(path) as file:
             for name in chosen:
-                mixed = sorted(records[name][side], key=lambda one: text_key(one["text"].encode()))
-                file.writelines(json.dumps(one, ensure_ascii=False).encode() + b"\n" for one in mixed[:most])
+                ranked = sorted(records[name][side], key=lambda record: text_key(record["text"].encode()))
+                file.writelines(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in ranked[:limit])
     return {name: (min(len(records[name][0]), most_train), min(len(records[name][1]), most_test)) for name in chosen}

@@ -56,7 +56,7 @@ class Encoder(Protocol):
     by_sentence: bool
     """Whether sentences are encoded faster than whole documents: by tokenizers a tenth, by gigatoken not."""
 
-    joint: str
+    sentence_prefix: str
     """Prefix with which a sentence gets the ids that it has inside its document: a space; empty for tokenizers that put
     one before each text themselves."""
 
@@ -70,13 +70,13 @@ class TokenizersEncoder:
     by_sentence = True
 
     def __init__(self, location: str) -> None:
-        self.location, self.joint, self._groups = location, _joint(location), _groups(location)
+        self.location, self.sentence_prefix, self._groups = location, _sentence_prefix(location), _groups(location)
         self._tokenizer = load_tokenizer(location, special_tokens_are_text=True)
         if hasattr(self._tokenizer.model, "_resize_cache"):  # BPE and Unigram
             self._tokenizer.model._resize_cache(CACHED_WORDS)
 
     def encode(self, texts: Texts) -> tuple[Ids, NDArray[np.int64]]:
-        return _in_pieces(self._encode_all, texts, self.joint, self._groups)
+        return _in_pieces(self._encode_all, texts, self.sentence_prefix, self._groups)
 
     def _encode_all(self, texts: Texts) -> tuple[Ids, NDArray[np.int64]]:
         parts = [self._encode(batch) for batch in _calls(texts)]
@@ -99,13 +99,13 @@ class GigatokenEncoder:
 
         content, vocabulary = read_tokenizer(location)
         ordinary = ordinary_added_tokens(content, vocabulary.special)
-        self.joint = _joint(location)
+        self.sentence_prefix = _sentence_prefix(location)
         self.samples = [f"x{token['content']}y {token['content']} z" for token in ordinary]
         # Without the special ones, or `<mask>` in a text would become the mask id.
         self._tokenizer: Any = gigatoken.Tokenizer.from_json(json.dumps({**content, "added_tokens": ordinary}))
 
     def encode(self, texts: Texts) -> tuple[Ids, NDArray[np.int64]]:
-        return _in_pieces(self._encode, texts, self.joint)
+        return _in_pieces(self._encode, texts, self.sentence_prefix)
 
     def _encode(self, texts: Texts) -> tuple[Ids, NDArray[np.int64]]:
         import awkward
@@ -120,9 +120,9 @@ Encode = Callable[[Texts], tuple[Ids, NDArray[np.int64]]]
 
 def _calls(texts: Texts) -> Iterator[Texts]:
     """Texts in runs of one call each; one empty run if there is no text."""
-    most, begin, characters = TEXTS_PER_THREAD * len(hardware.usable_cpus()), 0, 0
+    call_texts, begin, characters = TEXTS_PER_THREAD * len(hardware.usable_cpus()), 0, 0
     for text_idx, text in enumerate(texts):
-        if text_idx > begin and (text_idx - begin == most or characters + len(text) > CALL_CHARACTERS):
+        if text_idx > begin and (text_idx - begin == call_texts or characters + len(text) > CALL_CHARACTERS):
             yield texts[begin:text_idx]
             begin, characters = text_idx, 0
         characters += len(text)
@@ -130,7 +130,7 @@ def _calls(texts: Texts) -> Iterator[Texts]:
 
 
 def _in_pieces(
-    encode: Encode, texts: Texts, joint: str, groups: re.Pattern[str] | None = None
+    encode: Encode, texts: Texts, sentence_prefix: str, groups: re.Pattern[str] | None = None
 ) -> tuple[Ids, NDArray[np.int64]]:
     """`encode`, with long texts in pieces. `groups`: matches whole pieces, where the tokenizer's groups are known."""
     if max(map(len, texts), default=0) <= PIECE_CHARACTERS:
@@ -143,35 +143,35 @@ def _in_pieces(
             pieces.append(text)
         else:
             words = text if isinstance(text, str) else text.decode()
-            cut = groups.findall(words) if groups else _pieces(encode, words, joint)
+            cut = groups.findall(words) if groups else _pieces(encode, words, sentence_prefix)
             pieces += cut if isinstance(text, str) else [piece.encode() for piece in cut]
     ids, counts = encode(pieces)
     return ids, np.add.reduceat(counts, begins)
 
 
-def _pieces(encode: Encode, text: str, joint: str) -> Iterator[str]:
+def _pieces(encode: Encode, text: str, sentence_prefix: str) -> Iterator[str]:
     """Pieces whose ids, joined, are those of the text. A text without a place to cut is one piece."""
-    begin, before = 0, ""
-    while (found := _next_cut(encode, text, begin, joint)) is not None:
-        end, after, lead = found
-        yield before + text[begin:end]
-        begin, before = after, lead
-    yield before + text[begin:]
+    begin, prefix = 0, ""
+    while (cut := _next_cut(encode, text, begin, sentence_prefix)) is not None:
+        end, next_begin, next_prefix = cut
+        yield prefix + text[begin:end]
+        begin, prefix = next_begin, next_prefix
+    yield prefix + text[begin:]
 
 
-def _next_cut(encode: Encode, text: str, begin: int, joint: str) -> tuple[int, int, str] | None:
+def _next_cut(encode: Encode, text: str, begin: int, prefix: str) -> tuple[int, int, str] | None:
     """(end of the piece that begins at `begin`, begin of the next one, its prefix); None for no place to cut."""
-    wanted = begin + PIECE_CHARACTERS
-    while wanted < len(text):
-        place = wanted
-        for match in itertools.islice(BREAK.finditer(text, wanted), MOST_BREAKS):
+    earliest = begin + PIECE_CHARACTERS
+    while earliest < len(text):
+        place = earliest
+        for match in itertools.islice(BREAK.finditer(text, earliest), MOST_BREAKS):
             place = match.start()
-            cut = (place, place + 1, joint) if match.group() == " " else (place + 1, place + 1, "")
+            cut = (place, place + 1, prefix) if match.group() == " " else (place + 1, place + 1, "")
             if _changes_no_id(encode, text, cut):
                 return cut
-        if place == wanted:
+        if place == earliest:
             return None
-        wanted = place + PIECE_CHARACTERS
+        earliest = place + PIECE_CHARACTERS
     return None
 
 
@@ -179,8 +179,8 @@ def _changes_no_id(encode: Encode, text: str, cut: tuple[int, int, str]) -> bool
     """Whether the text around a cut keeps its ids. Splitting and merging look no further than words."""
     end, after, lead = cut
     begin, stop = max(end - BREAK_CHARACTERS, 0), after + BREAK_CHARACTERS
-    (whole, _), (parts, _) = encode([text[begin:stop]]), encode([text[begin:end], lead + text[after:stop]])
-    return np.array_equal(whole, parts)
+    (whole_ids, _), (piece_ids, _) = (encode([text[begin:stop]]), encode([text[begin:end], lead + text[after:stop]]))
+    return np.array_equal(whole_ids, piece_ids)
 
 
 def _groups(location: str) -> re.Pattern[str] | None:
@@ -188,58 +188,58 @@ def _groups(location: str) -> re.Pattern[str] | None:
     content = read_tokenizer(location)[0]
     splitter, normalizer = content.get("pre_tokenizer") or {}, steps(content.get("normalizer"))
     pattern = (splitter.get("pattern") or {}).get("Regex") if splitter.get("type") == "Split" else None
-    found = LETTER_GROUPS.fullmatch(pattern or "")
-    replaced = {
+    match = LETTER_GROUPS.fullmatch(pattern or "")
+    replacements = {
         (step.get("pattern") or {}).get("String"): step.get("content")
         for step in normalizer
         if step.get("type") != "Sequence"
     }
-    capitals = all(old and old.upper() == new for old, new in replaced.items())
-    if not found or splitter.get("behavior") != "Isolated" or not capitals:
+    capitals = all(old and old.upper() == new for old, new in replacements.items())
+    if not match or splitter.get("behavior") != "Isolated" or not capitals:
         return None
-    if replaced and not {*filter(str.isalpha, found[1])} <= {*replaced.values()}:
+    if replacements and not {*filter(str.isalpha, match[1])} <= {*replacements.values()}:
         return None
-    either = re.IGNORECASE if replaced else re.NOFLAG
-    return re.compile(f"(?:{found[1]}){{1,{PIECE_CHARACTERS}}}+", re.DOTALL | re.ASCII | either)
+    flags = re.IGNORECASE if replacements else re.NOFLAG
+    return re.compile(f"(?:{match[1]}){{1,{PIECE_CHARACTERS}}}+", re.DOTALL | re.ASCII | flags)
 
 
-def _joint(location: str) -> str:
+def _sentence_prefix(location: str) -> str:
     return "" if prepends_space(read_tokenizer(location)[0]) else " "
 
 
-def open_encoder(location: str, wanted: EncoderName = "auto") -> tuple[Encoder, Encoder]:
+def open_encoder(location: str, name: EncoderName = "auto") -> tuple[Encoder, Encoder]:
     """(encoder, reference encoder that it is compared with while it encodes; possibly the same).
 
     `auto` takes gigatoken where it is installed and gives the ids of `tokenizers` on `ODD_TEXTS`, and says so. Raises
     `InputError` if gigatoken is asked for and not installed, `TokenizerError` if it gives other ids.
     """
     installed = extras.installed("gigatoken")
-    if wanted == "gigatoken" and not installed:
+    if name == "gigatoken" and not installed:
         raise extras.missing("gigatoken", "--encoder")
     referee = TokenizersEncoder(location)
-    if wanted == "tokenizers" or not installed:
+    if name == "tokenizers" or not installed:
         return referee, referee
     try:
         encoder = GigatokenEncoder(location)
     except Exception as error:  # whatever its Rust side raises for a kind it does not know
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        if wanted == "gigatoken":
+        if name == "gigatoken":
             raise TokenizerError(f"gigatoken cannot read it: {reason}", where=location, fix=USE_TOKENIZERS) from None
         say(f"gigatoken cannot read this tokenizer ({reason}): encoding with tokenizers, which is slower")
         return referee, referee
-    chosen = proven(encoder, referee, [*ODD_TEXTS, *encoder.samples], location, wanted)
+    chosen = verified(encoder, referee, [*ODD_TEXTS, *encoder.samples], location, name)
     if chosen is encoder:
         say("encoding with gigatoken, compared with tokenizers on a sample")
     return chosen, referee
 
 
-def proven(encoder: Encoder, referee: Encoder, texts: list[str], where: str, wanted: EncoderName) -> Encoder:
+def verified(encoder: Encoder, referee: Encoder, texts: list[str], where: str, name: EncoderName) -> Encoder:
     """`encoder` if its ids of all texts are those of `referee`; else `referee`, saying so. Raises `TokenizerError` if
     an encoder that differs was asked for by name."""
     try:
         require_equal(encoder, referee, texts, where)
     except TokenizerError as error:
-        if wanted != "auto":
+        if name != "auto":
             raise
         say(f"{error.what}: encoding with {referee.name}, which is slower")
         return referee
@@ -249,11 +249,11 @@ def proven(encoder: Encoder, referee: Encoder, texts: list[str], where: str, wan
 def require_equal(encoder: Encoder, referee: Encoder, texts: list[str], where: str) -> None:
     """Raises `TokenizerError` when the two encoders differ on any of the texts."""
     for text in texts:
-        found, expected = encoder.encode([text])[0], referee.encode([text])[0]
-        if not np.array_equal(found, expected):
-            at = next(
-                (i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b),
-                min(len(found), len(expected)),
+        ids, expected = encoder.encode([text])[0], referee.encode([text])[0]
+        if not np.array_equal(ids, expected):
+            token_idx = next(
+                (i for i, (a, b) in enumerate(zip(ids, expected, strict=False)) if a != b),
+                min(len(ids), len(expected)),
             )
-            what = f"{encoder.name} encodes {text[:40]!r} otherwise than {referee.name} (from token {at} on)"
+            what = f"{encoder.name} encodes {text[:40]!r} differently from {referee.name} (from token {token_idx} on)"
             raise TokenizerError(what, where=where, fix=USE_TOKENIZERS)

@@ -1,9 +1,9 @@
 """`maskwright tokenizer extend`: more tokens for a tokenizer, learned from a text by how many tokens they save.
 
-BPE goes on with its own training: the pair of pieces that occurs most often in the text is merged, and each merge is a
-token. New merges come after all old ones, so a text is first parted as before, and its pieces are then put together.
+BPE continues its own training: the pair of pieces that occurs most often in the text is merged, and each merge is a
+token. New merges come after all old ones, so a text is first split as before, and its pieces are then joined.
 BPE with ▁ does not split a text before it merges; pairs are taken inside words of letters only, as SentencePiece's
-trainer does. WordPiece and Unigram take whole words, by frequency x (pieces - 1), which is what each saves. Old ids,
+trainer does. WordPiece and Unigram take whole words, by frequency x (pieces - 1), the tokens that each saves. Old ids,
 the splitting rules and special tokens stay.
 """
 
@@ -23,7 +23,7 @@ from typing import Any
 from maskwright.core import storage
 from maskwright.core.console import say, warn
 from maskwright.core.errors import SourceError, TokenizerError
-from maskwright.text.sample import MAX_BYTES, Measured, Piece, describe_fertility, fertility, learn_from
+from maskwright.text.sample import MAX_BYTES, MeasuredTexts, Piece, describe_fertility, fertility, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import changed_copy, load_tokenizer, require_empty, split_by
 from maskwright.text.vocabulary import BYTES, Vocabulary, read_tokenizer, read_vocabulary
@@ -55,8 +55,7 @@ def extend_tokenizer(
     """Writes the extended tokenizer's folder, learned from the text or from a sample of `max_bytes` of a larger one.
     The same documents give the same files.
 
-    Raises `InputError` for a folder that holds something, `SourceError` for a text without documents or without words
-    of several tokens."""
+    Raises `InputError` for a folder that is not empty, `SourceError` for a text without words of several tokens."""
     content, vocabulary = read_tokenizer(location)
     require_empty(folder)
     tokenizer = load_tokenizer(location, special_tokens_are_text=True)
@@ -64,15 +63,15 @@ def extend_tokenizer(
     is_whole = vocabulary.kind == "sentencepiece_bpe"  # does not split a text into words
     split = _letters(tokenizer, apart) if is_whole else split_by(tokenizer.normalizer, tokenizer.pre_tokenizer)
     words, measured = learn_from(sources, max_bytes, lambda pieces: _read(pieces, split))
-    parted = {word: [piece.value for piece in tokenizer.model.tokenize(word)] for word in words}
-    ids = {piece: tokenizer.token_to_id(piece) for pieces in parted.values() for piece in pieces}
+    pieces_of = {word: [piece.value for piece in tokenizer.model.tokenize(word)] for word in words}
+    ids = {piece: tokenizer.token_to_id(piece) for pieces in pieces_of.values() for piece in pieces}
     if vocabulary.kind in ("wordpiece", "unigram"):
-        extension = _whole_words(words, parted, ids, vocabulary.unk, tokens, min_frequency)
+        extension = _whole_words(words, pieces_of, ids, vocabulary.unk, tokens, min_frequency)
         if vocabulary.kind == "unigram":
             extension.scores = _scores(extension, words, content["model"]["vocab"])
     else:
-        known = set(tokenizer.get_vocab(with_added_tokens=True))
-        extension = _more_merges(words, parted, ids, known, tokens, min_frequency)
+        known_tokens = set(tokenizer.get_vocab(with_added_tokens=True))
+        extension = _more_merges(words, pieces_of, ids, known_tokens, tokens, min_frequency)
     if not extension.tokens:
         fix = "give more text, or text of another kind"
         raise SourceError("holds no word of several tokens that occurs often enough", where=sources.files[0], fix=fix)
@@ -80,9 +79,9 @@ def extend_tokenizer(
         warn(f"the text supports {len(extension.tokens):,} new tokens, not {tokens:,}")
     with changed_copy(location, folder) as temporary:
         _write(location, temporary, content, vocabulary, extension)
-    after = load_tokenizer(folder, special_tokens_are_text=True)
+    extended = load_tokenizer(folder, special_tokens_are_text=True)
     extension.documents = measured.documents
-    extension.fertility = (fertility(tokenizer, measured.texts), fertility(after, measured.texts))
+    extension.fertility = (fertility(tokenizer, measured.texts), fertility(extended, measured.texts))
     return extension, read_vocabulary(folder)
 
 
@@ -98,33 +97,33 @@ def report(extension: Extension, vocabulary: Vocabulary, folder: str) -> str:
 
 
 def _letters(tokenizer: Any, apart: Collection[str]) -> Callable[[str], Iterable[str]]:
-    """Splits a text into words of letters, with ▁ before them or not, and yields those of several pieces. `apart`:
-    pieces that are never joined."""
+    """Splits a text into words of letters, with ▁ before them or not, and yields those of several pieces.
+    `apart`: pieces that are never joined."""
 
     # Two pieces decide by themselves whether they are joined. So a new merge does in any text what it does in the words
     # that it was learned from.
 
     def joined(left: str, right: str) -> bool:
-        ends = left == "▁" or unicodedata.category(left[-1])[0] in "LM"
-        return ends and left not in apart and right not in apart and unicodedata.category(right[0])[0] in "LM"
+        left_fits = left == "▁" or unicodedata.category(left[-1])[0] in "LM"
+        return left_fits and left not in apart and right not in apart and unicodedata.category(right[0])[0] in "LM"
 
     def words(text: str) -> Iterable[str]:
-        word, last = "", ""
+        word, previous = "", ""
         for piece in [*tokenizer.encode(text, add_special_tokens=False).tokens, "▁"]:
-            if last and joined(last, piece):
-                word = (word or last) + piece
+            if previous and joined(previous, piece):
+                word = (word or previous) + piece
             else:
                 if word:
                     yield word
                 word = ""
-            last = piece
+            previous = piece
 
     return words
 
 
-def _read(pieces: Iterable[Piece], split: Callable[[str], Iterable[str]]) -> tuple[dict[str, int], Measured]:
+def _read(pieces: Iterable[Piece], split: Callable[[str], Iterable[str]]) -> tuple[dict[str, int], MeasuredTexts]:
     """(count of each word, texts to measure on)"""
-    words, measured = WordCounts(split, at_spaces=False), Measured()
+    words, measured = WordCounts(split, at_spaces=False), MeasuredTexts()
     for piece in pieces:
         if not measured.holds_out(piece):
             words.add(piece.text)
@@ -134,15 +133,17 @@ def _read(pieces: Iterable[Piece], split: Callable[[str], Iterable[str]]) -> tup
 
 
 def _whole_words(
-    words: dict[str, int], parted: dict[str, list[str]], ids: dict[str, int], unk: int | None, most: int, least: int
+    words: dict[str, int], pieces_of: dict[str, list[str]], ids: dict[str, int], unk: int | None, limit: int, least: int
 ) -> Extension:
     gains = [
         (-count * (len(pieces) - 1), word)
         for word, count in words.items()
-        if count >= least and len(pieces := parted[word]) > 1 and {None, unk}.isdisjoint(map(ids.__getitem__, pieces))
+        if count >= least
+        and len(pieces := pieces_of[word]) > 1
+        and {None, unk}.isdisjoint(map(ids.__getitem__, pieces))
     ]
-    chosen = [word for _, word in heapq.nsmallest(most, gains)]
-    return Extension(chosen, [[ids[piece] for piece in parted[word]] for word in chosen])
+    chosen = [word for _, word in heapq.nsmallest(limit, gains)]
+    return Extension(chosen, [[ids[piece] for piece in pieces_of[word]] for word in chosen])
 
 
 def _scores(extension: Extension, words: dict[str, int], vocab: list[list[Any]]) -> list[float]:
@@ -155,22 +156,22 @@ def _scores(extension: Extension, words: dict[str, int], vocab: list[list[Any]])
 
 
 def _more_merges(
-    words: dict[str, int], parted: dict[str, list[str]], ids: dict[str, int], known: set[str], most: int, least: int
+    words: dict[str, int], pieces_of: dict[str, list[str]], ids: dict[str, int], known: set[str], limit: int, least: int
 ) -> Extension:
-    """Merges the most frequent pair until `most` tokens are new or no pair occurs `least` times. Of equal counts, the
-    first pair in the alphabet goes first."""
-    rows = [(list(parted[word]), count) for word, count in sorted(words.items()) if len(parted[word]) > 1]
+    """Merges the most frequent pair until `limit` tokens are new or no pair occurs `least` times. Of equal
+    counts, the first pair in the alphabet goes first."""
+    rows = [(list(pieces_of[word]), count) for word, count in sorted(words.items()) if len(pieces_of[word]) > 1]
     counts: Counter[Pair] = Counter()
-    where: defaultdict[Pair, set[int]] = defaultdict(set)
+    words_with: defaultdict[Pair, set[int]] = defaultdict(set)
     for word_idx, (pieces, count) in enumerate(rows):
         for pair in pairwise(pieces):
             counts[pair] += count
-            where[pair].add(word_idx)
+            words_with[pair].add(word_idx)
     heap = [(-count, pair) for pair, count in counts.items()]
     heapq.heapify(heap)
-    made: dict[str, list[int]] = {}
+    new_pieces: dict[str, list[int]] = {}
     merges: list[Pair] = []
-    while heap and len(made) < most:
+    while heap and len(new_pieces) < limit:
         negative, pair = heapq.heappop(heap)
         if -negative != counts[pair]:  # an older count of a pair that has changed since
             continue
@@ -180,14 +181,14 @@ def _more_merges(
         if new in known:  # ids of texts that have this token would depend on the order of old and new merges
             continue
         merges.append(pair)
-        made.setdefault(new, [index for piece in pair for index in (made.get(piece) or [ids[piece]])])
+        new_pieces.setdefault(new, [index for piece in pair for index in (new_pieces.get(piece) or [ids[piece]])])
         changed = set[Pair]()
-        for word_idx in sorted(where.pop(pair)):
-            changed |= _merge(rows, word_idx, pair, counts, where)
-        for other in changed - {pair}:
-            if counts[other] > 0:
-                heapq.heappush(heap, (-counts[other], other))
-    return Extension(list(made), list(made.values()), merges)
+        for word_idx in sorted(words_with.pop(pair)):
+            changed |= _merge(rows, word_idx, pair, counts, words_with)
+        for neighbour in changed - {pair}:
+            if counts[neighbour] > 0:
+                heapq.heappush(heap, (-counts[neighbour], neighbour))
+    return Extension(list(new_pieces), list(new_pieces.values()), merges)
 
 
 def _merge(
@@ -195,21 +196,21 @@ def _merge(
     word_idx: int,
     pair: Pair,
     counts: Counter[Pair],
-    where: defaultdict[Pair, set[int]],
+    words_with: defaultdict[Pair, set[int]],
 ) -> set[Pair]:
     """Merges a pair in one word. Returns the pairs whose counts have changed."""
     pieces, count = rows[word_idx]
-    merged, at = list[str](), 0
-    while at < len(pieces):
-        is_pair = tuple(pieces[at : at + 2]) == pair
-        merged.append("".join(pair) if is_pair else pieces[at])
-        at += 2 if is_pair else 1
+    merged, index = list[str](), 0
+    while index < len(pieces):
+        is_pair = tuple(pieces[index : index + 2]) == pair
+        merged.append("".join(pair) if is_pair else pieces[index])
+        index += 2 if is_pair else 1
     rows[word_idx] = (merged, count)
     before, after = Counter(pairwise(pieces)), Counter(pairwise(merged))
-    changed = {other for other in before | after if before[other] != after[other]}
-    for other in changed:
-        counts[other] += count * (after[other] - before[other])
-        (where[other].add if after[other] else where[other].discard)(word_idx)
+    changed = {neighbour for neighbour in before | after if before[neighbour] != after[neighbour]}
+    for neighbour in changed:
+        counts[neighbour] += count * (after[neighbour] - before[neighbour])
+        (words_with[neighbour].add if after[neighbour] else words_with[neighbour].discard)(word_idx)
     return changed
 
 
@@ -219,28 +220,28 @@ def _merge(
 def _write(location: str, folder: str, content: dict[str, Any], vocabulary: Vocabulary, extension: Extension) -> None:
     """Writes the folder. New ids follow all old ones. tokenizer.json comes last: with it, the folder is whole."""
     model = dict(content["model"])
-    new = {token: vocabulary.size + number for number, token in enumerate(extension.tokens)}
+    new = {token: vocabulary.size + index for index, token in enumerate(extension.tokens)}
     # The library numbers added tokens that the vocabulary lacks from its end on: all have to be in it to stay.
     added = {token["content"]: token["id"] for token in content.get("added_tokens") or []}
     if isinstance(model["vocab"], dict):
         model["vocab"] = {**model["vocab"], **added, **new}
     else:
-        later = sorted((index, token) for token, index in added.items() if index >= len(model["vocab"]))
-        old = [*model["vocab"], *([token, 0.0] for _, token in later)]
+        beyond_vocab = sorted((index, token) for token, index in added.items() if index >= len(model["vocab"]))
+        old = [*model["vocab"], *([token, 0.0] for _, token in beyond_vocab)]
         if len(old) != vocabulary.size:
             fix = "save the folder again with `transformers`"
             raise TokenizerError("has ids that no token has", where=location, fix=fix)
         model["vocab"] = [*old, *map(list, zip(new, extension.scores, strict=True))]
     lines = [" ".join(pair) for pair in extension.merges]
     if extension.merges:
-        spelt = bool(model["merges"]) and isinstance(model["merges"][0], str)
-        model["merges"] = [*model["merges"], *(lines if spelt else map(list, extension.merges))]
-    _beside(location, folder, new, lines, vocabulary.size)
+        is_text = bool(model["merges"]) and isinstance(model["merges"][0], str)
+        model["merges"] = [*model["merges"], *(lines if is_text else map(list, extension.merges))]
+    _extend_other_files(location, folder, new, lines, vocabulary.size)
     with storage.atomic_writer(os.path.join(folder, "tokenizer.json")) as file:
         file.write(json.dumps({**content, "model": model}, indent=2, ensure_ascii=False).encode())
 
 
-def _beside(location: str, folder: str, new: dict[str, int], merges: list[str], size: int) -> None:
+def _extend_other_files(location: str, folder: str, new: dict[str, int], merges: list[str], size: int) -> None:
     """Adds the new tokens to the files from which classes of `transformers` make the tokenizer anew."""
     vocab, pairs, plain = (os.path.join(folder, name) for name in ("vocab.json", "merges.txt", "vocab.txt"))
     if os.path.exists(vocab):

@@ -1,5 +1,5 @@
-"""The layout of plain text, guessed from the beginnings of files: a document is a file, the sentences between blank
-lines, or a line."""
+"""The layout of plain text, guessed from the beginnings of files: a document is a file, the lines between blank ones,
+or a line."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ LAYOUTS = {
     "lines": "a document a line",
 }
 PEEK_BYTES, PEEK_FILES, PEEK_LARGEST = 1 << 20, 20, 5
-"""Bytes sampled per file, sampled files, and how many of these are the largest ones."""
+"""Bytes sampled per file, sampled files, and the number of the largest among them."""
 ENDS_SENTENCE = re.compile(r"""[.!?:;…。！？؟।۔]["'”’»)\]]*$""")
 
 
 @dataclass(frozen=True)
-class Guess:
+class LayoutGuess:
     """The layout that was chosen, and the documents that each layout would give in the sampled `files`."""
 
     layout: Layout
@@ -35,10 +35,10 @@ class Guess:
         return f"layout: {self.layout} ({LAYOUTS[self.layout]}): {here} looked at; {', '.join(others)}"
 
 
-def smaller(layout: str, documents: Mapping[Layout, int], count: int) -> list[str]:
+def finer_layouts(layout: str, documents: Mapping[Layout, int], count: int) -> list[str]:
     """Fixes: the other layouts with more than `count` documents, and about how many they give."""
-    more = {name: found for name, found in documents.items() if found > count and name != layout}
-    return [f"--layout {name} (about {found:,} documents)" for name, found in more.items()]
+    finer = {name: total for name, total in documents.items() if total > count and name != layout}
+    return [f"--layout {name} (about {total:,} documents)" for name, total in finer.items()]
 
 
 def share_held_out(documents: int) -> float:
@@ -46,7 +46,7 @@ def share_held_out(documents: int) -> float:
     return min(0.5, 10 / max(documents, 1))
 
 
-def looked_at(sizes: Sequence[int]) -> list[int]:
+def sampled(sizes: Sequence[int]) -> list[int]:
     """Indices of the files to sample, rising: the largest, and others spread from the first to the last."""
     indices = range(len(sizes))
     largest = {*sorted(indices, key=lambda index: -sizes[index])[:PEEK_LARGEST]}
@@ -56,7 +56,7 @@ def looked_at(sizes: Sequence[int]) -> list[int]:
     return sorted(largest | spread)
 
 
-def guess_layout(beginnings: Sequence[bytes]) -> Guess:
+def guess_layout(beginnings: Sequence[bytes]) -> LayoutGuess:
     """`beginnings`: up to `PEEK_BYTES` of up to `PEEK_FILES` files.
 
     Blank lines part documents of sentences in a single file, in large files, and in small ones whose lines end as
@@ -70,16 +70,16 @@ def guess_layout(beginnings: Sequence[bytes]) -> Guess:
     inner = [line for block in blocks for line in block[:-1]]
     sentences = sum(ENDS_SENTENCE.search(line) is not None for line in inner) * 2 > len(inner)
     if len(blocks) > len(beginnings) and (sentences or not several):
-        return Guess("sentences", documents, len(beginnings))
-    return Guess("file" if several else "lines", documents, len(beginnings))
+        return LayoutGuess("sentences", documents, len(beginnings))
+    return LayoutGuess("file" if several else "lines", documents, len(beginnings))
 
 
 def _blocks(content: bytes) -> list[list[str]]:
     """Runs of lines between blank ones."""
-    found: list[list[str]] = [[]]
+    blocks: list[list[str]] = [[]]
     for line in content.decode(errors="replace").split("\n"):
         if stripped := line.strip():
-            found[-1].append(stripped)
-        elif found[-1]:
-            found.append([])
-    return [block for block in found if block]
+            blocks[-1].append(stripped)
+        elif blocks[-1]:
+            blocks.append([])
+    return [block for block in blocks if block]

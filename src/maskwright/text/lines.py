@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from maskwright.core.errors import SourceError
-from maskwright.text.compression import Span, blocks, guarded, open_text, refuse_others
+from maskwright.text.compression import ByteSpan, blocks, guarded, open_text, require_utf8
 from maskwright.text.document import Fault, FaultHandler, strict
 
 LONGEST_LINE_BYTES = 1 << 29
@@ -23,34 +23,36 @@ def numbered_lines(name: str) -> Iterator[tuple[int, str]]:
         yield from lines_of(name, stream, strict)
 
 
-def lines_of(name: str, stream: BinaryIO, handle: FaultHandler, span: Span | None = None) -> Iterator[tuple[int, str]]:
+def lines_of(
+    name: str, stream: BinaryIO, handle: FaultHandler, span: ByteSpan | None = None
+) -> Iterator[tuple[int, str]]:
     """Numbered lines of an open `stream`: of the whole file `name`, or of a `span` of it."""
     for first, lines in line_blocks(name, stream, handle, span):
         yield from enumerate(lines, first)
 
 
 def line_blocks(
-    name: str, stream: BinaryIO, handle: FaultHandler, span: Span | None = None
+    name: str, stream: BinaryIO, handle: FaultHandler, span: ByteSpan | None = None
 ) -> Iterator[tuple[int, list[str]]]:
     """(number of the first line, lines) of each block. Ten times as fast as line by line."""
     number, offset = (span.first_line, span.begin) if span else (1, 0)
-    rest: list[bytes] = []  # of a line that is longer than a block
-    passing = False  # whether the rest of a line that is too long is skipped
+    partial_line: list[bytes] = []  # of a line that is longer than a block
+    skipping = False  # whether the rest of a line that is too long is skipped
     for block in guarded(name, blocks(stream), line=lambda: number):  # noqa: B023 - meant
-        if passing:
-            passed, feed, block = block.partition(b"\n")
-            number, offset, passing = number + len(feed), offset + len(passed) + len(feed), not feed
-        whole, feed, tail = block.rpartition(b"\n")
+        if skipping:
+            skipped, feed, block = block.partition(b"\n")
+            number, offset, skipping = number + len(feed), offset + len(skipped) + len(feed), not feed
+        complete, feed, tail = block.rpartition(b"\n")
         if feed:
-            whole = b"".join([*rest, whole])
-            yield from _decoded(name, whole, number, offset, handle)
-            number, offset, rest = number + whole.count(b"\n") + 1, offset + len(whole) + 1, []
-        rest.append(tail)
-        if (size := sum(map(len, rest))) > LONGEST_LINE_BYTES:
+            complete = b"".join([*partial_line, complete])
+            yield from _decoded(name, complete, number, offset, handle)
+            number, offset, partial_line = number + complete.count(b"\n") + 1, offset + len(complete) + 1, []
+        partial_line.append(tail)
+        if (size := sum(map(len, partial_line))) > LONGEST_LINE_BYTES:
             handle(Fault("record", f"{name}:{number}", f"has a line of over {LONGEST_LINE_BYTES:,} bytes", "split it"))
-            passing, rest, offset = True, [], offset + size
-    if any(rest):
-        yield from _decoded(name, b"".join(rest), number, offset, handle)
+            skipping, partial_line, offset = True, [], offset + size
+    if any(partial_line):
+        yield from _decoded(name, b"".join(partial_line), number, offset, handle)
 
 
 def _decoded(
@@ -58,7 +60,7 @@ def _decoded(
 ) -> Iterator[tuple[int, list[str]]]:
     """`block`: whole lines without the last one's line feed, from line `number` and byte `offset` on."""
     if offset == 0:
-        refuse_others(name, block)
+        require_utf8(name, block)
         if block.startswith(BYTE_ORDER_MARK):
             block, offset = block.removeprefix(BYTE_ORDER_MARK), len(BYTE_ORDER_MARK)
     try:
@@ -77,8 +79,8 @@ def _decoded(
 
 
 def decoded(raw: bytes, where: str, offset: int, handle: FaultHandler, *, in_line: bool = True) -> str | None:
-    """The text of a line, or of a record, which has no columns to count; None if the handler drops it. `offset`: of its
-    first byte in the text."""
+    """The text of a line, or of a record, which has no columns; None if the handler drops it. `offset`: of its first
+    byte."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -31,16 +31,16 @@ def open_parquet(name: str) -> Iterator[tuple[Any, list[str]]]:
     import pyarrow.parquet
 
     with open_text(name) as stream, tempfile.TemporaryFile() as unpacked:
-        packed = storage.without_query(name).lower().endswith(COMPRESSIONS)
-        most = MOST_UNPACKED * file_size(name) + storage.READ_BYTES
-        for block in guarded(name, blocks(stream)) if packed else ():
-            if unpacked.tell() > most:
+        is_compressed = storage.without_query(name).lower().endswith(COMPRESSIONS)
+        limit = MOST_UNPACKED * file_size(name) + storage.READ_BYTES
+        for block in guarded(name, blocks(stream)) if is_compressed else ():
+            if unpacked.tell() > limit:
                 what = f"unpacks to over {MOST_UNPACKED} times its size"
-                raise SourceError(what, where=name, fix="unpack it first, if that is right")
+                raise SourceError(what, where=name, fix="unpack it first, if that size is right")
             unpacked.write(block)
         unpacked.seek(0)
         try:
-            file = pyarrow.parquet.ParquetFile(unpacked if packed else stream)
+            file = pyarrow.parquet.ParquetFile(unpacked if is_compressed else stream)
             names = file.schema_arrow.names
         except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise SourceError(f"is not Parquet: {_short(error)}", where=name, fix=COPY_AGAIN) from None

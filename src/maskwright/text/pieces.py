@@ -16,8 +16,8 @@ def pieces(text: str) -> Iterator[str]:
     before the space or after the line feed of a `BREAK`, or anywhere if there is none."""
     begin = 0
     while len(text) - begin > PIECE_CHARACTERS:
-        found = BREAK.search(text, begin + PIECE_CHARACTERS, begin + 2 * PIECE_CHARACTERS)
-        end = found.start() + (found.group() == "\n") if found else begin + 2 * PIECE_CHARACTERS
+        match = BREAK.search(text, begin + PIECE_CHARACTERS, begin + 2 * PIECE_CHARACTERS)
+        end = match.start() + (match.group() == "\n") if match else begin + 2 * PIECE_CHARACTERS
         yield text[begin:end]
         begin = end
     if begin < len(text):

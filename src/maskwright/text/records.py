@@ -47,9 +47,9 @@ def fastq(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str | None]]:
         start = start if record else number
         record.append(line)
         if len(record) == 4:
-            good = record[0].startswith("@") and record[2].startswith("+") and len(record[1]) == len(record[3])
-            yield start, record[1] if good else None
-            if not good:
+            is_valid = record[0].startswith("@") and record[2].startswith("+") and len(record[1]) == len(record[3])
+            yield start, record[1] if is_valid else None
+            if not is_valid:
                 return
             record = []
     if record:
@@ -68,13 +68,13 @@ def web_texts(name: str, stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
     extras.require("fastwarc", name)
     from fastwarc.warc import ArchiveIterator, WarcRecordType
 
-    found = pages = 0
+    text_records = pages = 0
     for number, record in enumerate(ArchiveIterator(stream), 1):
         if record.record_type == WarcRecordType.conversion or record.http_content_type == "text/plain":
-            found += 1
+            text_records += 1
             yield number, record.reader.read()
         else:
             pages += record.record_type == WarcRecordType.response
-    if pages and not found:
+    if pages and not text_records:
         fix = "take the .wet file beside it, or extract the text first (trafilatura, datatrove)"
         raise SourceError(f"has {pages:,} pages and no plain text", where=name, fix=fix)

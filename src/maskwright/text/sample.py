@@ -39,7 +39,7 @@ class Piece(NamedTuple):
     """Whether its document begins with it."""
 
 
-class Measured:
+class MeasuredTexts:
     """Texts to measure a vocabulary on: those of the documents that are held out, or all where none is. No more than
     `MEASURED_CHARACTERS` of either are kept."""
 
@@ -97,23 +97,23 @@ def learn_from(sources: Sources, max_bytes: int, learn: Callable[[Iterator[Piece
     sizes = np.zeros(RANKS, np.int64)  # bytes of the pieces of each rank
     for rank, piece_bytes, _ in _ranked(sources, "text"):
         sizes[rank] += piece_bytes
-    reached = sizes.cumsum()
-    ranks = int(np.searchsorted(reached, max(max_bytes, reached[reached > 0][0]), side="right"))
-    why = "--max-bytes"
+    cumulative = sizes.cumsum()
+    ranks = int(np.searchsorted(cumulative, max(max_bytes, cumulative[cumulative > 0][0]), side="right"))
+    reason = "--max-bytes"
     while True:
         if ranks < RANKS:
-            taken, size = human_bytes(reached[ranks - 1]), human_bytes(reached[-1])
-            say(f"learning from {taken} of {size} of text ({why}): documents chosen by a hash of their text")
+            sample_size, size = human_bytes(cumulative[ranks - 1]), human_bytes(cumulative[-1])
+            say(f"learning from {sample_size} of {size} of text ({reason}): documents chosen by a hash of their text")
         with suppress(TooManyWords):
             return learn(piece for rank, _, piece in _ranked(sources, "sample") if rank < ranks)
-        ranks, why = ranks // 2, "too many different words"
+        ranks, reason = ranks // 2, "too many different words"
 
 
 def _all(sources: Sources, max_bytes: int) -> Iterator[Piece]:
-    taken = 0
+    read_bytes = 0
     for _, size, piece in _ranked(sources, "text"):
-        taken += size
-        if taken > max_bytes:
+        read_bytes += size
+        if read_bytes > max_bytes:
             raise _Larger
         yield piece
 

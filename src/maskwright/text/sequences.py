@@ -47,12 +47,12 @@ def make_tokenizer(
     counts = learn_from(
         sources, max_bytes, lambda pieces: _letters(piece.text.upper() if alphabet else piece.text for piece in pieces)
     )
-    singles = [*LETTERS[alphabet], *AMBIGUOUS[alphabet]] if alphabet else sorted(counts)
-    foreign = {letter: count for letter, count in counts.items() if letter not in set(singles)}
-    if foreign:
-        share = sum(foreign.values()) / counts.total()
-        warn(f"{share:.2%} of the text has no token, such as {min(foreign)!r}: it becomes {BERT['unk']}")
-    tokens = list(singles)
+    letters = [*LETTERS[alphabet], *AMBIGUOUS[alphabet]] if alphabet else sorted(counts)
+    unknown = {letter: count for letter, count in counts.items() if letter not in set(letters)}
+    if unknown:
+        share = sum(unknown.values()) / counts.total()
+        warn(f"{share:.2%} of the text has no token, such as {min(unknown)!r}: it becomes {BERT['unk']}")
+    tokens = list(letters)
     if kind == "kmer":
         assert alphabet is not None
         if kmer < 2 or len(LETTERS[alphabet]) ** kmer > LARGEST:

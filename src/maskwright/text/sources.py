@@ -15,19 +15,19 @@ from maskwright.core import storage
 from maskwright.core.errors import SourceError
 from maskwright.text.compression import (
     HEAD_BYTES,
+    ByteSpan,
     OtherEncoding,
-    Span,
     blocks,
     ending,
     file_size,
     guarded,
     open_text,
-    refuse_others,
+    require_utf8,
     stamp_of,
     unreadable,
 )
 from maskwright.text.document import Document, Fault, FaultHandler, place
-from maskwright.text.layout import PEEK_BYTES, Guess, Layout, guess_layout, looked_at
+from maskwright.text.layout import PEEK_BYTES, Layout, LayoutGuess, guess_layout, sampled
 from maskwright.text.lines import LONGEST_LINE_BYTES, decoded, line_blocks, lines_of
 from maskwright.text.records import (
     FASTQ_ENDINGS,
@@ -48,7 +48,7 @@ TABLE_ENDINGS = tuple(kind for kind in TABLES if kind != ".json")
 """Without .json, which is read whole, and describes the text in many folders."""
 ENDINGS = (*TEXT_ENDINGS, *TABLE_ENDINGS, *WARC_ENDINGS, *SEQUENCE_ENDINGS)
 SPLITTABLE = (*JSON_LINES, *TEXT_ENDINGS)
-"""Files whose documents end where a line ends, so that reading may begin in the middle."""
+"""Files whose documents end at line ends, so that reading may begin in the middle."""
 
 
 def file_kind(location: str) -> str:
@@ -76,24 +76,24 @@ class Sources:
         on_fault: Callable[[Fault], None] | None = None,
         letters: Letters = "upper",
     ) -> None:
-        found = storage.expand(patterns)
-        named = set(patterns)
-        self.files = [name for name in found if file_kind(name) or name in named]
-        self.ignored_files = [name for name in found if not file_kind(name) and name not in named]
+        names = storage.expand(patterns)
+        explicit_names = set(patterns)
+        self.files = [name for name in names if file_kind(name) or name in explicit_names]
+        self.ignored_files = [name for name in names if not file_kind(name) and name not in explicit_names]
         for name in self.files:
             if not file_kind(name):
                 raise unreadable(name, ENDINGS)
         if not self.files:
-            raise SourceError("holds no file that can be read", where=patterns[0], fix=f"use {' '.join(ENDINGS)}")
+            raise SourceError("holds no readable file", where=patterns[0], fix=f"use {' '.join(ENDINGS)}")
         self.text_column, self.on_bad_input, self._on_fault = text_column, on_bad_input, on_fault
         self.letters = letters
         self.sizes = [file_size(name) for name in self.files]
         self.stamps = [stamp_of(name) for name in self.files]
-        self.guess: Guess | None = self._look() if layout == "auto" else None
+        self.guess: LayoutGuess | None = self._guess_layout() if layout == "auto" else None
         self.layout: Layout = self.guess.layout if self.guess else "file" if layout == "auto" else layout
         self.bytes_read = 0
-        self.span: Span | None = None
-        """The part of the only file that is read; None for all files in full. See `SPLITTABLE`."""
+        self.span: ByteSpan | None = None
+        """The part to read of the only file; None for all files in full. See `SPLITTABLE`."""
 
     def _watch(self, position: Callable[[], int]) -> None:
         self._position = position
@@ -117,11 +117,11 @@ class Sources:
         ]
 
     def _sample(self, kinds: Sequence[str]) -> list[str]:
-        """The files of these kinds from which something is guessed."""
+        """A sample of the files of these kinds."""
         files = [(name, size) for name, size in zip(self.files, self.sizes, strict=True) if file_kind(name) in kinds]
-        return [files[index][0] for index in looked_at([size for _, size in files])]
+        return [files[index][0] for index in sampled([size for _, size in files])]
 
-    def _look(self) -> Guess | None:
+    def _guess_layout(self) -> LayoutGuess | None:
         """The guessed layout; None without plain text."""
         beginnings = []
         for name in self._sample(TEXT_ENDINGS):
@@ -131,8 +131,7 @@ class Sources:
 
     @cached_property
     def notes(self) -> list[str]:
-        """Sentences on the guessed layout, and on each guessed delimiter but the comma, with the first file of a sample
-        that has it."""
+        """Sentences on the guessed layout, and on each guessed delimiter but the comma, with a file that has it."""
         by_delimiter: dict[str, str] = {}
         for name in self._sample([".csv"]):
             # An error in the file is reported when it is read.
@@ -153,11 +152,11 @@ class Sources:
                     begin = self.span.begin if self.span else 0
                     self.bytes_read = done + min(self._position() - begin, size)
                     yield document
-            except OtherEncoding as error:  # comes before the first document
+            except OtherEncoding as error:  # raised before the first document
                 if self.on_bad_input != "skip":
                     raise
                 if not (self.span and self.span.begin):  # it is reported with the file's first part
-                    self.tell(Fault("other_encoding", error.where or name, error.what, error.fix or ""))
+                    self.report(Fault("other_encoding", error.where or name, error.what, error.fix or ""))
             done += size
             self.bytes_read = done
 
@@ -167,10 +166,10 @@ class Sources:
         if self.on_bad_input == "error" or (self.on_bad_input == "replace" and not replaceable):
             fix = f"{fault.fix}, or --on-bad-input {'replace or skip' if replaceable else 'skip'}"
             raise SourceError(fault.what, where=fault.where, fix=fix)
-        self.tell(fault)
+        self.report(fault)
         return self.on_bad_input == "replace"
 
-    def tell(self, fault: Fault) -> None:
+    def report(self, fault: Fault) -> None:
         if self._on_fault:
             self._on_fault(fault)
 
@@ -178,7 +177,7 @@ class Sources:
         kind = file_kind(name)
         if self.span and self.span.begin:  # UTF-16 from its middle on may pass for UTF-8
             with open_text(name) as stream:
-                refuse_others(name, stream.read(HEAD_BYTES))
+                require_utf8(name, stream.read(HEAD_BYTES))
         if kind in TABLE_ENDINGS:
             yield from self._table(name)
             return
@@ -192,9 +191,9 @@ class Sources:
             elif self.layout == "sentences":
                 yield from self._sentences(name, stream)
             else:
-                for number, line in lines_of(name, stream, self._handle, self.span):
+                for line_number, line in lines_of(name, stream, self._handle, self.span):
                     if line.strip():
-                        yield Document((line.strip(),), False, name, number)
+                        yield Document((line.strip(),), False, name, line_number)
 
     # ---- plain text ------------------------------------------------------------------------------------------
 
@@ -217,8 +216,8 @@ class Sources:
 
     def _sentences(self, name: str, stream: BinaryIO) -> Iterator[Document]:
         sentences: list[str] = []
-        # `size`: characters of the document in earlier blocks. `passing`: whether its rest is skipped.
-        start, size, passing = 1, 0, False
+        # `size`: characters of the document in earlier blocks. `skipping`: whether its rest is skipped.
+        start, size, skipping = 1, 0, False
         for first, lines in line_blocks(name, stream, self._handle, self.span):
             lines = [*map(str.strip, lines), ""]
             begin = 0
@@ -226,14 +225,14 @@ class Sources:
                 end = lines.index("", begin)
                 if not sentences:
                     start = first + begin
-                sentences += [] if passing else lines[begin:end]
+                sentences += [] if skipping else lines[begin:end]
                 if end < len(lines) - 1:
                     if sentences:
                         yield Document(tuple(sentences), True, name, start)
-                    sentences, size, passing = [], 0, False
-                elif (size := size + sum(map(len, lines[begin:end]))) > LONGEST_LINE_BYTES and not passing:
+                    sentences, size, skipping = [], 0, False
+                elif (size := size + sum(map(len, lines[begin:end]))) > LONGEST_LINE_BYTES and not skipping:
                     self._too_long(name, start)
-                    sentences, passing = [], True
+                    sentences, skipping = [], True
                 begin = end + 1
         if sentences:
             yield Document(tuple(sentences), True, name, start)

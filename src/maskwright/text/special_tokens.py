@@ -41,12 +41,12 @@ def special_tokens(content: dict[str, Any], tokens: dict[str, int], path: str, f
 
     `tokens`: all tokens and their ids. `folder`: of the files beside it; None for a file alone.
     """
-    named = _named(folder) if folder else {}
+    configured = _configured(folder) if folder else {}
     frame = _frame(content.get("post_processor"), tokens, path)
     added = {token["content"] for token in content.get("added_tokens") or []}
-    found = {}
+    token_of = {}
     for role, keys in KEYS.items():
-        names = [named[key] for key in keys if key in named]
+        names = [configured[key] for key in keys if key in configured]
         in_template = frame[("bos", "eos").index(role)] if frame and role in ("bos", "eos") else None
         if in_template is not None and names and in_template not in names:
             what = f"its template puts {in_template} where {keys[0]} says {names[0]}"
@@ -56,13 +56,13 @@ def special_tokens(content: dict[str, Any], tokens: dict[str, int], path: str, f
         if token is not None and token not in tokens:
             raise TokenizerError(f"its {keys[0]} {token} is not in the vocabulary", where=path, fix=SAVE_AGAIN)
         if token is not None:
-            found[role] = token
+            token_of[role] = token
         elif role != "unk":
             raise _missing(role, path)
-    if shared := [role for role, token in found.items() if token == found["mask"] and role != "mask"]:
-        what = f"its mask_token {found['mask']} is its {KEYS[shared[0]][0]} too"
+    if shared := [role for role, token in token_of.items() if token == token_of["mask"] and role != "mask"]:
+        what = f"its mask_token {token_of['mask']} is its {KEYS[shared[0]][0]} too"
         raise TokenizerError(what, where=path, fix="name a token of its own in tokenizer_config.json")
-    return found
+    return token_of
 
 
 def _missing(role: str, path: str) -> TokenizerError:
@@ -77,17 +77,17 @@ def _missing(role: str, path: str) -> TokenizerError:
 
 def _well_known(role: str, tokens: dict[str, int], added: set[str], path: str) -> str | None:
     # Added tokens go first: Gemma's vocabulary has `<s>` and `</s>` too, for HTML.
-    known = [name for name in WELL_KNOWN[role] if name in tokens]
-    names = [name for name in known if name in added] or known
+    present = [name for name in WELL_KNOWN[role] if name in tokens]
+    names = [name for name in present if name in added] or present
     if len(names) > 1 and role != "unk":  # of which the model says its own
         fix = f'name it in tokenizer_config.json: {{"{KEYS[role][0]}": "{names[0]}"}}'
         raise TokenizerError(f"has {' and '.join(names)} for one role", where=path, fix=fix)
     return names[0] if names else None
 
 
-def _named(folder: str) -> dict[str, str]:
+def _configured(folder: str) -> dict[str, str]:
     """{key: token} of the files beside `tokenizer.json`. Raises `TokenizerError` if they disagree."""
-    found: dict[str, str] = {}
+    tokens: dict[str, str] = {}
     for name in CONFIG_FILES:
         path = os.path.join(folder, name)
         if not os.path.isfile(path):
@@ -102,26 +102,26 @@ def _named(folder: str) -> dict[str, str]:
                 continue
             if not isinstance(token, str):
                 raise TokenizerError(f"{key} is not a token", where=path, fix=SAVE_AGAIN)
-            if found.setdefault(key, token) != token:
-                what = f"{key} is {token} here and {found[key]} in {CONFIG_FILES[0]}"
+            if tokens.setdefault(key, token) != token:
+                what = f"{key} is {token} here and {tokens[key]} in {CONFIG_FILES[0]}"
                 raise TokenizerError(what, where=path, fix="make the two files agree")
-    return found
+    return tokens
 
 
 def _frame(post_processor: Any, tokens: dict[str, int], path: str) -> Frame | None:
     """The template's tokens before and after a single text; None without a template."""
     try:
-        around = _around(post_processor)
-        is_known = [pair is None or tokens.get(pair[0]) == pair[1] for pair in around]
+        template = _template(post_processor)
+        is_known = [pair is None or tokens.get(pair[0]) == pair[1] for pair in template]
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError):
         raise TokenizerError("has a post_processor that cannot be read", where=path, fix=SAVE_AGAIN) from None
-    if not around:
+    if not template:
         return None
-    place = around.index(None) if None in around else 0
-    before, after = around[:place], around[place + 1 :]
+    text_idx = template.index(None) if None in template else 0
+    before, after = template[:text_idx], template[text_idx + 1 :]
     if len(before) != 1 or len(after) != 1 or before[0] is None or after[0] is None:
-        shown = " ".join("TEXT" if pair is None else pair[0] for pair in around)
-        what = f"its template makes '{shown}' of a text, and not one token before and one after it"
+        text = " ".join("TEXT" if pair is None else pair[0] for pair in template)
+        what = f"its template turns a text into '{text}', and not one token before and one after it"
         fix = (
             "set a template with `tokenizers.processors.TemplateProcessing` as `tokenizer.backend_tokenizer."
             "post_processor`, and save the folder again"
@@ -134,22 +134,21 @@ def _frame(post_processor: Any, tokens: dict[str, int], path: str) -> Frame | No
     return before[0][0], after[0][0]
 
 
-def _around(step: Any) -> list[tuple[str, int] | None]:
-    """(token, id) of each special token that a post-processor puts around a single text, and None for the text. Empty
-    if it adds none."""
+def _template(step: Any) -> list[tuple[str, int] | None]:
+    """(token, id) of each special token that a post-processor puts around a single text, and None for the text."""
     kind = step.get("type") if isinstance(step, dict) else None
     if kind == "Sequence":
-        return next((found for part in step["processors"] if (found := _around(part))), [])
+        return next((template for part in step["processors"] if (template := _template(part))), [])
     if kind in ("BertProcessing", "RobertaProcessing"):
         (begin, first), (end, last) = step["cls"], step["sep"]
         return [(begin, first), None, (end, last)]
     if kind != "TemplateProcessing":
         return []
-    around: list[tuple[str, int] | None] = []
+    tokens: list[tuple[str, int] | None] = []
     for part in step["single"]:
         if "SpecialToken" not in part:
-            around.append(None)
+            tokens.append(None)
         else:
             token = step["special_tokens"][part["SpecialToken"]["id"]]
-            around += zip(token["tokens"], token["ids"], strict=True)
-    return around if any(around) else []
+            tokens += zip(token["tokens"], token["ids"], strict=True)
+    return tokens if any(tokens) else []

@@ -17,7 +17,7 @@ from typing import Any
 
 from maskwright.core.console import several
 from maskwright.core.errors import SourceError
-from maskwright.text.compression import Span, ending, open_text
+from maskwright.text.compression import ByteSpan, ending, open_text
 from maskwright.text.document import Counted, Fault, FaultHandler, place, strict
 from maskwright.text.lines import lines_of
 from maskwright.text.parquet import COPY_AGAIN, open_parquet, parquet_records
@@ -31,7 +31,7 @@ TABLES = (".csv", ".tsv", *JSON_LINES, ".json", ".parquet")
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 """Delimiters that .csv may have, tried in this order."""
 HEAD_LINES = 20
-"""Lines from which a delimiter is guessed."""
+"""Lines by which a delimiter is guessed."""
 LARGEST_CELL = 1 << 30
 """Characters; Python's own limit is 131,072."""
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -69,13 +69,13 @@ class Table:
         return f"{self.name}: columns are separated by {DELIMITERS[self.delimiter]}s" if is_guess else ""
 
     def require(self, column: Column, fix: str) -> None:
-        """Raises `SourceError` with the `fix` for a column that is not there."""
+        """Raises `SourceError` with the `fix` for a missing column."""
         if column not in self.columns:
             raise SourceError(f"has no column {column!r} (columns: {listed(self.columns)})", where=self.header, fix=fix)
 
     def rows(self, columns: list[Column] | None = None) -> Records:
         """Numbered records of `columns`, by default of all. Cells of CSV are `str`; records of JSON may have more or
-        fewer keys. To be called once. Raises `SourceError` for a column that is there twice."""
+        fewer keys. Call it once. Raises `SourceError` for a column that occurs twice."""
         wanted = self.columns if columns is None else columns
         for column in wanted:
             if self.columns.count(column) > 1:  # the last one would silently win
@@ -94,12 +94,12 @@ def open_table(
     *,
     has_header: bool = True,
     watch: Callable[[Callable[[], int]], None] | None = None,
-    span: Span | None = None,
+    span: ByteSpan | None = None,
 ) -> Iterator[Table]:
-    """The file `name`, of one of the kinds in `TABLES`.
+    """Opens the file `name`, of one of the kinds in `TABLES`.
 
     `has_header`: whether CSV and TSV begin with a line of names; a line of the numbers 0, 1 … always is one. `watch`
-    gets a function that returns the bytes read. `span`: the part of JSON lines that is read. Raises `SourceError`, and
+    gets a function that returns the bytes read. `span`: the part of JSON lines to read. Raises `SourceError`, and
     for a faulty record or line the handler's error."""
     kind = ending(name)
     if kind == ".parquet":
@@ -146,18 +146,18 @@ def _csv_table(name: str, kind: str, lines: Lines, handle: FaultHandler, has_hea
 
 
 def _delimiter(head: list[str], has_header: bool) -> str:
-    """The delimiter that gives all `head` lines the same number of columns, two or more; else one that parts the header
-    line; else the comma. A single line without a header gets the comma too: it may be a text with semicolons."""
+    """The delimiter that gives all `head` lines the same number of columns, two or more; else one that splits the
+    header line; else the comma. A single line without a header gets the comma too: it may be a text with semicolons."""
     csv.field_size_limit(LARGEST_CELL)
     widths: dict[str, list[int]] = {}
     for mark in DELIMITERS:
         with suppress(csv.Error):  # which is raised where the row is read
             widths[mark] = [len(row) for row in csv.reader([line + "\n" for line in head], delimiter=mark) if row]
     if len(head) == HEAD_LINES:  # the last row may go on
-        widths = {mark: found[:-1] for mark, found in widths.items()}
-    parting = [mark for mark, found in widths.items() if found and found[0] > 1]
-    even = [mark for mark in parting if len({*widths[mark]}) == 1 and (has_header or len(widths[mark]) > 1)]
-    return next(iter([*even, *(parting if has_header else []), ","]))
+        widths = {mark: counts[:-1] for mark, counts in widths.items()}
+    splitting = [mark for mark, counts in widths.items() if counts and counts[0] > 1]
+    even = [mark for mark in splitting if len({*widths[mark]}) == 1 and (has_header or len(widths[mark]) > 1)]
+    return next(iter([*even, *(splitting if has_header else []), ","]))
 
 
 def _csv_rows(name: str, lines: Lines, delimiter: str, kind: str) -> Iterator[tuple[int, list[str]]]:
@@ -167,7 +167,7 @@ def _csv_rows(name: str, lines: Lines, delimiter: str, kind: str) -> Iterator[tu
     csv.field_size_limit(LARGEST_CELL)
     start, line = 0, ""
 
-    def fed() -> Iterator[str]:
+    def line_feeds() -> Iterator[str]:
         nonlocal start, line
         for number, line in lines:
             if not start:
@@ -175,7 +175,7 @@ def _csv_rows(name: str, lines: Lines, delimiter: str, kind: str) -> Iterator[tu
             yield line + "\n"
 
     rows = csv.reader(
-        fed(),
+        line_feeds(),
         delimiter=delimiter,
         strict=True,
         quoting=csv.QUOTE_NONE if kind == ".tsv" else csv.QUOTE_MINIMAL,
@@ -202,8 +202,8 @@ def _are_numbers(header: Sequence[str]) -> bool:
 
 
 def _ragged(width: int, first: int, delimiter: str, kind: str) -> tuple[str, str]:
-    """(error, fix) of a row with another number of columns than the first. Most often a quote, a delimiter or a line
-    end in it was meant as text."""
+    """(error, fix) of a row with another number of columns than the first. Most often a quote, delimiter or line end
+    was text."""
     what = f"has {several(width, 'column')}, the first row has {first}"
     if kind == ".tsv":
         return what, "repair the row: no cell holds a tab, and a quote is an ordinary character"
@@ -213,21 +213,21 @@ def _ragged(width: int, first: int, delimiter: str, kind: str) -> tuple[str, str
 # ---- JSON ----------------------------------------------------------------------------------------------------------
 
 
-class _Twice(ValueError):
+class _RepeatedKey(ValueError):
     """An object has a key twice: the last value would silently win."""
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
         names = [name for name, _ in pairs]
-        raise _Twice(next(name for name in names if names.count(name) > 1))
-    return found
+        raise _RepeatedKey(next(name for name in names if names.count(name) > 1))
+    return record
 
 
 def _message(error: Exception) -> str:
     """The user's message for an error of `json`, which raises `ValueError` for a number of over 4,300 digits."""
-    if isinstance(error, _Twice):
+    if isinstance(error, _RepeatedKey):
         return f"has several keys '{error}'"
     detail = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply, or a number is too long"
     return f"is not JSON: {detail}"
@@ -239,19 +239,19 @@ def _json_table(name: str, text: str, handle: FaultHandler) -> Table:
     if not text:
         return Table(name)
     try:
-        found, end = json.JSONDecoder(object_pairs_hook=_once).raw_decode(text, begin)
+        value, end = json.JSONDecoder(object_pairs_hook=_without_repeated_keys).raw_decode(text, begin)
     except (ValueError, RecursionError) as error:
         where = f"{name}:{getattr(error, 'lineno', 1)}"
         raise SourceError(_message(error), where=where, fix=COPY_AGAIN) from None
     if end < len(text):
         is_line = "\n" not in text[begin:end] and not text[end:].partition("\n")[0].strip()
-        if is_line and isinstance(found, dict):
+        if is_line and isinstance(value, dict):
             return _json_lines_table(name, enumerate(text.split("\n"), 1), handle)
-        number = text.count("\n", 0, len(text) - len(text[end:].lstrip())) + 1
-        what = f"has more after the end of its {'object' if isinstance(found, dict) else 'list'}"
-        raise SourceError(what, where=f"{name}:{number}", fix="write one list, or one object on each line")
-    held = found.get("data") if isinstance(found, dict) else found
-    return _table_of(name, enumerate(held if isinstance(held, list) else [found], 1), "record", handle)
+        line = text.count("\n", 0, len(text) - len(text[end:].lstrip())) + 1
+        what = f"has more after the end of its {'object' if isinstance(value, dict) else 'list'}"
+        raise SourceError(what, where=f"{name}:{line}", fix="write one list, or one object on each line")
+    records = value.get("data") if isinstance(value, dict) else value
+    return _table_of(name, enumerate(records if isinstance(records, list) else [value], 1), "record", handle)
 
 
 def _json_lines_table(name: str, lines: Lines, handle: FaultHandler) -> Table:
@@ -259,15 +259,15 @@ def _json_lines_table(name: str, lines: Lines, handle: FaultHandler) -> Table:
 
 
 def _parsed(name: str, lines: Lines, handle: FaultHandler) -> Iterator[tuple[int, Any]]:
-    once: Callable[[list[tuple[str, Any]]], Any] | None = _once
+    hook: Callable[[list[tuple[str, Any]]], Any] | None = _without_repeated_keys
     for number, line in lines:
         if line and not line.isspace():
             try:
-                value = json.loads(line, object_pairs_hook=once)
+                value = json.loads(line, object_pairs_hook=hook)
             except (ValueError, RecursionError) as error:
                 handle(Fault("record", f"{name}:{number}", _message(error), OBJECTS))
             else:
-                once = None  # which takes time: the first record stands for all
+                hook = None  # it takes time: the first record stands for all
                 yield number, value
 
 
@@ -288,8 +288,7 @@ def _table_of(name: str, values: Iterator[tuple[int, Any]], counted: Counted, ha
 
 
 def whole_characters(text: str, where: str, handle: FaultHandler) -> str:
-    """The text of a cell; empty if the handler drops it. JSON can spell half a surrogate pair (`\\ud800`), which UTF-8
-    cannot."""
+    """The text of a cell; empty if the handler drops it. JSON can spell half a surrogate pair, UTF-8 cannot."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -33,13 +33,14 @@ from maskwright.text.word_counts import WordCounts
 
 TrainedKind = Literal["bpe", "wordpiece", "unigram"]
 KEYS = {"bos": "bos", "eos": "eos", "cls": "bos", "sep": "eos", "unk": "unk", "pad": "pad"}
-"""Hugging Face's names of our roles."""
+"""Our roles by Hugging Face's names."""
 FIRST_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 SMALLEST_VOCABULARY = len(FIRST_TOKENS) + 256 + 1
 LARGEST_ALPHABET = 1000
-"""Most characters of a WordPiece vocabulary, as of BERT's own. Others become `[UNK]`."""
+"""Limit of the characters of a WordPiece vocabulary, as in BERT's. Others become `[UNK]`."""
 LINES_CHARACTERS = 100_000
 """Text per call to a trainer, which gets each word as often as it occurs."""
+INSPECTED_BYTES = 20_000_000
 SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
 FILES = (
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"),
@@ -63,7 +64,7 @@ def train_tokenizer(
     if vocab_size < SMALLEST_VOCABULARY:
         raise InputError(
             f"--vocab-size {vocab_size} is too small",
-            fix=f"{SMALLEST_VOCABULARY} is the least: 256 bytes, 5 specials",
+            fix=f"take at least {SMALLEST_VOCABULARY}: 256 bytes and 5 special tokens",
         )
     if lowercase and kind != "wordpiece":
         fix = "take --kind wordpiece, or leave the option out"
@@ -91,8 +92,7 @@ def train_tokenizer(
 
 
 def _steps(kind: TrainedKind, lowercase: bool) -> tuple[Any, Any]:
-    """(normalizer or None, pre-tokenizer). Unigram has no normalizer: XLM-R's own is a table in its files, and its
-    class drops any other."""
+    """(normalizer or None, pre-tokenizer). Unigram has no normalizer: the class of XLM-R drops all but its table."""
     from tokenizers import normalizers, pre_tokenizers
 
     if kind == "bpe":
@@ -122,14 +122,13 @@ def _count(sources: Sources, max_bytes: int, normalizer: Any, splitter: Any) -> 
 
 
 def _train(tokenizer: Any, trainer: Any, words: dict[str, int]) -> None:
-    """Trains on counts of words. The library takes only texts, so each word is a line, as often as it occurs. No word
-    has a line feed."""
+    """Trains on counts of words. The library takes only texts, so each word is a line, as often as it occurs."""
     from tokenizers import pre_tokenizers
 
     def lines() -> Iterator[list[str]]:
         for word, count in words.items():
-            most = 1 + LINES_CHARACTERS // len(word)
-            yield [f"{word}\n" * min(count - begin, most) for begin in range(0, count, most)]
+            line_words = 1 + LINES_CHARACTERS // len(word)
+            yield [f"{word}\n" * min(count - begin, line_words) for begin in range(0, count, line_words)]
 
     tokenizer.pre_tokenizer = pre_tokenizers.CharDelimiterSplit("\n")
     tokenizer.train_from_iterator(lines(), trainer)
@@ -207,12 +206,14 @@ def _train_unigram(words: dict[str, int], vocab_size: int) -> Any:
     )
     try:
         _train(tokenizer, trainer, words)
-    except Exception as error:  # the library raises bare Exception; the one that is known of: too many characters
+    except Exception as error:  # the library raises bare Exception, as far as known only for too many characters
         fix = "raise it: each character of the text needs a token"
         raise InputError(f"--vocab-size {vocab_size}: {error}", fix=fix) from None
     pieces = json.loads(tokenizer.to_str())["model"]["vocab"]
-    found = [one for one in pieces if one[0] not in (*FIRST_TOKENS, "<mask>")]  # a text may spell them out
-    tokenizer = Tokenizer(models.Unigram([*((token, 0.0) for token in FIRST_TOKENS), *_settled(found)], unk_id=3))
+    scored = [pair for pair in pieces if pair[0] not in (*FIRST_TOKENS, "<mask>")]  # a text may spell them out
+    tokenizer = Tokenizer(
+        models.Unigram([*((token, 0.0) for token in FIRST_TOKENS), *_in_fixed_order(scored)], unk_id=3)
+    )
     tokenizer.decoder = decoders.Metaspace()
     tokenizer.add_special_tokens(FIRST_TOKENS)
     tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False, special=True)])
@@ -222,14 +223,14 @@ def _train_unigram(words: dict[str, int], vocab_size: int) -> Any:
     return tokenizer
 
 
-def _settled(found: list[list[Any]]) -> list[tuple[str, float]]:
+def _in_fixed_order(scored: list[list[Any]]) -> list[tuple[str, float]]:
     """(piece, score) by falling score, the same each time."""
     # The library adds numbers up in an order that varies: scores are rounded. It gives rare characters the least
     # scores, 0.0001 apart, in the order of a hash map: here they get them in their own order.
-    scores = {piece: round(score, 6) for piece, score in found}
+    scores = {piece: round(score, 6) for piece, score in scored}
     low = min(scores.values(), default=0.0)
     steps = {piece: (score - low) / 1e-4 for piece, score in scores.items() if len(piece) == 1}
-    rare = sorted(piece for piece, step in steps.items() if step < len(found) and abs(step - round(step)) < 1e-3)
+    rare = sorted(piece for piece, step in steps.items() if step < len(scored) and abs(step - round(step)) < 1e-3)
     scores |= zip(rare, sorted((scores[piece] for piece in rare), reverse=True), strict=True)
     return sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))
 
@@ -282,23 +283,25 @@ def load_tokenizer(location: str, *, special_tokens_are_text: bool) -> Any:
     # Not through AutoTokenizer, which may rebuild the pipeline from the model's class and change ids.
     path = tokenizer_file(location)
     content, vocabulary = read_tokenizer(location)
-    wanted = _spelt_out(content, vocabulary) if special_tokens_are_text else content
+    content_to_load = _spelt_out(content, vocabulary) if special_tokens_are_text else content
     # The library spells out only tokens that are marked special; a hand-written file may have forgotten to.
     added = [
         {**token, "special": True} if token["id"] in vocabulary.special else token
-        for token in wanted.get("added_tokens") or []
+        for token in content_to_load.get("added_tokens") or []
     ]
     if vocabulary.mask not in {token["id"] for token in added}:
         mask = {"id": vocabulary.mask, "content": vocabulary.mask_token, "single_word": False, "lstrip": False}
         added.append({**mask, "rstrip": False, "normalized": False, "special": True})
-    as_it_is = wanted is content and added == (content.get("added_tokens") or [])
-    tokenizer = parsed(content if as_it_is else {**wanted, "added_tokens": added}, path, as_it_is=as_it_is)
+    is_unchanged = content_to_load is content and added == (content.get("added_tokens") or [])
+    tokenizer = parsed(
+        content if is_unchanged else {**content_to_load, "added_tokens": added}, path, is_unchanged=is_unchanged
+    )
     tokenizer.encode_special_tokens = special_tokens_are_text
     return tokenizer
 
 
-def parsed(content: dict[str, Any], path: str, *, as_it_is: bool) -> Any:
-    """The `tokenizers.Tokenizer` of `content`, without padding and truncation. `as_it_is`: the file `path` has this
+def parsed(content: dict[str, Any], path: str, *, is_unchanged: bool) -> Any:
+    """The `tokenizers.Tokenizer` of `content`, without padding and truncation. `is_unchanged`: the file `path` has this
     very content. Raises `TokenizerError`."""
     from tokenizers import Tokenizer
 
@@ -307,7 +310,7 @@ def parsed(content: dict[str, Any], path: str, *, as_it_is: bool) -> Any:
     fix = f"restore the file, or {TRAIN_ONE}"
     try:
         with no_panic(path):
-            tokenizer = Tokenizer.from_file(path) if as_it_is else Tokenizer.from_str(json.dumps(content))
+            tokenizer = Tokenizer.from_file(path) if is_unchanged else Tokenizer.from_str(json.dumps(content))
     except MaskwrightError:
         raise
     except Exception as error:  # the library raises bare Exception
@@ -367,9 +370,8 @@ def require_empty(folder: str) -> None:
 
 @contextmanager
 def changed_copy(source: str, folder: str) -> Iterator[str]:
-    """Gives a temporary folder with the files beside the `tokenizer.json` of `source`, which becomes `folder` when the
-    caller has written the changed ones; nothing is left after an exception. SentencePiece's model is not copied, since
-    it cannot be written here."""
+    """Yields a temporary folder with the files beside the `tokenizer.json` of `source`. It becomes `folder` when the
+    caller has written the changed ones, and is removed after an exception. SentencePiece's model is not copied."""
     temporary = f"{folder.rstrip('/')}.tmp-{os.getpid()}"
     try:
         with storage.new_folder(temporary):
@@ -402,8 +404,8 @@ class Inspection:
     samples: list[list[str]]
 
 
-def inspect_tokenizer(location: str, sources: Sources, *, max_bytes: int = 20_000_000) -> Inspection:
-    """Encodes up to `max_bytes` of text. Raises `SourceError` for a corpus without text."""
+def inspect_tokenizer(location: str, sources: Sources) -> Inspection:
+    """Encodes up to `INSPECTED_BYTES` of text. Raises `SourceError` for a corpus without text."""
     vocabulary = read_vocabulary(location)
     tokenizer = load_tokenizer(location, special_tokens_are_text=True)
     words = size = documents = unknown = tokens = 0
@@ -420,7 +422,7 @@ def inspect_tokenizer(location: str, sources: Sources, *, max_bytes: int = 20_00
         used.update(ids)
         if len(samples) < 3:
             samples.append([tokenizer.decode([index]) for index in ids[:24]])
-        if size >= max_bytes:
+        if size >= INSPECTED_BYTES:
             break
     if not tokens:
         raise SourceError("holds no documents", where=sources.files[0], fix="check the files and --layout")

@@ -1,9 +1,9 @@
 """`maskwright tokenizer trim`: the part of a tokenizer's vocabulary that a text uses.
 
 Special and added tokens stay, and so do bytes and all that kept tokens are built from: the pieces that BPE merges, and
-the characters of each. A text whose tokens all stay is parted as before. BPE makes the same merges, since each that it
-made stays, in the old order; WordPiece finds no longer tokens than before, and Unigram no likelier ones. A word with a
-token that was cut is parted into smaller ones.
+the characters of each. A text whose tokens all stay is split as before. BPE makes the same merges, since all of
+them stay, in the old order; WordPiece finds no longer tokens than before, and Unigram no likelier ones. A word with a
+removed token is split into smaller ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError
-from maskwright.text.sample import MAX_BYTES, Measured, Piece, describe_fertility, fertility, learn_from
+from maskwright.text.sample import MAX_BYTES, MeasuredTexts, Piece, describe_fertility, fertility, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import changed_copy, load_tokenizer, require_empty
 from maskwright.text.vocabulary import BYTES, Vocabulary, read_tokenizer, read_vocabulary, token_ids
@@ -39,7 +39,7 @@ OLD_IDS = "old_ids.json"
 
 @dataclass(frozen=True)
 class Trimming:
-    """What is left of a vocabulary, and what that does to a text."""
+    """The rest of a vocabulary, and its effect on a text."""
 
     old_ids: list[int]
     """[new ids]: the id that each token had, in ascending order."""
@@ -65,18 +65,18 @@ def trim_tokenizer(
     if it occurs `min_frequency` times; with `vocab_size`, the most frequent ones stay as far as there is room. The same
     documents give the same files.
 
-    Raises `InputError` for a folder that holds something, and for a `vocab_size` below what has to stay."""
+    Raises `InputError` for a folder that is not empty, and for a `vocab_size` below the tokens that have to stay."""
     content, vocabulary = read_tokenizer(location)
     require_empty(folder)
     tokenizer, ids = load_tokenizer(location, special_tokens_are_text=True), token_ids(location)
     learned, held_out, measured = learn_from(sources, max_bytes, lambda pieces: _count(pieces, tokenizer, vocabulary))
-    parts = _Parts(content, ids, vocabulary)
-    old_ids = parts.kept(learned + held_out, min_frequency, vocab_size)
-    with tempfile.TemporaryDirectory() as place:
-        with changed_copy(location, f"{place}/measured") as temporary:
-            _write(location, temporary, content, parts.kept(learned, min_frequency, vocab_size))
-        after = load_tokenizer(f"{place}/measured", special_tokens_are_text=True)
-        ratios = fertility(tokenizer, measured.texts), fertility(after, measured.texts)
+    vocabulary_parts = _Parts(content, ids, vocabulary)
+    old_ids = vocabulary_parts.kept(learned + held_out, min_frequency, vocab_size)
+    with tempfile.TemporaryDirectory() as scratch:
+        with changed_copy(location, f"{scratch}/measured") as temporary:
+            _write(location, temporary, content, vocabulary_parts.kept(learned, min_frequency, vocab_size))
+        trimmed = load_tokenizer(f"{scratch}/measured", special_tokens_are_text=True)
+        ratios = fertility(tokenizer, measured.texts), fertility(trimmed, measured.texts)
     with changed_copy(location, folder) as temporary:
         _write(location, temporary, content, old_ids)
     removed = len(set(ids.values())) - len(old_ids)
@@ -93,28 +93,28 @@ def report(trimming: Trimming, vocabulary: Vocabulary, folder: str) -> str:
     )
 
 
-def _count(pieces: Iterable[Piece], tokenizer: Any, vocabulary: Vocabulary) -> tuple[Int64, Int64, Measured]:
+def _count(pieces: Iterable[Piece], tokenizer: Any, vocabulary: Vocabulary) -> tuple[Int64, Int64, MeasuredTexts]:
     """(how often each id occurs in what is not held out, and in what is, [size] each; texts to measure on)"""
-    measured, waiting = Measured(), (list[str](), list[str]())
+    measured, waiting_texts = MeasuredTexts(), (list[str](), list[str]())
     counts = (np.zeros(vocabulary.size, np.int64), np.zeros(vocabulary.size, np.int64))
 
-    def count(is_out: bool) -> None:
-        encoded = tokenizer.encode_batch_fast(waiting[is_out], add_special_tokens=False)
-        ids = np.concatenate([np.zeros(0, np.int64), *(np.asarray(one.ids, np.int64) for one in encoded)])
-        counts[is_out][:] += np.bincount(ids, minlength=vocabulary.size)
-        waiting[is_out].clear()
+    def count(is_held_out: bool) -> None:
+        encoded = tokenizer.encode_batch_fast(waiting_texts[is_held_out], add_special_tokens=False)
+        ids = np.concatenate([np.zeros(0, np.int64), *(np.asarray(encoding.ids, np.int64) for encoding in encoded)])
+        counts[is_held_out][:] += np.bincount(ids, minlength=vocabulary.size)
+        waiting_texts[is_held_out].clear()
 
     for piece in pieces:
-        is_out = measured.holds_out(piece)
-        waiting[is_out].append(piece.text)
-        if len(waiting[is_out]) == AT_ONCE:
-            count(is_out)
+        is_held_out = measured.holds_out(piece)
+        waiting_texts[is_held_out].append(piece.text)
+        if len(waiting_texts[is_held_out]) == AT_ONCE:
+            count(is_held_out)
     count(False)
     count(True)
     return *counts, measured
 
 
-# ---- what stays ------------------------------------------------------------------------------------------------------
+# ---- kept tokens ----------------------------------------------------------------------------------------------------
 
 
 class _Parts:
@@ -153,33 +153,33 @@ class _Parts:
         return sorted(ids)
 
     def _characters(self, token: str) -> list[str]:
-        """The tokens of one character that spell a token, should it be cut itself."""
+        """The tokens of one character that spell a token, should it be removed itself."""
         continues = bool(self._prefix) and token.startswith(self._prefix)
         begin, *rest = list(token.removeprefix(self._prefix)) or [""]
-        return [f"{self._prefix}{begin}" if continues else begin, *(f"{self._prefix}{one}" for one in rest)]
+        return [f"{self._prefix}{begin}" if continues else begin, *(f"{self._prefix}{letter}" for letter in rest)]
 
     def _built_from(self, token: str) -> set[int]:
-        """The ids of all that BPE makes on the way from the characters of `token` to it; none where it makes another
-        one of them, as of a token that only `ignore_merges` finds."""
+        """The ids of all tokens that BPE merges on the way from the characters of `token` to it; none where it merges
+        them to another token, as for one that only `ignore_merges` finds."""
         if not self._is_bpe:
             return set()
-        parts, made = list(token), set[str](token)
+        parts, tokens = list(token), set[str](token)
         while len(parts) > 1:
             ranks = [self._merges.get((left, right)) for left, right in pairwise(parts)]
             if (best := min((rank for rank in ranks if rank is not None), default=None)) is None:
                 return set()
-            at = ranks.index(best)
-            parts[at : at + 2] = ["".join(parts[at : at + 2])]
-            made.add(parts[at])
-        return self._ids_of(made)
+            index = ranks.index(best)
+            parts[index : index + 2] = ["".join(parts[index : index + 2])]
+            tokens.add(parts[index])
+        return self._ids_of(tokens)
 
 
 def _pairs(model: dict[str, Any]) -> list[tuple[str, str]]:
     """The merges of a BPE, whose left part has no space where both are one text."""
-    spelt = model.get("merges") or []
+    merges = model.get("merges") or []
     return [
         (pair[0], pair[1]) if isinstance(pair, list) else (pair.partition(" ")[0], pair.partition(" ")[2])
-        for pair in spelt
+        for pair in merges
     ]
 
 
@@ -188,10 +188,9 @@ def _pairs(model: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _write(location: str, folder: str, content: dict[str, Any], old_ids: Sequence[int]) -> None:
     """Writes the folder with ids from 0 on. tokenizer.json comes last: with it, the folder is whole."""
-    new = {old: index for index, old in enumerate(old_ids)}
-    ids = {
-        token: new[old] for token, old in sorted(token_ids(location).items(), key=lambda pair: pair[1]) if old in new
-    }
+    new_id = {old: index for index, old in enumerate(old_ids)}
+    ordered = sorted(token_ids(location).items(), key=lambda pair: pair[1])
+    ids = {token: new_id[old] for token, old in ordered if old in new_id}
     model = dict(content["model"])
     if isinstance(model["vocab"], dict):
         model["vocab"] = ids
@@ -200,21 +199,21 @@ def _write(location: str, folder: str, content: dict[str, Any], old_ids: Sequenc
         scores = dict(map(tuple, model["vocab"]))
         model["vocab"] = [[token, scores.get(token, 0.0)] for token in ids]
         if model.get("unk_id") is not None:
-            model["unk_id"] = new[model["unk_id"]]
+            model["unk_id"] = new_id[model["unk_id"]]
     lines = []
     if "merges" in model:
-        kept = [(left, right) for left, right in _pairs(model) if left in ids and right in ids and left + right in ids]
-        lines = [" ".join(pair) for pair in kept]
-        spelt = bool(model["merges"]) and isinstance(model["merges"][0], str)
-        model["merges"] = lines if spelt else [list(pair) for pair in kept]
-    _beside(folder, ids, lines, new)
+        pairs = [(left, right) for left, right in _pairs(model) if left in ids and right in ids and left + right in ids]
+        lines = [" ".join(pair) for pair in pairs]
+        is_text = bool(model["merges"]) and isinstance(model["merges"][0], str)
+        model["merges"] = lines if is_text else [list(pair) for pair in pairs]
+    _renew_other_files(folder, ids, lines, new_id)
     storage.write_json(os.path.join(folder, OLD_IDS), list(old_ids))
-    whole = {**content, "model": model}
-    whole["added_tokens"] = [{**token, "id": new[token["id"]]} for token in content.get("added_tokens") or []]
-    whole["post_processor"] = _renumbered(content.get("post_processor"), ids)
-    whole |= {"padding": None, "truncation": None}
+    tokenizer = {**content, "model": model}
+    tokenizer["added_tokens"] = [{**token, "id": new_id[token["id"]]} for token in content.get("added_tokens") or []]
+    tokenizer["post_processor"] = _renumbered(content.get("post_processor"), ids)
+    tokenizer |= {"padding": None, "truncation": None}
     with storage.atomic_writer(os.path.join(folder, "tokenizer.json")) as file:
-        file.write(json.dumps(whole, indent=2, ensure_ascii=False).encode())
+        file.write(json.dumps(tokenizer, indent=2, ensure_ascii=False).encode())
 
 
 def _renumbered(step: Any, ids: dict[str, int]) -> Any:
@@ -230,7 +229,7 @@ def _renumbered(step: Any, ids: dict[str, int]) -> Any:
     return changed
 
 
-def _beside(folder: str, ids: dict[str, int], merges: list[str], new: dict[int, int]) -> None:
+def _renew_other_files(folder: str, ids: dict[str, int], merges: list[str], new: dict[int, int]) -> None:
     """Renews the files from which classes of `transformers` make the tokenizer anew."""
 
     def renew(name: str, text: str) -> None:

@@ -11,7 +11,7 @@ from maskwright.core import storage
 from maskwright.core.errors import TokenizerError
 from maskwright.core.hub import how_to_get
 from maskwright.text.special_tokens import CONFIG_FILES, SAVE_AGAIN, special_tokens
-from maskwright.text.vocabulary_files import files_of, made_from
+from maskwright.text.vocabulary_files import create_from, files_of
 
 Kind = Literal["byte_level_bpe", "wordpiece", "unigram", "sentencepiece_bpe"]
 TRAIN_ONE = "train one with `maskwright tokenizer train`"
@@ -31,7 +31,7 @@ KINDS += "tokenizer train`"
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What the ids of a tokenizer mean."""
+    """The meaning of a tokenizer's ids."""
 
     kind: Kind
     size: int
@@ -51,25 +51,25 @@ class Vocabulary:
     word_start: tuple[bool, ...]
     """Per id, whether it begins a word; see `_begins_word`."""
     byte_length: tuple[int, ...]
-    """Per id, its bytes of text; -1 for special tokens, and for all ids where the text is normalized or white space is
-    lost."""
+    """Per id, its bytes of text; -1 for special tokens, and for all ids where text is normalized or loses white
+    space."""
     fingerprint: str
     """sha256 of tokens, merges and splitting rules: equal for files that give equal ids, however they are written."""
 
 
 def has_tokenizer(folder: str) -> bool:
-    """Whether `tokenizer_file` finds or makes one in a folder."""
+    """Whether `tokenizer_file` finds or creates one for a folder."""
     return os.path.isfile(os.path.join(folder, "tokenizer.json")) or bool(files_of(folder))
 
 
 def tokenizer_file(location: str) -> str:
-    """The path of the `tokenizer.json`: in the folder `location`, `location` itself, or made in the cache from an older
-    folder's files. Raises `TokenizerError` if there is none."""
+    """The path of the `tokenizer.json`: in the folder `location`, `location` itself, or created in the cache from an
+    older folder's files. Raises `TokenizerError` if there is none."""
     path = os.path.join(location, "tokenizer.json") if os.path.isdir(location) else location
     if not os.path.exists(location):
         raise TokenizerError("no such folder", where=location, fix=how_to_get(location))
     if not os.path.isfile(path) and (names := files_of(location)):
-        return made_from(location, names)
+        return create_from(location, names)
     if not os.path.isfile(path):
         fix = f"{TRAIN_ONE}, or have `transformers` write it: {SAVE_AGAIN}"
         raise TokenizerError("has no tokenizer.json", where=location, fix=fix)
@@ -132,10 +132,10 @@ def _vocabulary_of(content: Any, path: str, folder: str | None) -> Vocabulary:
     if not all(type(index) is int and 0 <= index < LARGEST_VOCABULARY for index in tokens.values()):
         raise TokenizerError("has an id that is not a small whole number", where=path, fix=TRAIN_ONE)
     if mark and not any(token.startswith(mark) for token in tokens):
-        raise TokenizerError(f"writes spaces as {mark}, and no token begins so", where=path, fix=TRAIN_ONE)
-    named = special_tokens(content, tokens, path, folder)
-    roles = {role: tokens[name] for role, name in named.items()}
-    unk = _own_unknown(model, tokens, path)
+        raise TokenizerError(f"writes spaces as {mark}, and no token begins with it", where=path, fix=TRAIN_ONE)
+    token_of = special_tokens(content, tokens, path, folder)
+    roles = {role: tokens[name] for role, name in token_of.items()}
+    unk = _unknown_id(model, tokens, path)
     special = frozenset([*roles.values(), *(token["id"] for token in added if token.get("special"))])
     special |= set() if unk is None else {unk}
     ordinary = ordinary_added_tokens(content, special)
@@ -157,7 +157,7 @@ def _vocabulary_of(content: Any, path: str, folder: str | None) -> Vocabulary:
         eos=roles["eos"],
         unk=roles.get("unk") if unk is None else unk,
         mask=roles["mask"],
-        mask_token=named["mask"],
+        mask_token=token_of["mask"],
         special=special,
         word_start=tuple(starts),
         byte_length=tuple(lengths),
@@ -171,12 +171,12 @@ def _kind(content: Any, path: str) -> tuple[Kind, str | None]:
     if not isinstance(model, dict):
         raise TokenizerError("has no model", where=path, fix=TRAIN_ONE)
     name = model.get("type") or _type_of(model)
-    found = [*steps(content.get("pre_tokenizer")), *steps(content.get("normalizer"))]
+    all_steps = [*steps(content.get("pre_tokenizer")), *steps(content.get("normalizer"))]
     if name == "WordPiece":
         return "wordpiece", None
-    if name == "BPE" and any(step.get("type") == "ByteLevel" for step in found):
+    if name == "BPE" and any(step.get("type") == "ByteLevel" for step in all_steps):
         return "byte_level_bpe", None
-    mark = next(filter(None, map(_space_mark, found)), None)
+    mark = next(filter(None, map(_space_mark, all_steps)), None)
     if name in ("BPE", "Unigram") and mark:
         return "unigram" if name == "Unigram" else "sentencepiece_bpe", mark
     what = f"is a {name} tokenizer"
@@ -225,7 +225,7 @@ def _pieces(model: dict[str, Any], path: str) -> dict[str, int]:
     return {pair[0]: index for index, pair in enumerate(pairs)}
 
 
-def _own_unknown(model: dict[str, Any], tokens: dict[str, int], path: str) -> int | None:
+def _unknown_id(model: dict[str, Any], tokens: dict[str, int], path: str) -> int | None:
     """The id of text without a token, whatever the files call it; None if the model has none."""
     named = model.get("unk_token")
     unknown = model.get("unk_id") if isinstance(model.get("vocab"), list) else tokens.get(str(named)) if named else None
@@ -258,7 +258,7 @@ def steps(step: Any, depth: int = 0) -> list[dict[str, Any]]:
     if not isinstance(step, dict):
         return []
     parts = step.get("pretokenizers") or step.get("normalizers") or step.get("decoders")
-    inner = [found for part in parts for found in steps(part, depth + 1)] if isinstance(parts, list) else []
+    inner = [deeper for part in parts for deeper in steps(part, depth + 1)] if isinstance(parts, list) else []
     return [step, *inner]
 
 

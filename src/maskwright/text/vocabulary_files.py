@@ -1,5 +1,5 @@
-"""A `tokenizer.json` made from older files, as the class of `transformers` makes it: `vocab.json` and `merges.txt` are
-RoBERTa's byte-level BPE, `vocab.txt` is BERT's WordPiece.
+"""A `tokenizer.json` created from older files, as the class of `transformers` does it: `vocab.json` and `merges.txt`
+are RoBERTa's byte-level BPE, `vocab.txt` is BERT's WordPiece.
 
 It lies in `storage.cache_folder("tokenizers")`, beside copies of the files. The folder itself stays as it is.
 """
@@ -26,7 +26,7 @@ DEFAULTS = {
 
 
 def files_among(names: Collection[str]) -> tuple[str, ...]:
-    """The names from which a `tokenizer.json` can be made; empty if some are absent."""
+    """The names from which a `tokenizer.json` can be created; empty if some are absent."""
     return next((files for files in (BPE_FILES, WORDPIECE_FILES) if set(files) <= set(names)), ())
 
 
@@ -35,24 +35,24 @@ def files_of(folder: str) -> tuple[str, ...]:
     return files_among(os.listdir(folder)) if os.path.isdir(folder) else ()
 
 
-def made_from(folder: str, names: tuple[str, ...]) -> str:
-    """Makes the `tokenizer.json` unless it is there, and returns its path. Raises `TokenizerError` for files that do
-    not decide it."""
+def create_from(folder: str, names: tuple[str, ...]) -> str:
+    """Creates the `tokenizer.json` unless it exists, and returns its path. Raises `TokenizerError` for ambiguous
+    files."""
     beside = [name for name in (*CONFIG_FILES, ADDED) if os.path.isfile(os.path.join(folder, name))]
     sums = [[name, storage.sha256_of_file(os.path.join(folder, name))] for name in (*names, *beside)]
-    place = storage.cache_folder("tokenizers", storage.sha256_of(sums)[:16])
-    path = os.path.join(place, "tokenizer.json")
+    cached = storage.cache_folder("tokenizers", storage.sha256_of(sums)[:16])
+    path = os.path.join(cached, "tokenizer.json")
     if os.path.isfile(path):
         return path
     config = _config(folder)
     content = _bpe(folder, config) if names == BPE_FILES else _wordpiece(folder, config)
-    storage.make_folder(place)
+    storage.make_folder(cached)
     for name in (*names, *beside):
-        shutil.copyfile(os.path.join(folder, name), os.path.join(place, name))
+        shutil.copyfile(os.path.join(folder, name), os.path.join(cached, name))
     with storage.atomic_writer(path) as file:  # last: with it, the folder is whole
         file.write(json.dumps(content, ensure_ascii=False).encode())
     lowered = ", which lowers the case" if content["normalizer"] and content["normalizer"]["lowercase"] else ""
-    say(f"{folder}: has no tokenizer.json; one is made from {' and '.join(names)}{lowered}")
+    say(f"{folder}: has no tokenizer.json; one is created from {' and '.join(names)}{lowered}")
     return path
 
 
@@ -60,20 +60,20 @@ def _config(folder: str) -> dict[str, Any]:
     added = os.path.join(folder, ADDED)
     if os.path.isfile(added) and storage.read_json(added):
         raise TokenizerError("has no tokenizer.json, and tokens of its own", where=added, fix=SAVE_AGAIN)
-    found: dict[str, Any] = {}
+    config: dict[str, Any] = {}
     for name in reversed(CONFIG_FILES):
         path = os.path.join(folder, name)
         content = storage.read_json(path) if os.path.isfile(path) else {}
         if not isinstance(content, dict):
             raise TokenizerError("is not a JSON object", where=path, fix=SAVE_AGAIN)
-        found |= content
-    return found
+        config |= content
+    return config
 
 
 def _special(config: dict[str, Any], vocab: dict[str, int], kind: str, path: str) -> dict[str, str]:
     """{key: token} of those in the vocabulary. Raises `TokenizerError` without tokens to frame a text."""
-    named = {key: config.get(key) or token for key, token in DEFAULTS[kind].items()}
-    tokens = {key: token["content"] if isinstance(token, dict) else token for key, token in named.items()}
+    named_tokens = {key: config.get(key) or token for key, token in DEFAULTS[kind].items()}
+    tokens = {key: token["content"] if isinstance(token, dict) else token for key, token in named_tokens.items()}
     for key in ("cls_token", "sep_token"):
         if tokens[key] not in vocab:
             what = f"has no {tokens[key]}, which frames a text"
@@ -96,13 +96,13 @@ def _bpe(folder: str, config: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(vocab, dict) or not all(type(index) is int for index in vocab.values()):
         raise TokenizerError("is not tokens and their ids", where=path, fix="copy it again")
     merges = []
-    for number, line in enumerate(_lines(pairs), 1):
-        if (number == 1 and line.startswith("#version")) or not line:
+    for line_number, line in enumerate(_lines(pairs), 1):
+        if (line_number == 1 and line.startswith("#version")) or not line:
             continue
         pair = line.split(" ")
         if len(pair) != 2 or not {*pair, "".join(pair)} <= vocab.keys():
             what = f"{line[:40]!r} is not two tokens of vocab.json that make a third"
-            raise TokenizerError(what, where=f"{pairs}:{number}", fix="copy both files again")
+            raise TokenizerError(what, where=f"{pairs}:{line_number}", fix="copy both files again")
         merges.append(pair)
     special = _special(config, vocab, "BPE", path)
     begin, end = special["cls_token"], special["sep_token"]
@@ -127,8 +127,8 @@ def _wordpiece(folder: str, config: dict[str, Any]) -> dict[str, Any]:
     lines = _lines(path)
     vocab = {token: index for index, token in enumerate(lines)}
     if len(vocab) != len(lines):
-        twice = next(token for index, token in enumerate(lines) if vocab[token] != index)
-        raise TokenizerError(f"has {twice[:40]!r} twice", where=path, fix="copy it again")
+        repeated = next(token for index, token in enumerate(lines) if vocab[token] != index)
+        raise TokenizerError(f"has {repeated[:40]!r} twice", where=path, fix="copy it again")
     special = _special(config, vocab, "WordPiece", path)
     begin, end = special["cls_token"], special["sep_token"]
     normalizer = {

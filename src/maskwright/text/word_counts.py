@@ -1,4 +1,4 @@
-"""How often each word of a text occurs, in memory that does not grow with the text."""
+"""Counts of the words of a text, in memory that does not grow with the text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class WordCounts:
         self._pending_characters = 0
 
     def add(self, text: str) -> None:
-        """Raises `TooManyWords`."""
+        """Adds a text. Raises `TooManyWords`."""
         if not self._at_spaces:
             self._count({text: 1})
             return
@@ -43,7 +43,7 @@ class WordCounts:
             self._count_pending()
 
     def counted(self) -> dict[str, int]:
-        """Raises `TooManyWords`."""
+        """The counts of all words. Raises `TooManyWords`."""
         self._count_pending()
         return self._words
 
@@ -56,9 +56,9 @@ class WordCounts:
         words = self._words
         for part, count in parts.items():
             for word in self._split(part):
-                known = words.get(word, 0)
-                words[word] = known + count
-                if not known:
+                earlier_count = words.get(word, 0)
+                words[word] = earlier_count + count
+                if not earlier_count:
                     self._characters += len(word)
             if self._characters > MOST_CHARACTERS:
                 raise TooManyWords

@@ -320,7 +320,7 @@ def restore(job: Job, state: TrainState, record: dict[str, Any]) -> int:
 
 
 def _history(job: Job, state: TrainState, record: dict[str, Any]) -> dict[str, Any]:
-    again = job.directory.forget_metrics_after(state.step)
+    again = job.directory.drop_metrics_after(state.step)
     lines = job.directory.read_metrics()
     return {
         "step": state.step,

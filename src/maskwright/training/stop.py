@@ -19,7 +19,7 @@ from types import FrameType
 
 from maskwright.core.console import say
 from maskwright.core.errors import StoppedEarly, StopReason
-from maskwright.processes.parent import tell_reason
+from maskwright.processes.parent import write_reason
 from maskwright.run.directory import RunDirectory
 
 LOOK_EVERY_SECONDS = 1.0
@@ -28,7 +28,7 @@ LOOK_EVERY_SECONDS = 1.0
 def out_of_time(what: str) -> StoppedEarly:
     """Reports that the time is over; the caller must end the process."""
     error = StoppedEarly(what, reason="grace")
-    tell_reason(error)
+    write_reason(error)
     say(f"stopped: {error}")
     return error
 

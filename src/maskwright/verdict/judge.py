@@ -22,17 +22,17 @@ from maskwright.verdict.results import Arm, ComparedTask, Results, ScoredRun, ch
 Word = Literal["helped", "hurt", "no difference shown", "cannot conclude"]
 Question = Literal["checkpoints", "recipe"]
 CLASS_DRAWS = 2_000
-"""Of the intervals of single classes."""
+"""Draws for the intervals of single classes."""
 CLASSES_AT_ONCE = 32
 AGREES = 1e-5
-"""How far a run's recorded score may be from that of its predictions."""
+"""Tolerance between a run's recorded score and that of its predictions."""
 NOT_BY_CLASS = ("regression", "scores")
-"""Kinds of tasks."""
+"""Kinds of tasks without a score of each class."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """What one arm reached on one task."""
+    """The scores of one arm on one task."""
 
     arm: str
     task: str
@@ -49,7 +49,7 @@ class ClassChange:
 
     label: str
     examples: int
-    """How often the label is there in the test set."""
+    """Occurrences of the label in the test set."""
     base: float
     other: float
     low: float
@@ -73,7 +73,7 @@ class ArmDifference:
     smallest_p: float
     smallest_difference: float | None
     same_answers: bool
-    """Every run of the one gave the same predictions as the other's."""
+    """Whether every run of one arm has the same predictions as the other's."""
     classes: tuple[ClassChange, ...]
     """The largest change first; empty where a task has no classes."""
     verdict: Word = "cannot conclude"
@@ -99,7 +99,7 @@ class VerdictReport:
     seeds: dict[str, int]
     """By task."""
     least: int
-    """How many seeds (for the recipe: pretraining runs of each arm) a verdict takes."""
+    """Seeds (for the recipe: pretraining runs of each arm) that a verdict needs."""
     draws: int
     class_draws: int
     random_seed: int
@@ -110,7 +110,7 @@ class VerdictReport:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What all tasks are judged with."""
+    """Settings of the statistics of all tasks."""
 
     comparisons: int
     draws: int
@@ -142,8 +142,8 @@ class _Measured:
 def judge(
     results: Results, *, draws: int = statistics.DRAWS, class_draws: int = CLASS_DRAWS, random_seed: int = 0
 ) -> VerdictReport:
-    """Raises `InputError` when the results do not agree with themselves. The same results and random seed give the same
-    report, in whatever order the runs were made."""
+    """Computes the verdicts. Raises `InputError` for results that contradict themselves. The same results and random
+    seed give the same report, whatever the order of the runs."""
     check(results)
     recipe = len(results.arms[0].pretraining_runs) > 1
     count = len(results.tasks) * (len(results.arms) - 1)
@@ -154,14 +154,14 @@ def judge(
     for task in results.tasks:
         base, *others = _measure(results, task, plan)
         comparisons += [_compare(task, base, other, plan) for other in others]
-        scores += [_score(task, one) for one in (base, *others)]
-    adjusted = statistics.holm([one.p for one in comparisons])
-    judged = [_with_verdict(replace(one, p_holm=p), count) for one, p in zip(comparisons, adjusted, strict=True)]
+        scores += [_score(task, measured) for measured in (base, *others)]
+    adjusted = statistics.holm([comparison.p for comparison in comparisons])
+    with_verdicts = [_with_verdict(replace(c, p_holm=p), count) for c, p in zip(comparisons, adjusted, strict=True)]
     return VerdictReport(
         question="recipe" if recipe else "checkpoints",
-        comparisons=tuple(judged),
+        comparisons=tuple(with_verdicts),
         scores=tuple(scores),
-        degenerate=tuple(one for task in results.tasks for one in degenerate_runs(results, task)),
+        degenerate=tuple(run for task in results.tasks for run in degenerate_runs(results, task)),
         seeds={task.name: len(results.seeds(task)) for task in results.tasks},
         least=(statistics.least_pretraining_runs if recipe else statistics.least_seeds)(count),
         draws=draws,
@@ -171,23 +171,23 @@ def judge(
 
 
 def _measure(results: Results, task: ComparedTask, plan: _Plan) -> list[_Measured]:
-    """All arms on the same resampled examples and seeds."""
+    """Measures all arms on the same resampled examples and seeds."""
     seeds = len(results.seeds(task))
     runs = [results.of(arm, task) for arm in results.arms]
-    scorers = [scorer(task.scoring, [run.predictions for run in own]) for own in runs]
+    scorers = [scorer(task.scoring, [run.predictions for run in arm_runs]) for arm_runs in runs]
     random = plan.random(task, "examples")
     resampled = statistics.scores_on_resamples(scorers, random, task.test_examples, plan.draws)
     by_seed = statistics.shares(plan.random(task, "seeds"), seeds, plan.draws)
     measured = []
-    for arm, own, score, drawn in zip(results.arms, runs, scorers, resampled, strict=True):
+    for arm, arm_runs, score, drawn in zip(results.arms, runs, scorers, resampled, strict=True):
         shape = (len(arm.pretraining_runs), seeds)
         by_run = statistics.shares(plan.random(task, "pretraining runs", arm.name), shape[0], plan.draws)
         table = score(np.ones((1, task.test_examples), np.float32))[0]
-        _require_agreement(task, own, table)
+        _require_agreement(task, arm_runs, table)
         draws = drawn.reshape(-1, *shape)
         means = np.einsum("bpk,bp,bk->b", draws, by_run, by_seed)
-        classes = _by_class(task, own, by_run[: plan.class_draws], by_seed[: plan.class_draws], plan)
-        measured.append(_Measured(arm, own, table.reshape(shape), draws, means, *classes))
+        classes = _by_class(task, arm_runs, by_run[: plan.class_draws], by_seed[: plan.class_draws], plan)
+        measured.append(_Measured(arm, arm_runs, table.reshape(shape), draws, means, *classes))
     return measured
 
 
@@ -212,8 +212,8 @@ def _by_class(
         observed.append(f1(*counts.sums(np.ones((1, task.test_examples), np.float32)))[0].mean(0))
         random = plan.random(task, "examples")  # the same resamples for each block of classes
         weights = statistics.resamples(random, task.test_examples, len(by_run))
-        own = np.concatenate([f1(*counts.sums(part)) for part in weights])
-        drawn.append(np.einsum("bpkc,bp,bk->bc", own.reshape(len(own), *shape, -1), by_run, by_seed))
+        by_draw = np.concatenate([f1(*counts.sums(block)) for block in weights])
+        drawn.append(np.einsum("bpkc,bp,bk->bc", by_draw.reshape(len(by_draw), *shape, -1), by_run, by_seed))
     return np.concatenate(observed), np.concatenate(drawn, 1)
 
 
@@ -253,15 +253,15 @@ def _compare(task: ComparedTask, base: _Measured, other: _Measured, plan: _Plan)
     )
 
 
-def _with_verdict(found: ArmDifference, comparisons: int) -> ArmDifference:
-    word: Word = "no difference shown"
-    if found.smallest_p * comparisons >= statistics.ALPHA:
-        word = "cannot conclude"
-    elif found.p_holm < statistics.ALPHA and found.low > 0:
-        word = "helped"
-    elif found.p_holm < statistics.ALPHA and found.high < 0:
-        word = "hurt"
-    return replace(found, verdict=word)
+def _with_verdict(difference: ArmDifference, comparisons: int) -> ArmDifference:
+    verdict: Word = "no difference shown"
+    if difference.smallest_p * comparisons >= statistics.ALPHA:
+        verdict = "cannot conclude"
+    elif difference.p_holm < statistics.ALPHA and difference.low > 0:
+        verdict = "helped"
+    elif difference.p_holm < statistics.ALPHA and difference.high < 0:
+        verdict = "hurt"
+    return replace(difference, verdict=verdict)
 
 
 def _score(task: ComparedTask, measured: _Measured) -> Score:
@@ -274,48 +274,48 @@ def _score(task: ComparedTask, measured: _Measured) -> Score:
 def _changes(task: ComparedTask, base: _Measured, other: _Measured) -> tuple[ClassChange, ...]:
     if not len(base.classes):
         return ()
-    there = Counter(labels_of(task.gold))
+    gold_counts = Counter(labels_of(task.gold))
     bounds = [statistics.interval(column) for column in (other.class_means - base.class_means).T]
     changes = [
-        ClassChange(label, there[index], float(base.classes[index]), float(other.classes[index]), *bounds[index])
+        ClassChange(label, gold_counts[index], float(base.classes[index]), float(other.classes[index]), *bounds[index])
         for index, label in enumerate(task.labels)
     ]
-    return tuple(sorted(changes, key=lambda one: -abs(one.other - one.base)))
+    return tuple(sorted(changes, key=lambda change: -abs(change.other - change.base)))
 
 
 def degenerate_runs(results: Results, task: ComparedTask) -> list[Degenerate]:
     """Runs that have a fault, give one answer to everything, do no better than the most frequent label, or whose
     training loss was never below that of guessing."""
-    found, gold = [], Counter(labels_of(task.gold))
+    degenerate, gold_counts = [], Counter(labels_of(task.gold))
     for arm in results.arms:
         for run in results.of(arm, task):
-            if why := _why_degenerate(task, gold, run):
-                found.append(Degenerate(task.name, arm.name, run.pretraining_run, run.seed, why))
-    return found
+            if why := _why_degenerate(task, gold_counts, run):
+                degenerate.append(Degenerate(task.name, arm.name, run.pretraining_run, run.seed, why))
+    return degenerate
 
 
 def _why_degenerate(task: ComparedTask, gold: Counter[Any], run: ScoredRun) -> str:
-    """Several reasons are one sentence each; empty for a run that learned."""
-    why = [run.fault.rstrip(".")] if run.fault else []
-    labels = Counter(one for one in labels_of(run.predictions) if not task.labels or one >= 0)
+    """The reasons, a clause each; empty for a run that learned."""
+    reasons = [run.fault.rstrip(".")] if run.fault else []
+    labels = Counter(label for label in labels_of(run.predictions) if not task.labels or label >= 0)
     if task.kind == "scores":
         if not any(run.predictions):
-            why.append("it scores 0 on every example")
+            reasons.append("it scores 0 on every example")
     elif not labels:
-        why.append("it predicts nothing at all")
+        reasons.append("it predicts nothing at all")
     elif len(labels) == 1 and len(gold) > 1:
-        named = f"the label {task.labels[next(iter(labels))]}" if task.labels else f"{next(iter(labels)):.3g}"
-        why.append(f"it gives one answer to everything, {named}")
+        answer = f"the label {task.labels[next(iter(labels))]}" if task.labels else f"{next(iter(labels)):.3g}"
+        reasons.append(f"it gives one answer to everything, {answer}")
     elif task.metric == "accuracy" and gold and run.score <= max(gold.values()) / gold.total():
-        why.append("its score is no better than that of the most frequent label")
+        reasons.append("its score is no better than that of the most frequent label")
     if run.lowest_loss is not None and (chance := chance_loss(task)) and run.lowest_loss >= chance:
-        why.append(f"its training loss was never below {chance:.3f}, that of guessing")
-    return "; ".join(why)
+        reasons.append(f"its training loss was never below {chance:.3f}, that of guessing")
+    return "; ".join(reasons)
 
 
 def chance_loss(task: ComparedTask) -> float:
     """The loss of a model that gives every label the same probability: ln C, and ln 2 where each label is a question of
-    its own. 0 where guessing has no such loss."""
+    its own; 0 where guessing has no such loss."""
     if task.kind in ("single_label", "tokens"):
         return math.log(len(task.labels))
     return math.log(2) if task.kind == "multi_label" else 0.0

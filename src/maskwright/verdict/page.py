@@ -10,7 +10,7 @@ from maskwright.verdict.results import Results
 
 
 def write(path: str, results: Results, report: VerdictReport) -> None:
-    """HTML, or where `path` ends with .md Markdown, for a paper, a pull request or a model card."""
+    """Writes HTML, or Markdown to a `path` in .md, for a paper, a pull request or a model card."""
     document.write(path, title(results), sections(results, report))
 
 
@@ -25,7 +25,7 @@ def sections(results: Results, report: VerdictReport) -> list[ReportSection]:
     degenerate = (Paragraph(wording.degenerate_summary(results, report)), tables.degenerate(report))
     protocol: list[Block | None] = [Facts(tuple(tables.protocol(results, report))), tables.rates(results)]
     protocol += [Paragraph(text, lead="Note.") for text in wording.warnings(results)]
-    found: tuple[tuple[str, tuple[Block | None, ...]], ...] = (
+    parts: tuple[tuple[str, tuple[Block | None, ...]], ...] = (
         ("", tuple(_answers(results, report))),
         ("The question", (Paragraph(wording.question(report)),)),
         ("Differences", differences),
@@ -36,30 +36,30 @@ def sections(results: Results, report: VerdictReport) -> list[ReportSection]:
         ("Protocol", tuple(protocol)),
         ("Method and sources", (Notes(tuple(wording.method(results, report))),)),
     )
-    every = [ReportSection(heading, tuple(one for one in blocks if one)) for heading, blocks in found]
-    return [one for one in every if one.blocks]
+    all_sections = [ReportSection(heading, tuple(block for block in blocks if block)) for heading, blocks in parts]
+    return [section for section in all_sections if section.blocks]
 
 
 def _answers(results: Results, report: VerdictReport) -> list[Block]:
     return [
         Conclusion(
-            wording.headline(found),
-            wording.explanation(found, results, report),
-            found.verdict.replace(" ", "-"),
-            plots.MARKS[found.verdict],
+            wording.headline(comparison),
+            wording.explanation(comparison, results, report),
+            comparison.verdict.replace(" ", "-"),
+            plots.MARKS[comparison.verdict],
         )
-        for found in report.comparisons
+        for comparison in report.comparisons
     ]
 
 
 def _scores(results: Results, report: VerdictReport) -> list[Block]:
     paired = report.question == "checkpoints"
-    what = "seed" if paired else "pretraining run, mean over its seeds"
-    joined = "Lines join runs with the same seed. " if paired else ""
+    unit = "seed" if paired else "pretraining run, mean over its seeds"
+    note = "Lines join runs with the same seed. " if paired else ""
     blocks: list[Block] = [tables.scores(results, report)]
     for task in results.tasks:
-        own = [score for score in report.scores if score.task == task.name]
-        drawn = plots.strip(task, own, paired=paired)
-        blocks.append(Drawing(drawn, f"Each dot is one {what}. {joined}Upright strokes are means.", heading=task.name))
+        scores_of_task = [score for score in report.scores if score.task == task.name]
+        plot = plots.strip(task, scores_of_task, paired=paired)
+        blocks.append(Drawing(plot, f"Each dot is one {unit}. {note}Upright strokes are means.", heading=task.name))
         blocks.append(Folded("Every seed", (tables.every_seed(results, report, task),)))
     return blocks

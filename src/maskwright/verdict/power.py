@@ -22,34 +22,34 @@ from maskwright.verdict import statistics
 POWER = 0.8
 EXPERIMENTS = 1_000
 ARRANGEMENTS = 1_024
-"""Signs or divisions that a simulated experiment looks at, at least; where there are more, so many are drawn."""
+"""Least number of signs or divisions in a simulated experiment. Where there are more, this many are drawn."""
 NORMAL_95 = 1.959964
 
 
 @dataclass(frozen=True)
 class Spread:
-    """What the differences of one comparison vary by; standard deviations, as fractions of 1 (0.01 is a point)."""
+    """The spread of one comparison's differences: standard deviations, as fractions of 1 (0.01 is a point)."""
 
     sizes: tuple[int, ...]
-    """How many pairs of seeds; or how many pretraining runs of each of the two arms."""
+    """Number of pairs of seeds; or numbers of pretraining runs of the two arms."""
     units: float
-    """From pair to pair; or from one pretraining run of an arm to another."""
+    """Between pairs; or between pretraining runs of an arm."""
     shared: float
-    """What all pairs or runs have in common and a new experiment would not: the choice of the test examples."""
+    """Of the choice of test examples, which all pairs or runs share and a new experiment would not."""
     interval: float
-    """The part of the interval's standard deviation that does not come from `units`."""
+    """The part of the interval's standard deviation that is not from `units`."""
 
 
 def smallest_p(sizes: tuple[int, ...]) -> float:
-    """That the exact test can give; `sizes` as in `Spread`."""
+    """The smallest p of the exact test; `sizes` as in `Spread`."""
     if len(sizes) == 1:
         return statistics.smallest_sign_flip_p(sizes[0])
     return statistics.smallest_permutation_p(*sizes)
 
 
 def smallest_difference(spread: Spread, comparisons: int, random: np.random.Generator) -> float | None:
-    """As a fraction of 1. None where no difference could be shown, however large. Of the `comparisons` that Holm's
-    correction counts, this one alone is taken to differ."""
+    """The difference as a fraction of 1; None where none could be shown, however large. Of the `comparisons` that
+    Holm's correction counts, this one alone is taken to differ."""
     if smallest_p(spread.sizes) * comparisons >= statistics.ALPHA:
         return None
     count = sum(spread.sizes)
@@ -73,22 +73,22 @@ def smallest_difference(spread: Spread, comparisons: int, random: np.random.Gene
     return float(np.quantile(np.maximum(passed, half - start[:, 0]), POWER).clip(0))
 
 
-def _arrangements(sizes: tuple[int, ...], most: int, random: np.random.Generator) -> tuple[Floats, Floats]:
+def _arrangements(sizes: tuple[int, ...], limit: int, random: np.random.Generator) -> tuple[Floats, Floats]:
     """Rows that give the mean difference under each arrangement, what was done first; and which units an effect moves.
     The opposite of each choice of signs is as far from 0 and left out."""
     count = sum(sizes)
     if len(sizes) == 1:
-        every = 2 ** (count - 1)
-        bits = np.arange(every) if every <= most else np.append(0, random.integers(1, every, most - 1))
+        sign_count = 2 ** (count - 1)
+        bits = np.arange(sign_count) if sign_count <= limit else np.append(0, random.integers(1, sign_count, limit - 1))
         return (1.0 - 2.0 * (bits[:, None] >> np.arange(count) & 1)) / count, np.ones(count)
     first, second = sizes
-    if math.comb(count, first) <= most:
-        taken = np.array(list(combinations(range(count), first)))
+    if math.comb(count, first) <= limit:
+        first_arms = np.array(list(combinations(range(count), first)))
     else:
-        taken = np.argsort(random.random((most, count)), axis=1)[:, :first]
-        taken[0] = np.arange(first)
-    rows = np.full((len(taken), count), 1 / second)
-    np.put_along_axis(rows, taken, -1 / first, axis=1)
+        first_arms = np.argsort(random.random((limit, count)), axis=1)[:, :first]
+        first_arms[0] = np.arange(first)
+    rows = np.full((len(first_arms), count), 1 / second)
+    np.put_along_axis(rows, first_arms, -1 / first, axis=1)
     return rows, (np.arange(count) >= first).astype(np.float64)
 
 
@@ -97,24 +97,24 @@ def of_pairs(draws: Floats, resampled: Floats, differences: Floats) -> Spread:
     `differences`: each seed's, as measured."""
     seeds = len(differences)
     shared = resampled.mean(1).var() - _interplay(resampled)
-    own = draws.var() - differences.var() / seeds
-    return Spread((seeds,), _root(differences.var(ddof=1)), _root(shared), _root(own))
+    interval_variance = draws.var() - differences.var() / seeds
+    return Spread((seeds,), _root(differences.var(ddof=1)), _root(shared), _root(interval_variance))
 
 
 def of_recipes(draws: Floats, resampled: tuple[Floats, Floats], scores: tuple[Floats, Floats]) -> Spread:
     """The same of two arms with several pretraining runs. `resampled`: draws × runs × seeds; `scores`: runs × seeds, as
     measured. What the fine-tuning seeds do to all runs of an arm is shared as well."""
-    means = [own.mean(1) for own in scores]
+    means = [table.mean(1) for table in scores]
     sizes = tuple(map(len, means))
-    first, second = (own.mean(2) for own in resampled)
+    first, second = (draw.mean(2) for draw in resampled)
     shared = (second.mean(1) - first.mean(1)).var() - _interplay(first) - _interplay(second)
     by_seed = scores[1].mean(0) - scores[0].mean(0)
     if len(by_seed) > 1:
-        residual = sum(_residual(own) / len(own) for own in scores)
+        residual = sum(_residual(table) / len(table) for table in scores)
         shared = max(shared, 0) + max(by_seed.var(ddof=1) - residual, 0) / len(by_seed)
-    pooled = sum(float(((own - own.mean()) ** 2).sum()) for own in means) / (sum(sizes) - 2)
-    own = draws.var() - sum(mean.var() / len(mean) for mean in means)
-    return Spread(sizes, _root(pooled), _root(shared), _root(own))
+    pooled = sum(float(((mean - mean.mean()) ** 2).sum()) for mean in means) / (sum(sizes) - 2)
+    interval_variance = draws.var() - sum(mean.var() / len(mean) for mean in means)
+    return Spread(sizes, _root(pooled), _root(shared), _root(interval_variance))
 
 
 def _interplay(resampled: Floats) -> float:

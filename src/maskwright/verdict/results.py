@@ -1,4 +1,4 @@
-"""What a comparison is judged from: arms, tasks and finished runs, in one JSON file.
+"""The data of a comparison: arms, tasks and finished runs, in one JSON file.
 
 Predictions are kept for every test example, so that any metric can be computed again on resampled examples. The table
 in `labels/scoring.py` has their form for each kind of task, and its metrics.
@@ -20,20 +20,20 @@ from maskwright.labels.scoring import METRICS, Kind, Metric, Outcomes, Scoring
 FORMAT = 1
 Name = Annotated[str, Field(min_length=1)]
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-MADE_AGAIN = "run the same `maskwright compare` again: it makes what is missing"
+RUN_AGAIN = "run the same `maskwright compare` again: it creates missing runs"
 
 
 @dataclass(frozen=True, config=STRICT)
 class Arm:
     name: Name
     description: str
-    """What it is: the run, the exported folder or the random weights that fine-tuning starts from."""
+    """The start of fine-tuning: a run, an exported folder or random weights."""
     pretraining_runs: Annotated[tuple[Name, ...], Field(min_length=1)]
     """One for the question about this checkpoint, several for the question about the recipe."""
     seconds: float | None = None
-    """What its pretraining took, all runs together; None when nobody wrote it down."""
+    """Duration of its pretraining, all runs together; None where it was not recorded."""
     tokens: int | None = None
-    """What its pretraining read, all runs together."""
+    """Tokens that its pretraining read, all runs together."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -44,12 +44,12 @@ class ComparedTask:
     labels: tuple[str, ...]
     """Names by index; empty for `regression` and `scores`."""
     gold: Outcomes
-    """Of the test examples; empty for `scores`."""
+    """Outcomes of the test examples; empty for `scores`."""
     test_examples: Annotated[int, Field(ge=1)]
     train_examples: int
     validation_examples: int
     positive: int = 1
-    """The label that the metric `f1` is about."""
+    """The label of the metric `f1`."""
 
     @property
     def scoring(self) -> Scoring:
@@ -58,7 +58,7 @@ class ComparedTask:
 
 @dataclass(frozen=True, config=STRICT)
 class LearningRateSearch:
-    """How one arm's learning rate for one task was chosen."""
+    """The choice of one arm's learning rate for one task."""
 
     arm: Name
     task: Name
@@ -83,26 +83,26 @@ class ScoredRun:
     lowest_loss: float | None = None
     """The lowest training loss of the log, whose lines are means over several steps."""
     tokens: int | None = None
-    """What this fine-tuning read. Seconds would be others when the same runs are made again."""
+    """Tokens that this fine-tuning read. Seconds would differ between two executions of the same run."""
     fault: str = ""
-    """What went wrong, such as a stop by the health check; empty for nothing."""
+    """A fault, such as a stop by the health check; empty for none."""
 
 
 @dataclass(frozen=True, config=STRICT)
 class Protocol:
-    """What all arms had in common. Each is a sentence for the page, or empty."""
+    """Settings that all arms shared. Each is a sentence for the page, or empty."""
 
     budget: str = ""
     """Epochs or steps, batch size, schedule."""
     validation: str = ""
-    """Where the validation examples are from."""
+    """Source of the validation examples."""
     test: str = ""
-    """How the test set was used."""
+    """Use of the test set."""
 
 
 @dataclass(frozen=True, config=STRICT)
 class Results:
-    """The first arm is the one that the others are compared with."""
+    """All data of a comparison. The first arm is the one that the others are compared with."""
 
     arms: Annotated[tuple[Arm, ...], Field(min_length=2)]
     tasks: Annotated[tuple[ComparedTask, ...], Field(min_length=1)]
@@ -112,10 +112,10 @@ class Results:
     format: int = FORMAT
 
     def of(self, arm: Arm, task: ComparedTask) -> list[ScoredRun]:
-        """By pretraining run as the arm names them, then by seed. The order of `runs` does not matter."""
-        place = {name: number for number, name in enumerate(arm.pretraining_runs)}
-        found = [run for run in self.runs if (run.arm, run.task) == (arm.name, task.name)]
-        return sorted(found, key=lambda run: (place[run.pretraining_run], run.seed))
+        """Runs by pretraining run as the arm names them, then by seed. The order of `runs` does not matter."""
+        rank = {name: index for index, name in enumerate(arm.pretraining_runs)}
+        runs = [run for run in self.runs if (run.arm, run.task) == (arm.name, task.name)]
+        return sorted(runs, key=lambda run: (rank[run.pretraining_run], run.seed))
 
     def seeds(self, task: ComparedTask) -> list[int]:
         return sorted({run.seed for run in self.runs if run.task == task.name})
@@ -127,22 +127,21 @@ def write_results(path: str, results: Results) -> None:
 
 
 def read_results(path: str) -> Results:
-    """Raises `InputError` when the file is not one, has another format, or does not agree with itself."""
+    """Reads the file. Raises `InputError` for one of another kind or format, or one that contradicts itself."""
     content = storage.read_json(path)
-    given = content.get("format") if isinstance(content, dict) else None
-    if given != FORMAT:
-        what = (
-            f"has format {str(given)[:20]}, this version reads {FORMAT}" if given else "holds no comparison's results"
-        )
+    version = content.get("format") if isinstance(content, dict) else None
+    if version != FORMAT:
+        what = f"has format {str(version)[:20]}, this version reads {FORMAT}"
+        what = what if version else "holds no comparison's results"
         raise InputError(what, where=path, fix="use the maskwright that wrote it, or give the file `results.json`")
     with storage.open_binary(path) as file:
         text = file.read()
     try:
         results = TypeAdapter(Results).validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        dotted = ".".join(str(part) for part in first["loc"]) or "it"
-        raise InputError(f"{dotted}: {first['msg']}", where=path, fix="restore the file") from None
+        first_error = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first_error["loc"]) or "it"
+        raise InputError(f"{key}: {first_error['msg']}", where=path, fix="restore the file") from None
     check(results, where=path)
     return results
 
@@ -151,12 +150,12 @@ def check(results: Results, *, where: str | None = None) -> None:
     """Raises `InputError` unless every arm has the same seeds in each task, and every run what its task needs."""
     arms, tasks = results.arms, {task.name: task for task in results.tasks}
     for what, names in (("arms", [arm.name for arm in arms]), ("tasks", [task.name for task in results.tasks])):
-        if (twice := _twice(names)) is not None:
-            raise InputError(f"two {what} are called {twice}", where=where, fix="give them different names")
+        if (repeated := _repeated(names)) is not None:
+            raise InputError(f"two {what} are called {repeated}", where=where, fix="give them different names")
     for arm in arms:
-        if (twice := _twice(arm.pretraining_runs)) is not None:
+        if (repeated := _repeated(arm.pretraining_runs)) is not None:
             fix = "name each pretraining run once: a copy is no further evidence"
-            raise InputError(f"arm {arm.name} names {twice} twice", where=where, fix=fix)
+            raise InputError(f"arm {arm.name} names {repeated} twice", where=where, fix=fix)
     single = [arm.name for arm in arms if len(arm.pretraining_runs) == 1]
     if single and len(single) < len(arms):
         what = f"{single[0]} has one pretraining run where another arm has several"
@@ -178,32 +177,32 @@ def check(results: Results, *, where: str | None = None) -> None:
 
 
 def _check_pairs(results: Results, where: str | None) -> None:
-    """That no seed of a task is missing in an arm or there twice."""
+    """Raises `InputError` if a seed of a task is missing in an arm or occurs twice."""
     for task in results.tasks:
-        wanted = results.seeds(task)
-        if not wanted:
-            raise InputError(f"{task.name} has no runs", where=where, fix=MADE_AGAIN)
+        seeds_of_task = results.seeds(task)
+        if not seeds_of_task:
+            raise InputError(f"{task.name} has no runs", where=where, fix=RUN_AGAIN)
         for arm in results.arms:
             for name in arm.pretraining_runs:
                 seeds = [run.seed for run in results.of(arm, task) if run.pretraining_run == name]
-                if lacking := sorted(set(wanted) - set(seeds)):
-                    which = f"{arm.name} ({name})" if name != arm.name else name
-                    what = f"{which} on {task.name} lacks the seeds {', '.join(map(str, lacking))}"
-                    raise InputError(what, where=where, fix=MADE_AGAIN)
-                if (twice := _twice(seeds)) is not None:
+                if missing := sorted(set(seeds_of_task) - set(seeds)):
+                    run_name = f"{arm.name} ({name})" if name != arm.name else name
+                    what = f"{run_name} on {task.name} lacks the seeds {', '.join(map(str, missing))}"
+                    raise InputError(what, where=where, fix=RUN_AGAIN)
+                if (repeated := _repeated(seeds)) is not None:
                     fix = "keep one run of each seed"
-                    raise InputError(f"{arm.name} on {task.name} has seed {twice} twice", where=where, fix=fix)
+                    raise InputError(f"{arm.name} on {task.name} has seed {repeated} twice", where=where, fix=fix)
 
 
 def _check_task(task: ComparedTask, where: str | None) -> None:
     if task.metric not in METRICS[task.kind]:
         fix = f"choose one of {', '.join(METRICS[task.kind])}"
-        raise InputError(f"{task.name}: {task.metric} is no metric of {task.kind}", where=where, fix=fix)
+        raise InputError(f"{task.name}: {task.metric} is not a metric of {task.kind}", where=where, fix=fix)
     if task.metric == "f1" and (len(task.labels) != 2 or task.positive not in (0, 1)):
         what = f"{task.name}: f1 is about one of two labels, not of {len(task.labels)}"
         raise InputError(what, where=where, fix="use f1_macro, or set `positive` to 0 or 1")
-    least = {"regression": 0, "scores": 0, "spans": 1, "multi_label": 1}.get(task.kind, 2)
-    if len(task.labels) < least or (not least and task.labels):
+    min_labels = {"regression": 0, "scores": 0, "spans": 1, "multi_label": 1}.get(task.kind, 2)
+    if len(task.labels) < min_labels or (not min_labels and task.labels):
         fix = "name the labels of a task that has some, and none for regression and scores"
         raise InputError(f"{task.name}: {len(task.labels)} labels for {task.kind}", where=where, fix=fix)
     if task.kind != "scores":
@@ -215,26 +214,26 @@ def _check_outcomes(task: ComparedTask, outcomes: Outcomes, whose: str, where: s
     if len(outcomes) != task.test_examples:
         what = f"{task.name}, {whose}: {len(outcomes):,} entries for {task.test_examples:,} test examples"
         raise InputError(what, where=where, fix=fix)
-    lists = task.kind in ("multi_label", "tokens", "spans")
-    if any(isinstance(entry, tuple) != lists for entry in outcomes):
+    are_lists = task.kind in ("multi_label", "tokens", "spans")
+    if any(isinstance(entry, tuple) != are_lists for entry in outcomes):
         raise InputError(f"{task.name}, {whose}: entries of another kind", where=where, fix=fix)
     if task.kind == "tokens" and list(map(len, cast(Any, outcomes))) != list(map(len, cast(Any, task.gold))):
         raise InputError(f"{task.name}, {whose}: not one label for each word", where=where, fix=fix)
     if task.labels:
         indices = labels_of(outcomes)
-        least = -1 if task.kind == "tokens" and whose != "gold" else 0  # a word that no row held has no prediction
-        wrong = next((index for index in indices if not least <= index < len(task.labels)), None)
-        if wrong is not None:
-            what = f"{task.name}, {whose}: {wrong} is no index of {len(task.labels)} labels"
+        min_index = -1 if task.kind == "tokens" and whose != "gold" else 0  # a word that no row held has no prediction
+        bad_index = next((index for index in indices if not min_index <= index < len(task.labels)), None)
+        if bad_index is not None:
+            what = f"{task.name}, {whose}: {bad_index} is not an index of {len(task.labels)} labels"
             raise InputError(what, where=where, fix=fix)
 
 
 def labels_of(outcomes: Outcomes) -> list[Any]:
-    """Of all examples, words or spans; of numbers, the numbers."""
+    """The labels of all examples, words or spans; of numbers, the numbers."""
     if outcomes and not isinstance(outcomes[0], tuple):
         return list(outcomes)
     return [label[2] if isinstance(label, tuple) else label for labels in cast(Any, outcomes) for label in labels]
 
 
-def _twice(names: Sequence[Any]) -> Any:
+def _repeated(names: Sequence[Any]) -> Any:
     return next((name for name, count in Counter(names).items() if count > 1), None)

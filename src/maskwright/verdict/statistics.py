@@ -25,7 +25,7 @@ from maskwright.labels.scoring import Floats, Scorer
 
 DRAWS = 10_000
 LEVEL = 0.95
-"""Of intervals, and 1 less that of tests."""
+"""Level of intervals; 1 less the level of tests."""
 ALPHA = 0.05
 WEIGHTS_AT_ONCE = 4_000_000
 """Resamples are taken in parts, so that their weights fit 16 MB."""
@@ -34,28 +34,28 @@ ROUNDING = 1e-9
 
 
 def generator(seed: int, *words: str) -> np.random.Generator:
-    """Own random numbers for each use, so that a task or an arm more leaves the intervals of the others as they are."""
+    """Random numbers of one use, so that one more task or arm leaves the intervals of the others unchanged."""
     digest = hashlib.sha256("\0".join(words).encode()).digest()
     return np.random.Generator(np.random.PCG64([seed, *np.frombuffer(digest, np.uint32).tolist()]))
 
 
 def resamples(random: np.random.Generator, size: int, draws: int) -> Iterator[NDArray[np.float32]]:
-    """How often each of `size` examples is drawn, `draws` rows in all."""
+    """Counts of draws of each of `size` examples, `draws` rows in all."""
     at_once = max(1, WEIGHTS_AT_ONCE // size)
     for start in range(0, draws, at_once):
         taken = random.integers(0, size, (min(at_once, draws - start), size))
         weights = np.empty(taken.shape, np.float32)
-        for row, own in zip(weights, taken, strict=True):  # one bincount of all rows takes twice as long
-            row[:] = np.bincount(own, minlength=size)
+        for row, indices in zip(weights, taken, strict=True):  # one bincount of all rows takes twice as long
+            row[:] = np.bincount(indices, minlength=size)
         yield weights
 
 
 def scores_on_resamples(
     scorers: Sequence[Scorer], random: np.random.Generator, examples: int, draws: int
 ) -> list[Floats]:
-    """For each scorer its scores, draws × runs. All see the same resamples."""
+    """The scores of each scorer, draws × runs, on the same resamples."""
     parts = [[scorer(weights) for scorer in scorers] for weights in resamples(random, examples, draws)]
-    return [np.concatenate(own) for own in zip(*parts, strict=True)]
+    return [np.concatenate(scores_of_parts) for scores_of_parts in zip(*parts, strict=True)]
 
 
 def shares(random: np.random.Generator, size: int, draws: int) -> Floats:
@@ -70,7 +70,7 @@ def interval(draws: Floats) -> tuple[float, float]:
 
 
 def sign_flip_p(differences: Sequence[float] | Floats) -> float:
-    """Exact, two-sided."""
+    """The exact two-sided p-value of seeds' differences."""
     values = np.asarray(differences, np.float64)
     total = float(values.sum())
     # The sum with some signs flipped is 2 × (the sum of those kept) - total.
@@ -79,7 +79,7 @@ def sign_flip_p(differences: Sequence[float] | Floats) -> float:
 
 
 def permutation_p(first: Sequence[float] | Floats, second: Sequence[float] | Floats) -> float:
-    """Exact, two-sided: for the difference of two means, over all ways to divide the values between the two."""
+    """The exact two-sided p-value of a difference of two means, over all ways to divide the values."""
     values, a, b = np.concatenate([first, second]).astype(np.float64), len(first), len(second)
     observed = abs(float(np.mean(first) - np.mean(second)))
     # With S the sum of the first: S/a - (total - S)/b is `observed` or more where S is outside of these.
@@ -88,18 +88,18 @@ def permutation_p(first: Sequence[float] | Floats, second: Sequence[float] | Flo
 
 
 def _subsets_outside(values: Floats, low: float, high: float, size: int | None = None) -> int:
-    """How many subsets (of `size`, if given) have a sum of at most `low` or at least `high`. The subsets of both halves
-    are made and sorted, which takes 2^(k/2) steps and not 2^k."""
+    """Counts the subsets (of `size`, if given) with a sum of at most `low` or at least `high`. The sums of both halves'
+    subsets are sorted, which takes 2^(k/2) steps and not 2^k."""
     slack = ROUNDING * float(np.abs(values).sum())
     if high - low <= 2 * slack:
         return 2 ** len(values) if size is None else math.comb(len(values), size)
-    one, other = _subset_sums(values[: len(values) // 2]), _subset_sums(values[len(values) // 2 :])
+    first_half, second_half = _subset_sums(values[: len(values) // 2]), _subset_sums(values[len(values) // 2 :])
     count = 0
-    for members, sums in one.items():
-        for others, theirs in other.items():
-            if size is None or members + others == size:
-                below = np.searchsorted(theirs, low + slack - sums, side="right")
-                above = len(theirs) - np.searchsorted(theirs, high - slack - sums, side="left")
+    for members, sums in first_half.items():
+        for other_members, other_sums in second_half.items():
+            if size is None or members + other_members == size:
+                below = np.searchsorted(other_sums, low + slack - sums, side="right")
+                above = len(other_sums) - np.searchsorted(other_sums, high - slack - sums, side="left")
                 count += int((below + above).sum())
     return count
 
@@ -110,7 +110,7 @@ def _subset_sums(values: Floats) -> dict[int, Floats]:
     members = np.zeros(1, np.int64)
     for value in values:
         sums, members = np.concatenate([sums, sums + value]), np.concatenate([members, members + 1])
-    return {int(number): np.sort(sums[members == number]) for number in np.unique(members)}
+    return {int(count): np.sort(sums[members == count]) for count in np.unique(members)}
 
 
 def smallest_sign_flip_p(seeds: int) -> float:
@@ -118,7 +118,7 @@ def smallest_sign_flip_p(seeds: int) -> float:
 
 
 def smallest_permutation_p(first: int, second: int) -> float:
-    """Two-sided: with equal numbers the opposite division is as far from 0."""
+    """The smallest two-sided p-value: with equal numbers the opposite division is as far from 0."""
     return min(1.0, (2 if first == second else 1) / math.comb(first + second, first))
 
 
@@ -172,7 +172,7 @@ def same_mean_p(first: Sequence[float], second: Sequence[float]) -> float | None
     samples may be a single number."""
     a, b = len(first), len(second)
     means = mean(first), mean(second)  # exact, so that equal values have no spread
-    squares = sum(variance(one) * (len(one) - 1) for one in (first, second) if len(one) > 1)
+    squares = sum(variance(sample) * (len(sample) - 1) for sample in (first, second) if len(sample) > 1)
     if a + b < 3 or squares == 0.0:
         return None
     error = math.sqrt(squares / (a + b - 2) * (1 / a + 1 / b))

@@ -31,7 +31,7 @@ def metric_name(task: ComparedTask) -> str:
 
 
 def decimals(uncertainty: float) -> int:
-    """How many decimals a number with this uncertainty has; 1 where the uncertainty is 0."""
+    """The decimals of a number with this uncertainty; 1 where the uncertainty is 0."""
     if uncertainty <= 0 or not math.isfinite(uncertainty):
         return 1
     exponent = math.floor(math.log10(uncertainty))
@@ -44,12 +44,12 @@ def points(fraction: float, places: int, *, sign: bool = False) -> str:
     return number(100 * fraction, places, sign=sign)
 
 
-def places_of(found: ArmDifference) -> int:
+def places_of(comparison: ArmDifference) -> int:
     """The decimals of a comparison's points. An end of the interval that is not 0 does not become 0."""
-    places = decimals(50 * (found.high - found.low))
-    ends = [abs(end) for end in (found.low, found.high) if end]
-    excludes = found.low > 0 or found.high < 0
-    while excludes and places < 3 and not float(f"{100 * min(ends):.{places}f}"):
+    places = decimals(50 * (comparison.high - comparison.low))
+    bounds = [abs(bound) for bound in (comparison.low, comparison.high) if bound]
+    excludes = comparison.low > 0 or comparison.high < 0
+    while excludes and places < 3 and not float(f"{100 * min(bounds):.{places}f}"):
         places += 1
     return places
 
@@ -69,82 +69,82 @@ def with_p(p: float) -> str:
     return f"p{FIXED}{'' if p < 0.001 else f'={FIXED}'}{p_value(p)}"
 
 
-def interval(found: ArmDifference) -> str:
-    places = places_of(found)
-    return f"{points(found.low, places)} to {points(found.high, places)}"
+def interval(comparison: ArmDifference) -> str:
+    places = places_of(comparison)
+    return f"{points(comparison.low, places)} to {points(comparison.high, places)}"
 
 
-def smallest(found: ArmDifference) -> str:
-    if not found.smallest_difference:
+def smallest(comparison: ArmDifference) -> str:
+    if not comparison.smallest_difference:
         return NOTHING
-    return points(found.smallest_difference, places_of(found))
+    return points(comparison.smallest_difference, places_of(comparison))
 
 
-def headline(found: ArmDifference) -> str:
-    both = f"{found.other} and {found.base}"
+def headline(comparison: ArmDifference) -> str:
+    both = f"{comparison.other} and {comparison.base}"
     return {
-        "helped": f"{found.other} helped on {found.task}.",
-        "hurt": f"{found.other} hurt on {found.task}.",
-        "no difference shown": f"No difference shown between {both} on {found.task}.",
-        "cannot conclude": f"Cannot conclude whether {found.other} helped on {found.task}.",
-    }[found.verdict]
+        "helped": f"{comparison.other} helped on {comparison.task}.",
+        "hurt": f"{comparison.other} hurt on {comparison.task}.",
+        "no difference shown": f"No difference shown between {both} on {comparison.task}.",
+        "cannot conclude": f"Cannot conclude whether {comparison.other} helped on {comparison.task}.",
+    }[comparison.verdict]
 
 
-def explanation(found: ArmDifference, results: Results, report: VerdictReport) -> str:
-    """What stands below the headline."""
-    if found.same_answers:
-        return f"In every run, {found.other} gave the same answers as {found.base}."
-    task = next(task for task in results.tasks if task.name == found.task)
-    means = {score.arm: score.mean for score in report.scores if score.task == found.task}
-    places = places_of(found)
-    base, other = (points(means[arm], places) for arm in (found.base, found.other))
+def explanation(comparison: ArmDifference, results: Results, report: VerdictReport) -> str:
+    """The text below the headline."""
+    if comparison.same_answers:
+        return f"In every run, {comparison.other} gave the same answers as {comparison.base}."
+    task = next(task for task in results.tasks if task.name == comparison.task)
+    means = {score.arm: score.mean for score in report.scores if score.task == comparison.task}
+    places = places_of(comparison)
+    base, other = (points(means[arm], places) for arm in (comparison.base, comparison.other))
     corrected = " after Holm's correction" if len(report.comparisons) > 1 else ""
-    change = f"{points(found.difference, places, sign=True)} points"
-    certainty = f"95{FIXED}% interval {interval(found)}; {with_p(found.p_holm)}{corrected}"
-    way = f"{'rose' if found.difference > 0 else 'fell'} from {base} to {other}: {change}"
+    change = f"{points(comparison.difference, places, sign=True)} points"
+    certainty = f"95{FIXED}% interval {interval(comparison)}; {with_p(comparison.p_holm)}{corrected}"
+    way = f"{'rose' if comparison.difference > 0 else 'fell'} from {base} to {other}: {change}"
     if base == other:
-        way = f"was {base} in both" if not found.difference else f"was {base} in both, rounded: {change}"
-    start = f"Against {found.base}, the {metric_name(task)} {way} ({certainty})."
-    return " ".join([start, *_reasons(found, report), *_failures(found, results, report)])
+        way = f"was {base} in both" if not comparison.difference else f"was {base} in both, rounded: {change}"
+    start = f"Against {comparison.base}, the {metric_name(task)} {way} ({certainty})."
+    return " ".join([start, *_reasons(comparison, report), *_failures(comparison, results, report)])
 
 
-def _failures(found: ArmDifference, results: Results, report: VerdictReport) -> list[str]:
-    arms = (found.base, found.other)
-    count = sum(one.task == found.task and one.arm in arms for one in report.degenerate)
+def _failures(comparison: ArmDifference, results: Results, report: VerdictReport) -> list[str]:
+    arms = (comparison.base, comparison.other)
+    count = sum(fault.task == comparison.task and fault.arm in arms for fault in report.degenerate)
     if not count:
         return []
-    runs = sum(run.task == found.task and run.arm in arms for run in results.runs)
+    runs = sum(run.task == comparison.task and run.arm in arms for run in results.runs)
     counts = "It counts" if count == 1 else "They count"
     return [f"{count} of the {runs} runs learned nothing or had a fault. {counts} like the others."]
 
 
-def _reasons(found: ArmDifference, report: VerdictReport) -> list[str]:
-    if found.verdict == "cannot conclude":
+def _reasons(pair: ArmDifference, report: VerdictReport) -> list[str]:
+    if pair.verdict == "cannot conclude":
         unit = "pretraining runs of each arm" if report.question == "recipe" else "seeds"
         count = len(report.comparisons)
-        given = _units_given(found, report)
+        units = _units_of(pair, report)
         what = "one comparison" if count == 1 else f"{count} comparisons"
         least = f"{what} {'takes' if count == 1 else 'take'} at least {report.least} {unit}"
-        return [f"This may be noise: with {given}, the smallest possible p is {p_value(found.smallest_p)}; {least}."]
-    if found.verdict != "no difference shown":
+        return [f"This may be noise: with {units}, the smallest possible p is {p_value(pair.smallest_p)}; {least}."]
+    if pair.verdict != "no difference shown":
         return []
     reasons = []
-    outside = found.low > 0 or found.high < 0
+    outside = pair.low > 0 or pair.high < 0
     if outside:
         reasons.append("The interval excludes 0, but the exact test does not reach p < 0.05.")
-    elif found.p_holm < 0.05:
+    elif pair.p_holm < 0.05:
         what = "pretraining runs" if report.question == "recipe" else "seeds"
         reasons.append(f"The {what} agree, but the interval, which counts the test examples too, includes 0.")
-    if found.smallest_difference:
-        least = f"{smallest(found)} points"
+    if pair.smallest_difference:
+        least = f"{smallest(pair)} points"
         reasons.append(f"A true difference of {least} would have been shown with a probability of 80{FIXED}%.")
     return reasons
 
 
-def _units_given(found: ArmDifference, report: VerdictReport) -> str:
+def _units_of(comparison: ArmDifference, report: VerdictReport) -> str:
     if report.question == "checkpoints":
-        return several(report.seeds[found.task], "seed")
-    runs = {len(score.runs) for score in report.scores if score.arm in (found.base, found.other)}
+        return several(report.seeds[comparison.task], "seed")
+    runs = {len(score.runs) for score in report.scores if score.arm in (comparison.base, comparison.other)}
     return f"{' and '.join(map(str, sorted(runs)))} pretraining runs"
 
 
@@ -164,22 +164,22 @@ def question(report: VerdictReport) -> str:
 
 
 def warnings(results: Results) -> list[str]:
-    """What a reader should know about how the learning rates were chosen."""
-    found = []
+    """Sentences on the choice of the learning rates that a reader should know."""
+    sentences = []
     grids: dict[str, set[tuple[float, ...]]] = {}
     for search in results.searches:
         rates = sorted(rate for rate, _ in search.rates)
         grids.setdefault(search.task, set()).add(tuple(rates))
         if len(rates) > 1 and search.chosen in (rates[0], rates[-1]):
             end = "lowest" if search.chosen == rates[0] else "highest"
-            found.append(
+            sentences.append(
                 f"On {search.task}, {search.arm} did best with the {end} rate of the grid, {rate(search.chosen)}. "
                 "A wider grid might serve it better."
             )
-    for task, own in grids.items():
-        if len(own) > 1:
-            found.append(f"On {task}, the arms were given different grids: their budgets were not equal.")
-    return found
+    for task, grids_of_arms in grids.items():
+        if len(grids_of_arms) > 1:
+            sentences.append(f"On {task}, the arms were given different grids: their budgets were not equal.")
+    return sentences
 
 
 def degenerate_summary(results: Results, report: VerdictReport) -> str:
@@ -192,7 +192,7 @@ def degenerate_summary(results: Results, report: VerdictReport) -> str:
 
 
 def method(results: Results, report: VerdictReport) -> list[tuple[str, str, str]]:
-    """Footnotes: what was done, the source, and its address."""
+    """Footnotes: method, source, and its address."""
     recipe = report.question == "recipe"
     resampled = "pretraining runs, seeds and test examples" if recipe else "seeds and test examples"
     test = "all ways to divide the pretraining runs between the two arms" if recipe else "all choices of signs"
@@ -231,7 +231,7 @@ def method(results: Results, report: VerdictReport) -> list[tuple[str, str, str]
             "https://arxiv.org/abs/2002.06305",
         ),
     ]
-    if any(found.classes for found in report.comparisons):
+    if any(comparison.classes for comparison in report.comparisons):
         notes.append(
             (
                 f"Changes of single classes are F1 scores with intervals from {report.class_draws:,} draws. They are "

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from maskwright.launch.tpu_vm import PASSING
+from maskwright.launch.tpu_vm import TRANSITIONAL_STATES
 
 Life = Literal["runs", "coming", "stopped", "gone"]
 """coming: will run by itself; gone: being deleted, or in an unknown state."""
-COMING = {"PENDING", "PROVISIONING", "STAGING", "REPAIRING"} | PASSING
+COMING = {"PENDING", "PROVISIONING", "STAGING", "REPAIRING"} | TRANSITIONAL_STATES
 """REPAIRING: Google moves the machine to other hardware, or restarts it there."""
 STOPPED = {"PENDING_STOP", "PREEMPTED", "STOPPED", "STOPPING", "SUSPENDED", "SUSPENDING", "TERMINATED"}
 

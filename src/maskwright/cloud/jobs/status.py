@@ -12,7 +12,7 @@ from maskwright.cloud.jobs.watcher import HISTORY
 from maskwright.core.console import Show, human_seconds, say
 from maskwright.core.errors import InputError, StoppedEarly
 from maskwright.launch.bucket.job_folder import put_result, read_spec
-from maskwright.launch.bucket.place import BucketPlace, JobReport, look
+from maskwright.launch.bucket.place import BucketPlace, JobReport, read_report
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class EnvironmentJobs:
         """The slice or group with a job; of two, the one whose job is not over."""
         candidates = [place for place in places(self.location) if read_spec(place.folder) is not None]
         if len(candidates) > 1:
-            candidates = [place for place in candidates if not look(place.folder, "", 0).over]
+            candidates = [place for place in candidates if not read_report(place.folder, "", 0).over]
             if len(candidates) != 1:
                 fix = "name it: `maskwright stop gs://…/jobs/slice/job.json`"
                 raise InputError("has a job on its slice and one on its group", where=self.location, fix=fix)
@@ -91,7 +91,7 @@ def places(location: str) -> list[JobHosts]:
 
 
 def _watched_job(place: JobHosts) -> WatchedJob:
-    job = look(place.folder, f"{place.environment.name} {place.kind}", place.hosts.hosts)
+    job = read_report(place.folder, f"{place.environment.name} {place.kind}", place.hosts.hosts)
     history = place.folder.get_json(HISTORY) or {}
     if history.get("submission") != job.submission:
         history = {}

@@ -224,7 +224,7 @@ def follow_to_its_end(job: VertexJob, show: Show = show_line) -> None:
         return current if current.over else None
 
     with followed(where):
-        ended = until_over(poll, where, POLL_SECONDS, passes=_is_transient)
+        ended = until_over(poll, where, POLL_SECONDS, is_transient=_is_transient)
         with suppress(CloudError):
             for _ in range(FINAL_LOG_POLLS):
                 time.sleep(POLL_SECONDS)

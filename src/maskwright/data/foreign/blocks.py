@@ -15,14 +15,14 @@ from maskwright.core.errors import StoreError
 BLOCK_TOKENS = 1 << 22
 """Tokens handled at once: large enough that no time goes into calls, small enough for a laptop."""
 INTEGERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
-COPY_AGAIN = "copy it again from where it was made"
+COPY_AGAIN = "copy it again from its origin"
 Ids = NDArray[Any]
 Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the user has to say of formats that do not record it."""
+    """Properties of formats that do not record them, from the user."""
 
     column: str | None = None
     """Column of the ids, in the formats that have columns."""
@@ -49,10 +49,10 @@ class Block:
     sentences: Int64 | None = None
     """Tokens of each sentence, where the format has sentences: no document begins inside one."""
     numbers: Int64 | None = None
-    """[documents]: number of each one's record in the file, where a record may be two documents; None to count from
-    `first` on."""
+    """[documents]: number of each one's record in the file, where it may be two documents; None to count from
+    `first`."""
     findings: Mapping[str, int] = field(default_factory=dict)
-    """Counts of what is wrong, by names that `Foreign.described` knows."""
+    """Counts of faults, by names that `Foreign.described` knows."""
 
     def number(self, document_idx: Any) -> Any:
         """Numbers in the file, from 0, of these documents of the block."""
@@ -79,28 +79,28 @@ class Foreign:
     passes: int = 1
     """Passes over the same text that the files hold."""
     described: Callable[[Mapping[str, int]], list[str]] | None = None
-    """Makes sentences of the sums of `Block.findings`; can be pickled."""
+    """Turns the sums of `Block.findings` into sentences; can be pickled."""
 
 
 def flat(path: str, dtype: Any, begin: int = 0) -> Ids:
     """The ids of a file from byte `begin` on, memory-mapped. Raises `StoreError` if its size is not of whole ids."""
-    size, kind = os.path.getsize(path) - begin, np.dtype(dtype).newbyteorder("<")
-    if size % kind.itemsize:
-        what = f"has {size:,} bytes of ids, which are no whole number of {kind.itemsize} bytes"
+    size, id_type = os.path.getsize(path) - begin, np.dtype(dtype).newbyteorder("<")
+    if size % id_type.itemsize:
+        what = f"has {size:,} bytes of ids, which is not a whole number of {id_type.itemsize} bytes"
         raise StoreError(what, where=path, fix=f"{COPY_AGAIN}, or give another --dtype")
     if not size:
         raise StoreError("holds no ids", where=path, fix=COPY_AGAIN)
-    return np.asarray(np.memmap(path, kind, "r", begin))
+    return np.asarray(np.memmap(path, id_type, "r", begin))
 
 
-def holds(values: Ids, wanted: int) -> bool:
+def holds(values: Ids, token_id: int) -> bool:
     """Whether an id is among the values; mostly, it is in the first block."""
-    return any((values[at : at + BLOCK_TOKENS] == wanted).any() for at in range(0, len(values), BLOCK_TOKENS))
+    return any((values[i : i + BLOCK_TOKENS] == token_id).any() for i in range(0, len(values), BLOCK_TOKENS))
 
 
 def split_at(values: Ids, end: int) -> tuple[Int64, Int64]:
-    """(starts, sizes) of the documents between the ids `end`. These ids belong to no document, and several in a row
-    make no empty one."""
+    """(starts, sizes) of the documents between the ids `end`. These belong to no document, and several in a row make no
+    empty one."""
     borders = [
         np.flatnonzero(values[begin : begin + BLOCK_TOKENS] == end) + begin
         for begin in range(0, len(values), BLOCK_TOKENS)
@@ -113,7 +113,7 @@ def split_at(values: Ids, end: int) -> tuple[Int64, Int64]:
 
 def in_blocks(ends: Int64) -> Iterator[tuple[int, int]]:
     """(first, end) of runs of documents that fit into `BLOCK_TOKENS`, or of a single longer one. `ends` [documents]:
-    tokens up to the end of each."""
+    their ends in tokens."""
     first = before = 0
     while first < len(ends):
         end = max(first + 1, int(np.searchsorted(ends, before + BLOCK_TOKENS, side="right")))
@@ -127,12 +127,12 @@ def of_spans(values: Ids, starts: Int64, sizes: Int64, file: int, members: Int64
     counts = np.ones(len(starts), np.int64) if members is None else members
     last_span = np.cumsum(counts)
     ends = np.concatenate([[0], np.cumsum(sizes)])[last_span]
-    whole = np.diff(ends, prepend=0)
+    document_sizes = np.diff(ends, prepend=0)
     for first, end in in_blocks(ends):
         spans = slice(int(last_span[first] - counts[first]), int(last_span[end - 1]))
         begin, size = starts[spans], sizes[spans]
         ids = _gather(values, begin, size)
-        yield Block(ids, whole[first:end], file, first, None if members is None else size[size > 0])
+        yield Block(ids, document_sizes[first:end], file, first, None if members is None else size[size > 0])
 
 
 def _gather(values: Ids, starts: Int64, sizes: Int64) -> Ids:
@@ -147,9 +147,9 @@ def _gather(values: Ids, starts: Int64, sizes: Int64) -> Ids:
 
 def require_inside(starts: Int64, sizes: Int64, available: int, index: str, file: str) -> None:
     """Raises `StoreError` for the first span beyond the `available` ids of `file`."""
-    wrong = (starts < 0) | (sizes < 0) | (starts + sizes > available)
-    if wrong.any():
-        number = int(np.argmax(wrong))
-        what = f"sequence {number:,} is said to be ids {starts[number]:,} to {starts[number] + sizes[number]:,}"
+    is_outside = (starts < 0) | (sizes < 0) | (starts + sizes > available)
+    if is_outside.any():
+        idx = int(np.argmax(is_outside))
+        what = f"sequence {idx:,} is recorded as ids {starts[idx]:,} to {starts[idx] + sizes[idx]:,}"
         what += f" of {os.path.basename(file)}, which has {available:,}"
         raise StoreError(what, where=index, fix=f"the two files are not of one store, or one is cut: {COPY_AGAIN}")

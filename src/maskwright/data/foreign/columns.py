@@ -36,14 +36,14 @@ def arrow_files(folder: str) -> list[str]:
     return sorted(path for path in storage.expand([folder]) if path.endswith(".arrow"))
 
 
-Part = tuple[Ids, Int64, Int64]
+ColumnPart = tuple[Ids, Int64, Int64]
 """(ids, tokens of each document, byte at which each begins in the file)"""
 
 
-def arrow_parts(path: str, column: str | None, *, places: bool = False) -> Iterator[Part]:
-    """The documents of an Arrow IPC file or stream. `places`: whether parts have them; compressed ids then have places
-    outside the file. Raises `StoreError` for a cut file, a stream without its end, nulls, and a column that is absent
-    or holds no ids."""
+def arrow_parts(path: str, column: str | None, *, with_offsets: bool = False) -> Iterator[ColumnPart]:
+    """The documents of an Arrow IPC file or stream. `with_offsets`: whether parts have them; compressed ids then have
+    places outside the file. Raises `StoreError` for a cut file, a stream without its end, nulls, and a column that is
+    absent or holds no ids."""
     require("pyarrow", path)
     import pyarrow as arrow
     from pyarrow import ipc
@@ -54,14 +54,14 @@ def arrow_parts(path: str, column: str | None, *, places: bool = False) -> Itera
         source = arrow.BufferReader(arrow.py_buffer(data))
         is_file = data[: len(FILE_MAGIC)].tobytes() == FILE_MAGIC
         reader = (ipc.open_file if is_file else ipc.open_stream)(source)
-        number = _column(reader.schema, column, path)
+        column_idx = _column(reader.schema, column, path)
         batches = _stream_batches(reader, source, data, path)
         if is_file:
             batches = map(reader.get_batch, range(reader.num_record_batches))
-        documents = _each_a_list if _is_list(reader.schema.field(number).type) else _each_a_batch
-        yield from documents(batches, number, data.ctypes.data if places else None, path)
+        documents = _rows_of_lists if _is_list(reader.schema.field(column_idx).type) else _batches_of_ids
+        yield from documents(batches, column_idx, data.ctypes.data if with_offsets else None, path)
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        what = f"is no whole Arrow IPC file or stream: {_short(error)}"
+        what = f"is not a whole Arrow IPC file or stream: {_short(error)}"
         raise StoreError(what, where=path, fix=COPY_AGAIN) from None
 
 
@@ -79,43 +79,43 @@ def _stream_batches(reader: Any, source: Any, data: NDArray[np.uint8], path: str
         raise StoreError("is an Arrow stream without its end: it was cut", where=path, fix=fix)
 
 
-def _each_a_batch(batches: Iterator[Any], number: int, base: int | None, path: str) -> Iterator[Part]:
+def _batches_of_ids(batches: Iterator[Any], column_idx: int, base: int | None, path: str) -> Iterator[ColumnPart]:
     """Parts of a plain column, whose documents are batches. `base`: the file's address; None for no places."""
-    waiting: list[Any] = []
+    batches_to_join: list[Any] = []
     tokens = 0  # in the block of `grouped` that these batches go into
     for batch in batches:
         tokens += batch.num_rows
-        if waiting and (tokens > BLOCK_TOKENS or len(waiting) == BATCHES_AT_ONCE):
-            yield _part(waiting, number, base, path)
-            waiting = []
+        if batches_to_join and (tokens > BLOCK_TOKENS or len(batches_to_join) == BATCHES_AT_ONCE):
+            yield _part(batches_to_join, column_idx, base, path)
+            batches_to_join = []
             tokens = batch.num_rows if tokens > BLOCK_TOKENS else tokens
-        waiting.append(batch)
-    if waiting:
-        yield _part(waiting, number, base, path)
+        batches_to_join.append(batch)
+    if batches_to_join:
+        yield _part(batches_to_join, column_idx, base, path)
 
 
-def _part(batches: list[Any], number: int, base: int | None, path: str) -> Part:
+def _part(batches: list[Any], column_idx: int, base: int | None, path: str) -> ColumnPart:
     import pyarrow as arrow
 
-    table = arrow.Table.from_batches(batches).select([number])
+    table = arrow.Table.from_batches(batches).select([column_idx])
     column = table.column(0)
     _require_whole(column, path)
     sizes = np.fromiter(map(len, batches), np.int64, len(batches))
-    places = np.zeros(len(batches), np.int64)
+    offsets = np.zeros(len(batches), np.int64)
     if base is not None:
         width = column.type.bit_width // 8
         buffers = [(chunk.buffers()[1], chunk.offset) for chunk in column.chunks]
-        places[:] = [buffer.address - base + offset * width if buffer else 0 for buffer, offset in buffers]
+        offsets[:] = [buffer.address - base + first_id * width if buffer else 0 for buffer, first_id in buffers]
     joined = table.combine_chunks().column(0).chunks  # none where all batches are empty
-    return _numbers(joined[0] if joined else arrow.array([], column.type)), sizes, places
+    return _numbers(joined[0] if joined else arrow.array([], column.type)), sizes, offsets
 
 
-def _each_a_list(batches: Iterator[Any], number: int, base: int | None, path: str) -> Iterator[Part]:
+def _rows_of_lists(batches: Iterator[Any], column_idx: int, base: int | None, path: str) -> Iterator[ColumnPart]:
     """Parts of a column of lists, whose documents are rows."""
-    for batch_number, batch in enumerate(batches):
-        column = batch.column(number)
+    for batch_idx, batch in enumerate(batches):
+        column = batch.column(column_idx)
         _require_whole(column, path)
-        ids, sizes = _lists(column, f"{path}, record batch {batch_number}")
+        ids, sizes = _lists(column, f"{path}, record batch {batch_idx}")
         yield ids, sizes, ids.__array_interface__["data"][0] - (base or 0) + (np.cumsum(sizes) - sizes) * ids.itemsize
 
 
@@ -125,7 +125,7 @@ def _require_whole(column: Any, path: str) -> None:
         raise StoreError(f"holds {column.null_count:,} nulls", where=path, fix=NO_NULLS)
 
 
-def parquet_parts(path: str, column: str | None) -> Iterator[Part]:
+def parquet_parts(path: str, column: str | None) -> Iterator[ColumnPart]:
     """The documents of a Parquet file, whose column has to be of lists; places are -1."""
     require("pyarrow", path)
     import pyarrow as arrow
@@ -141,7 +141,7 @@ def parquet_parts(path: str, column: str | None) -> Iterator[Part]:
                 ids, sizes = _lists(batch.column(0), f"{path}, batch {number}")
                 yield ids, sizes, np.full(len(sizes), -1, np.int64)
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"is no whole Parquet file: {_short(error)}", where=path, fix=COPY_AGAIN) from None
+        raise StoreError(f"is not a whole Parquet file: {_short(error)}", where=path, fix=COPY_AGAIN) from None
 
 
 def _short(error: BaseException) -> str:
@@ -154,19 +154,19 @@ def _is_list(kind: Any) -> bool:
     return bool(arrow.types.is_list(kind) or arrow.types.is_large_list(kind) or arrow.types.is_fixed_size_list(kind))
 
 
-def _column(schema: Any, wanted: str | None, path: str) -> int:
+def _column(schema: Any, chosen: str | None, path: str) -> int:
     """Number of the column that holds the ids."""
     import pyarrow as arrow
 
     names = schema.names
-    name = wanted or next((known for known in COLUMNS if known in names), None)
+    name = chosen or next((usual for usual in COLUMNS if usual in names), None)
     if name not in names:
         what = f"has no column {name}" if name else "has no column of a known name"
         raise StoreError(f"{what}; it has {', '.join(names) or 'none'}", where=path, fix="name the column of the ids")
-    kind = schema.field(name).type
-    if not arrow.types.is_integer(kind.value_type if _is_list(kind) else kind):
+    column_type = schema.field(name).type
+    if not arrow.types.is_integer(column_type.value_type if _is_list(column_type) else column_type):
         fix = "name the column of the ids; text goes through `maskwright data prepare`"
-        raise StoreError(f"{name} is a column of {kind}, and not of integers", where=path, fix=fix)
+        raise StoreError(f"{name} is a column of {column_type}, and not of integers", where=path, fix=fix)
     return int(schema.get_field_index(name))
 
 
@@ -189,22 +189,22 @@ def _lists(column: Any, where: str) -> tuple[Ids, Int64]:
 
 def _numbers(array: Any) -> Ids:
     """`array.to_numpy()`, which would import pandas: a quarter of a second."""
-    kind = np.dtype(array.type.to_pandas_dtype())
+    dtype = np.dtype(array.type.to_pandas_dtype())
     if not len(array):
-        return np.zeros(0, kind)
-    return np.frombuffer(array.buffers()[1], kind, len(array), array.offset * kind.itemsize)
+        return np.zeros(0, dtype)
+    return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
 
 
-def grouped(parts: Iterator[Part], file: int) -> Iterator[tuple[Block, Int64]]:
+def grouped(parts: Iterator[ColumnPart], file: int) -> Iterator[tuple[Block, Int64]]:
     """(block of several parts, byte at which each document begins in its file)."""
-    waiting: list[Part] = []
+    waiting: list[ColumnPart] = []
     first = tokens = 0
 
     def block() -> tuple[Block, Int64]:
-        ids, sizes, places = (
+        ids, sizes, offsets = (
             np.concatenate(arrays) if len(waiting) > 1 else arrays[0] for arrays in zip(*waiting, strict=True)
         )
-        return Block(ids, sizes, file, first), places
+        return Block(ids, sizes, file, first), offsets
 
     for part in parts:
         if waiting and tokens + len(part[0]) > BLOCK_TOKENS:
@@ -236,9 +236,9 @@ def open_columns(name: str, files: list[str], column: str | None) -> Foreign:
 
 
 def _blocks(
-    read: Callable[[str, str | None], Iterator[Part]], files: list[str], column: str | None, number: int
+    read: Callable[[str, str | None], Iterator[ColumnPart]], files: list[str], column: str | None, file_idx: int
 ) -> Iterator[Block]:
-    yield from (block for block, _ in grouped(read(files[number], column), number))
+    yield from (block for block, _ in grouped(read(files[file_idx], column), file_idx))
 
 
 def dataset_files(folder: str) -> list[str]:
@@ -266,13 +266,13 @@ def dataset_files(folder: str) -> list[str]:
     return paths
 
 
-def require_counts(folder: str, found: dict[str, tuple[int, int]]) -> None:
-    """Compares `meta/*counts*.csv` (`dataset/filename, documents, tokens`) with the (documents, tokens) that were found
-    in each file. Raises `StoreError` where they differ; a folder without such a file is fine.
+def require_counts(folder: str, counts: dict[str, tuple[int, int]]) -> None:
+    """Compares `meta/*counts*.csv` (`dataset/filename, documents, tokens`) with the (documents, tokens) of each
+    file. Raises `StoreError` where they differ; a folder without such a file is fine.
 
     foundation-model-stack reads a name from "/DATASET" on, so its files have paths of the machine that counted:
     `/wiki/a.arrow`, `/data/input/wiki/a.arrow`. Data sets that are not here are skipped, as it does."""
-    wrong = "the file is cut, or the counts are of other data: copy both again, or delete the counts"
+    fix = "the file is cut, or the counts are of other data: copy both again, or delete the counts"
     for path in sorted(glob.glob(os.path.join(glob.escape(folder), "**", "meta", "*counts*.csv"), recursive=True)):
         base = os.path.dirname(os.path.dirname(path))
         with open(path, encoding="utf-8", newline="") as file:
@@ -281,14 +281,14 @@ def require_counts(folder: str, found: dict[str, tuple[int, int]]) -> None:
             try:
                 name, documents, tokens = row[0], int(row[1]), int(row[2])
             except (IndexError, ValueError):
-                what = "is no line of a file name, documents and tokens"
+                what = "is not a line of a file name, documents and tokens"
                 raise StoreError(what, where=f"{path}:{line}", fix="repair it, or delete the file") from None
-            at = next((at for at in _ends_of(name, base) if at in found), None)
-            if at is None and any(os.path.isdir(folder) for folder in map(os.path.dirname, _ends_of(name, base))):
-                raise StoreError(f"{name} is not there", where=f"{path}:{line}", fix=wrong)
-            if at and found[at] != (documents, tokens):
-                what = f"{name} has {found[at][0]:,} documents and {found[at][1]:,} tokens"
-                raise StoreError(f"{what}, not {documents:,} and {tokens:,}", where=f"{path}:{line}", fix=wrong)
+            location = next((location for location in _ends_of(name, base) if location in counts), None)
+            if location is None and any(os.path.isdir(folder) for folder in map(os.path.dirname, _ends_of(name, base))):
+                raise StoreError(f"{name} is not there", where=f"{path}:{line}", fix=fix)
+            if location and counts[location] != (documents, tokens):
+                what = f"{name} has {counts[location][0]:,} documents and {counts[location][1]:,} tokens"
+                raise StoreError(f"{what}, not {documents:,} and {tokens:,}", where=f"{path}:{line}", fix=fix)
 
 
 def _ends_of(name: str, base: str) -> list[str]:

@@ -42,11 +42,11 @@ REFUSED = {
 
 def detect(places: list[str]) -> Format:
     """The format of all places. Raises `InputError` for none and for several."""
-    found = {_kind(place) for place in places}
-    if len(found) > 1:
+    formats = {_kind(place) for place in places}
+    if len(formats) > 1:
         fix = "convert them apart, or name one format: --from FORMAT"
-        raise InputError(f"are of several formats: {', '.join(sorted(found))}", where=" ".join(places), fix=fix)
-    return found.pop()
+        raise InputError(f"are of several formats: {', '.join(sorted(formats))}", where=" ".join(places), fix=fix)
+    return formats.pop()
 
 
 def _kind(place: str) -> Format:
@@ -60,21 +60,21 @@ def _kind(place: str) -> Format:
     if len(kinds) == 1:
         return _format(kinds.pop())
     refused = next((why for path in paths for ending, why in REFUSED.items() if path.endswith(ending)), None)
-    what = f"holds several kinds of files: {', '.join(sorted(kinds))}" if kinds else "is no store of a known format"
+    what = f"holds several kinds of files: {', '.join(sorted(kinds))}" if kinds else "is not a store of a known format"
     raise InputError(what, where=place, fix=refused or f"name it: --from {'|'.join(get_args(Format))}")
 
 
 def _format(name: str) -> Format:
-    return next(known for known in get_args(Format) if known == name)
+    return next(format_ for format_ in get_args(Format) if format_ == name)
 
 
 def _paths(places: list[str]) -> list[str]:
     """The files of all places; PREFIX stands for PREFIX.bin and PREFIX.idx."""
-    found = []
+    paths = []
     for place in map(storage.require_local, places):
-        known = [place] if os.path.exists(place) else [f"{place}{end}" for end in (".idx", ".bin")]
-        found += storage.expand(known if all(map(os.path.exists, known)) else [place])
-    return found
+        files = [place] if os.path.exists(place) else [f"{place}{end}" for end in (".idx", ".bin")]
+        paths += storage.expand(files if all(map(os.path.exists, files)) else [place])
+    return paths
 
 
 def open_foreign(
@@ -105,7 +105,7 @@ def open_foreign(
 
 def _of(paths: list[str], ending: str, places: list[str]) -> list[str]:
     """The paths with the ending; without any, the files that the user named."""
-    found = [path for path in paths if path.endswith(ending)] or [place for place in places if os.path.isfile(place)]
-    if not found:
+    chosen = [path for path in paths if path.endswith(ending)] or [place for place in places if os.path.isfile(place)]
+    if not chosen:
         raise InputError(f"holds no {ending} file", where=places[0], fix="check the path, or name another --from")
-    return found
+    return chosen

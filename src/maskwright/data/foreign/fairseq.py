@@ -32,7 +32,7 @@ def open_fairseq(folders: list[str], pieces: dict[str, int], vocabulary: Vocabul
     indexes = [index for folder in folders for index in _indexes(folder)]
     first = os.path.join(folders[0], "dict.txt")
     if not os.path.isfile(first):
-        fix = "put the dictionary there that the shards were binarised with"
+        fix = "put the dictionary there with which the shards were binarised"
         raise StoreError("is missing, and without it the ids mean nothing", where=first, fix=fix)
     tokens = _read_dictionary(first)
     for folder in folders[1:]:
@@ -42,29 +42,29 @@ def open_fairseq(folders: list[str], pieces: dict[str, int], vocabulary: Vocabul
     mapping, messages = _mapping(tokens, pieces, vocabulary, encoder, first)
     paths = [path for path, _ in indexes]
     for path in paths:
-        read_index(path, "fairseq")  # so that a cut one is refused before anything is written
+        read_index(path, "fairseq")  # refuses a cut one before anything is written
     files = [f"{path.removesuffix('.idx')}.bin" for path in paths]
     held_out = frozenset(number for number, (_, is_held_out) in enumerate(indexes) if is_held_out)
     return Foreign("fairseq", files, partial(_blocks, paths), True, mapping, messages, held_out)
 
 
-def _blocks(indexes: list[str], number: int) -> Iterator[Block]:
-    index = read_index(indexes[number], "fairseq")
-    starts, sizes, members = _documents(index, indexes[number])
-    yield from of_spans(index.values, starts, sizes, number, members)
+def _blocks(indexes: list[str], file_idx: int) -> Iterator[Block]:
+    index = read_index(indexes[file_idx], "fairseq")
+    starts, sizes, members = _documents(index, indexes[file_idx])
+    yield from of_spans(index.values, starts, sizes, file_idx, members)
 
 
 def _indexes(folder: str) -> list[tuple[str, bool]]:
     """(file, whether it is held out) of train, train1 … and valid, also in folders of languages; not of test."""
-    found = []
+    indexes = []
     for path in storage.expand([folder]):
         name = os.path.basename(path).partition(".")[0].rstrip("0123456789")
         if path.endswith(".idx") and name in ("train", "valid"):
-            found.append((path, name == "valid"))
-    if not found:
+            indexes.append((path, name == "valid"))
+    if not indexes:
         fix = "give the folder that `fairseq-preprocess` wrote"
         raise InputError("has no train.idx", where=folder, fix=fix)
-    return sorted(found, key=lambda index: index[1])
+    return sorted(indexes, key=lambda index: index[1])
 
 
 def _documents(index: Index, path: str) -> tuple[Int64, Int64, Int64]:
@@ -77,8 +77,8 @@ def _documents(index: Index, path: str) -> tuple[Int64, Int64, Int64]:
     empty = sizes == 0
     if not empty.any():  # a line is a document
         return starts, sizes, np.ones(len(starts), np.int64)
-    number = np.cumsum(empty)[~empty]  # of each sentence's document, with gaps where several lines are empty
-    members = np.unique(number, return_counts=True)[1] if len(number) else np.zeros(0, np.int64)
+    document_idx = np.cumsum(empty)[~empty]  # of each sentence's document, with gaps where several lines are empty
+    members = np.unique(document_idx, return_counts=True)[1] if len(document_idx) else np.zeros(0, np.int64)
     return starts[~empty], sizes[~empty], members.astype(np.int64)
 
 
@@ -93,7 +93,7 @@ def _read_dictionary(path: str) -> list[str]:
         token, space, count = text.rpartition(" ")
         if not space or not count.strip().isdecimal():
             fix = "restore the file; a line is a token and its count"
-            raise StoreError("is no line of a fairseq dictionary", where=f"{path}:{line}", fix=fix)
+            raise StoreError("is not a line of a fairseq dictionary", where=f"{path}:{line}", fix=fix)
         tokens.append(token)
     return tokens
 
@@ -102,28 +102,28 @@ def _mapping(
     tokens: list[str], pieces: dict[str, int], vocabulary: Vocabulary, encoder: str | None, where: str
 ) -> tuple[Int64, list[str]]:
     """([fairseq's ids]: the tokenizer's id of each, -1 for none; messages)."""
-    real = [token for token in tokens if not token.startswith(FILLER)]
+    real_tokens = [token for token in tokens if not token.startswith(FILLER)]
     names = tokens
-    if real and all(token.isdecimal() or token in (*FIRST, "<mask>") for token in real):
+    if real_tokens and all(token.isdecimal() or token in (*FIRST, "<mask>") for token in real_tokens):
         if encoder is None:
             fix = "give GPT-2's file, https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe/encoder.json: --encoder FILE"
             raise InputError("is a dictionary of numbers, which encoder.json explains", where=where, fix=fix)
-        spelt = _read_encoder(encoder)
-        names = [spelt.get(int(token), token) if token.isdecimal() else token for token in tokens]
+        string_of = _read_encoder(encoder)
+        names = [string_of.get(int(token), token) if token.isdecimal() else token for token in tokens]
     special = {"<s>": vocabulary.bos, "<pad>": vocabulary.pad, "</s>": vocabulary.eos, "<unk>": vocabulary.unk}
     special["<mask>"] = vocabulary.mask
-    found = [special.get(name, pieces.get(name)) for name in (*FIRST, *names)]
-    mapping = np.array([-1 if index is None else index for index in found], np.int64)
-    own = zip(names, found[len(FIRST) :], strict=True)
-    lacking = [name for name, index in own if index is None and FILLER not in name]
-    message = f"{len(real) - len(lacking):,} of the {len(real):,} tokens of {where} are in the tokenizer"
-    if lacking:
-        message += f"; {len(lacking):,} are not, such as {lacking[0]!r}"
+    ids = [special.get(name, pieces.get(name)) for name in (*FIRST, *names)]
+    mapping = np.array([-1 if index is None else index for index in ids], np.int64)
+    id_of_names = zip(names, ids[len(FIRST) :], strict=True)
+    missing = [name for name, index in id_of_names if index is None and FILLER not in name]
+    message = f"{len(real_tokens) - len(missing):,} of the {len(real_tokens):,} tokens of {where} are in the tokenizer"
+    if missing:
+        message += f"; {len(missing):,} are not, such as {missing[0]!r}"
     return mapping, [message]
 
 
 def _read_encoder(path: str) -> dict[int, str]:
     content: Any = storage.read_json(path)
-    if not isinstance(content, dict) or not all(type(number) is int for number in content.values()):
-        raise InputError("is no encoder.json: tokens and their numbers", where=path, fix="give GPT-2's own file")
-    return {number: token for token, number in content.items()}
+    if not isinstance(content, dict) or not all(type(index) is int for index in content.values()):
+        raise InputError("is not an encoder.json: tokens and their numbers", where=path, fix="give GPT-2's own file")
+    return {index: token for token, index in content.items()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from functools import partial
-from tokenize import TokenError  # which numpy's reader of headers lets out
+from tokenize import TokenError  # raised by numpy's reader of headers
 
 import numpy as np
 
@@ -39,17 +39,17 @@ NUMPY = b"\x93NUMPY"
 
 
 def open_flat(name: str, files: list[str], options: Options, vocab_size: int) -> Foreign:
-    """`name`: npy or bin. Raises `InputError` if nothing marks the ends of documents, `StoreError` if the id between
-    documents is nowhere."""
-    found = [_read_flat(path, options, vocab_size) for path in files]
-    if options.document_end is None and any(values.ndim == 1 for values in found):
+    """`name`: npy or bin. Raises `InputError` if nothing marks ends of documents, `StoreError` if the id between is
+    absent."""
+    arrays = [_read_flat(path, options, vocab_size) for path in files]
+    if options.document_end is None and any(values.ndim == 1 for values in arrays):
         fix = "give --document-end TOKEN, the token between documents by its name or its id"
         raise InputError("holds bare ids without the ends of documents", where=files[0], fix=fix)
     messages = []
     if (end := options.document_end) is not None:
-        without = [path for path, values in zip(files, found, strict=True) if not holds(values.reshape(-1), end)]
+        without = [path for path, values in zip(files, arrays, strict=True) if not holds(values.reshape(-1), end)]
         if len(without) == len(files):
-            what = f"has no id {end} stored anywhere, so that nothing tells where documents end"
+            what = f"has no id {end} stored anywhere, so the ends of documents are unknown"
             fix = "check --document-end, --dtype and --token-offset: the stored id is the token's less the offset"
             raise StoreError(what, where=files[0], fix=fix)
         messages = [f"documents end at the stored id {end}, which is left out"]
@@ -57,9 +57,9 @@ def open_flat(name: str, files: list[str], options: Options, vocab_size: int) ->
     return Foreign(name, files, partial(_flat_blocks, files, options, vocab_size), messages=messages)
 
 
-def _flat_blocks(files: list[str], options: Options, vocab_size: int, number: int) -> Iterator[Block]:
-    values = _read_flat(files[number], options, vocab_size)
-    yield from of_spans(values.reshape(-1), *_documents(values, options.document_end), number)
+def _flat_blocks(files: list[str], options: Options, vocab_size: int, file_idx: int) -> Iterator[Block]:
+    values = _read_flat(files[file_idx], options, vocab_size)
+    yield from of_spans(values.reshape(-1), *_documents(values, options.document_end), file_idx)
 
 
 def _documents(values: Ids, end: int | None) -> tuple[Int64, Int64]:
@@ -79,7 +79,7 @@ def _read_flat(path: str, options: Options, vocab_size: int) -> Ids:
         return flat(path, options.dtype or token_dtype(vocab_size))
     dtype = LLM_C.get((magic, version))
     if dtype is None or len(head) < HEADER_BYTES:
-        raise StoreError(f"is a file of llm.c in version {version}, which is not known", where=path, fix=COPY_AGAIN)
+        raise StoreError(f"is a file of llm.c in version {version}, which is unknown", where=path, fix=COPY_AGAIN)
     values = flat(path, dtype, HEADER_BYTES)
     if len(values) != count:
         what = f"has {len(values):,} ids, its header says {count:,}"
@@ -91,7 +91,8 @@ def _read_npy(path: str) -> Ids:
     try:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError, TokenError, SyntaxError) as error:
-        raise StoreError(f"is no whole .npy file: {' '.join(str(error).split())}", where=path, fix=COPY_AGAIN) from None
+        what = f"is not a whole .npy file: {' '.join(str(error).split())}"
+        raise StoreError(what, where=path, fix=COPY_AGAIN) from None
     if values.dtype.name not in INTEGERS or values.ndim not in (1, 2) or not values.size:
         what = f"is an array {list(values.shape)} of {values.dtype}, and not of ids, or of rows of ids"
         raise StoreError(what, where=path, fix="save the ids as an integer array")
@@ -105,17 +106,17 @@ def open_datatrove(files: list[str]) -> Foreign:
     return Foreign("datatrove", files, partial(_ds_blocks, files))
 
 
-def _ds_blocks(files: list[str], number: int) -> Iterator[Block]:
-    ends = _ends(files[number])
+def _ds_blocks(files: list[str], file_idx: int) -> Iterator[Block]:
+    ends = _ends(files[file_idx])
     starts = np.concatenate([[0], ends[:-1]])
-    yield from of_spans(_read_ds(files[number], ends), starts, ends - starts, number)
+    yield from of_spans(_read_ds(files[file_idx], ends), starts, ends - starts, file_idx)
 
 
 def _ends(path: str) -> Int64:
     index = f"{path}.index"
     if not os.path.isfile(index):
         fix = "put it beside the .ds file, or read that with --from bin --document-end TOKEN"
-        raise StoreError("is missing, so that nothing says where documents end", where=index, fix=fix)
+        raise StoreError("is missing, so the ends of documents are unknown", where=index, fix=fix)
     return flat(index, "uint64").astype(np.int64)
 
 

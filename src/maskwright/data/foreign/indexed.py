@@ -46,13 +46,13 @@ def index_kind(path: str) -> Literal["megatron", "fairseq"]:
     if head.startswith(OLD_FAIRSEQ):
         return "fairseq"
     if not head.startswith(MAGIC) or len(head) < HEADER:
-        raise StoreError("is no index of Megatron or fairseq", where=path, fix="give the files of one store, or --from")
+        raise StoreError("is not an index of Megatron or fairseq", where=path, fix="give one store's files, or --from")
     sequences = int.from_bytes(head[18:26], "little")
     return "fairseq" if size == HEADER + 12 * sequences else "megatron"
 
 
 def read_index(path: str, kind: Literal["megatron", "fairseq"]) -> Index:
-    """Raises `StoreError` for an index that is cut, is of another kind, or points outside its `.bin`."""
+    """Reads an index. Raises `StoreError` for one that is cut, is of another kind, or points outside its `.bin`."""
     with storage.open_binary(path) as file:
         content = file.read()
     if content.startswith(OLD_FAIRSEQ):
@@ -60,10 +60,10 @@ def read_index(path: str, kind: Literal["megatron", "fairseq"]) -> Index:
         raise StoreError("is of fairseq's old kind, which numbers ids from 1", where=path, fix=fix)
     begin = HEADER + 8 * (kind == "megatron")
     if not content.startswith(MAGIC) or len(content) < begin or content[9:17] != b"\1\0\0\0\0\0\0\0":
-        raise StoreError(f"is no index of {kind}, version 1", where=path, fix=COPY_AGAIN)
+        raise StoreError(f"is not an index of {kind}, version 1", where=path, fix=COPY_AGAIN)
     dtype = (CODES | ({9: "uint32", 10: "uint64"} if kind == "fairseq" else {})).get(content[17])
     if dtype is None:
-        raise StoreError(f"has ids of type {content[17]}, which are no integers", where=path, fix=COPY_AGAIN)
+        raise StoreError(f"has ids of type {content[17]}, which are not integers", where=path, fix=COPY_AGAIN)
     sequences = int.from_bytes(content[18:26], "little")
     documents = int.from_bytes(content[26:34], "little") if kind == "megatron" else 0
     needed = begin + 12 * sequences + 8 * documents
@@ -71,14 +71,14 @@ def read_index(path: str, kind: Literal["megatron", "fairseq"]) -> Index:
         what = f"has {len(content):,} bytes, {sequences:,} sequences take {needed:,}"
         raise StoreError(what, where=path, fix=COPY_AGAIN)
     sizes = np.frombuffer(content, "<i4", sequences, begin).astype(np.int64)
-    places = np.frombuffer(content, "<i8", sequences, begin + 4 * sequences)
+    offsets = np.frombuffer(content, "<i8", sequences, begin + 4 * sequences)
     data = f"{path.removesuffix('.idx')}.bin"
     if not os.path.isfile(data):
         raise StoreError("is missing", where=data, fix=f"put it beside {os.path.basename(path)}")
     values = flat(data, dtype)
-    starts, odd = np.divmod(places, values.itemsize)
-    if odd.any():
-        what = f"sequence {int(np.argmax(odd > 0)):,} begins inside an id"
+    starts, remainders = np.divmod(offsets, values.itemsize)
+    if remainders.any():
+        what = f"sequence {int(np.argmax(remainders > 0)):,} begins inside an id"
         raise StoreError(what, where=path, fix=COPY_AGAIN)
     require_inside(starts, sizes, len(values), path, data)
     if kind == "fairseq":
@@ -92,12 +92,12 @@ def read_index(path: str, kind: Literal["megatron", "fairseq"]) -> Index:
 
 def open_megatron(indexes: list[str]) -> Foreign:
     """`indexes`: the `.idx` files, in the order of the documents."""
-    members = [read_index(path, "megatron").members for path in indexes]  # all now, or a cut one would be found late
+    members = [read_index(path, "megatron").members for path in indexes]  # all now, so that a cut one is reported early
     sentences = all(counts is not None and bool((counts > 1).any()) for counts in members)
     files = [f"{path.removesuffix('.idx')}.bin" for path in indexes]
     return Foreign("megatron", files, partial(_blocks, indexes), sentences)
 
 
-def _blocks(indexes: list[str], number: int) -> Iterator[Block]:
-    index = read_index(indexes[number], "megatron")
-    yield from of_spans(index.values, index.starts, index.sizes, number, index.members)
+def _blocks(indexes: list[str], file_idx: int) -> Iterator[Block]:
+    index = read_index(indexes[file_idx], "megatron")
+    yield from of_spans(index.values, index.starts, index.sizes, file_idx, index.members)

@@ -20,7 +20,7 @@ from maskwright.text.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
-class Examples:
+class StaticMasks:
     """n examples with t tokens and p predictions in all. Dtypes are those of binary epochs."""
 
     tokens: NDArray[Any]
@@ -55,8 +55,8 @@ class Examples:
         return ids
 
 
-ARRAYS = tuple(field.name for field in fields(Examples))
-WRONG = {
+ARRAYS = tuple(field.name for field in fields(StaticMasks))
+FAULTS = {
     "foreign_masks": ("predictions", "predictions that show a mask which the vocabulary does not have"),
     "unknown_tokens": ("tokens", "other tokens that the vocabulary does not have"),
     "split_words": ("long_words", "masked words of several tokens that are only partly masked"),
@@ -69,40 +69,40 @@ WRONG = {
 """Each finding's total, of which it is a share, and its name for a person."""
 
 
-def findings(examples: Examples, is_unknown: NDArray[np.bool_], masker: Masker, words: Vocabulary) -> Counter[str]:
-    """Counts by the names of `WRONG`. `is_unknown` [t]: the token is not in the vocabulary."""
-    places, true, begins, ends = examples.places, examples.text(), examples.begins, examples.begins + examples.lengths
-    special = masker.special[true]
-    starts = masker.word_start[true] | special
+def findings(examples: StaticMasks, is_unknown: NDArray[np.bool_], masker: Masker, words: Vocabulary) -> Counter[str]:
+    """Counts by the names of `FAULTS`. `is_unknown` [t]: the token is not in the vocabulary."""
+    masked, text, begins, ends = (examples.places, examples.text(), examples.begins, examples.begins + examples.lengths)
+    special = masker.special[text]
+    starts = masker.word_start[text] | special
     starts[begins] = True
     starts[(begins + examples.first_segment)[examples.first_segment < examples.lengths]] = True
     starts[1:] |= special[:-1]
-    place = np.arange(len(true))
-    in_word = place - np.maximum.accumulate(np.where(starts, place, 0))
+    token_idx = np.arange(len(text))
+    in_word = token_idx - np.maximum.accumulate(np.where(starts, token_idx, 0))
     word = np.cumsum(in_word % LONGEST_GROUP_TOKENS["whole_word"] == 0) - 1
     size = np.bincount(word)
-    touched = np.bincount(word[places], minlength=len(size))
-    shown, is_foreign = examples.tokens[places], is_unknown[places]
+    masked_of_word = np.bincount(word[masked], minlength=len(size))
+    shown_ids, is_foreign = examples.tokens[masked], is_unknown[masked]
     return Counter(
         examples=len(examples.lengths),
         tokens=len(examples.tokens),
-        predictions=len(places),
-        long_words=int(((touched > 0) & (size > 1)).sum()),
+        predictions=len(masked),
+        long_words=int(((masked_of_word > 0) & (size > 1)).sum()),
         foreign_masks=int(is_foreign.sum()),
         unknown_tokens=int(is_unknown.sum() - is_foreign.sum()),
-        split_words=int(((touched > 0) & (touched < size)).sum()),
-        special_replacements=int((masker.special[shown] & (shown != masker.mask_id) & ~is_foreign).sum()),
-        special_predictions=int(special[places].sum()),
+        split_words=int(((masked_of_word > 0) & (masked_of_word < size)).sum()),
+        special_replacements=int((masker.special[shown_ids] & (shown_ids != masker.mask_id) & ~is_foreign).sum()),
+        special_predictions=int(special[masked].sum()),
         foreign_text=int(((examples.random_next > 0) & (examples.first_segment == examples.lengths)).sum()),
         empty_next=int((examples.lengths - examples.first_segment == 1).sum()),
         unframed=int(((examples.tokens[begins] != words.bos) | (examples.tokens[ends - 1] != words.eos)).sum()),
     )
 
 
-def describe(found: Mapping[str, int], *, whole_words: bool) -> list[str]:
+def describe(counts: Mapping[str, int], *, whole_words: bool) -> list[str]:
     """A line for each finding. `whole_words`: whether masked parts of words are one."""
     return [
-        f"{name}: {found[key]:,} of {found[of]:,} ({found[key] / found[of]:.1%})"
-        for key, (of, name) in WRONG.items()
-        if found[key] and (key != "split_words" or whole_words)
+        f"{name}: {counts[key]:,} of {counts[total]:,} ({counts[key] / counts[total]:.1%})"
+        for key, (total, name) in FAULTS.items()
+        if counts[key] and (key != "split_words" or whole_words)
     ]

@@ -32,8 +32,8 @@ SPLIT_NAMES = {"train": "train", "valid": "validation"}
 
 
 def write_out(store: TokenStore, folder: str, kind: WrittenFormat) -> dict[str, int]:
-    """Writes the folder, whole or not at all. Returns the documents of each side. Raises `InputError` for a folder that
-    is not empty."""
+    """Writes the folder, whole or not at all. Returns each side's documents. Raises `InputError` for a folder with
+    content."""
     if kind != "megatron":
         require("pyarrow", folder)
     storage.require_local(folder)

@@ -38,8 +38,7 @@ Block = tuple[int, int, int, int]
 def pregenerate(
     sources: Sources, tokenizer: str, folder: str, options: PregenerateOptions, *, workers: int = 1
 ) -> list[int]:
-    """Writes the epochs and returns the examples of each. Raises `InputError` for bad text or options, and for a folder
-    with other content."""
+    """Writes the epochs and returns the examples of each. Raises `InputError` for bad text, options or folder."""
     folder = storage.require_local(folder)
     text = os.path.join(folder, TEXT)
     with storage.new_folder(folder), storage.locked(os.path.join(folder, LOCK), remove=True), Here(workers) as runner:
@@ -52,7 +51,7 @@ def pregenerate(
                 what, fix = "holds unfinished epochs of other text or options", "delete it, or choose another folder"
                 raise InputError(what, where=folder, fix=fix)
             if options.do_next_sent_prediction and store.manifest["splits"]["train"]["documents"] < 2:
-                fix = "part documents by blank lines (--layout sentences), or leave --do_next_sent_prediction out"
+                fix = "separate documents by blank lines (--layout sentences), or leave --do_next_sent_prediction out"
                 raise InputError("is one document, so no sentence is of another", where=sources.files[0], fix=fix)
         except InputError:
             if before is None:
@@ -85,7 +84,7 @@ def _unfinished(folder: str) -> dict[str, Any] | None:
 def _epoch(store: TokenStore, epoch: int, folder: str, options: PregenerateOptions, runner: Runner) -> int:
     """Writes an epoch unless it is complete. Returns its number of examples."""
     if os.path.exists(os.path.join(folder, f"epoch_{epoch}_metrics.json")):
-        say(f"epoch {epoch} is there already")
+        say(f"epoch {epoch} is complete already")
         return read_metrics(folder, epoch)[0]
     blocks, shards = list[Block](), store.split("train").shards
     for shard_idx, shard in enumerate(shards):
@@ -93,15 +92,15 @@ def _epoch(store: TokenStore, epoch: int, folder: str, options: PregenerateOptio
         blocks += [(epoch, shard_idx, first, min(first + size, count)) for first in range(0, count, size)]
     sizes = [(last - first) * shards[idx].tokens // shards[idx].documents for _, idx, first, last in blocks]
     paths = [os.path.join(folder, PARTS, "-".join(map(str, block))) for block in blocks]
-    make = MakeBlock(store.location, options)
+    make = WriteExamples(store.location, options)
     notes = compute(runner, make, [*zip(blocks, paths, strict=True)], f"epoch {epoch}", sizes)
     return EpochWriter(store.tokenizer_folder, options).write_epoch(folder, epoch, paths, notes, options.max_seq_len)
 
 
 @lru_cache(maxsize=1)
 def _opened(store: str, options: PregenerateOptions) -> tuple[Split, EpochWriter]:
-    opened = TokenStore(store)
-    return opened.split("train"), EpochWriter(opened.tokenizer_folder, options)
+    opened_store = TokenStore(store)
+    return opened_store.split("train"), EpochWriter(opened_store.tokenizer_folder, options)
 
 
 @lru_cache(maxsize=2)
@@ -110,7 +109,7 @@ def _text(store: str, options: PregenerateOptions, shard_idx: int) -> Text:
 
 
 @dataclass(frozen=True)
-class MakeBlock:
+class WriteExamples:
     """Writes the examples of a block. The note has their number."""
 
     store: str
@@ -120,14 +119,14 @@ class MakeBlock:
         (epoch, shard_idx, first, last), path = task
         options, (split, writer) = self.options, _opened(self.store, self.options)
         text, other = (_text(self.store, options, idx % len(split.shards)) for idx in (shard_idx, shard_idx + 1))
-        found = (
+        unmasked_sequences = (
             sequence
             for document in documents(text, first, last)
             for sequence in sequences(text, document, other, options, writer.words, epoch)
         )
         with written(path) as file:
             count = 0
-            while unmasked := [*islice(found, max(1, BLOCK_TOKENS // options.max_seq_len))]:
+            while unmasked := [*islice(unmasked_sequences, max(1, BLOCK_TOKENS // options.max_seq_len))]:
                 masked = writer.masked(unmasked, options.max_seq_len, options.max_predictions_per_seq, epoch)
                 writer.append(file, masked)
                 count += len(unmasked)

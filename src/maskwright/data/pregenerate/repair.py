@@ -51,12 +51,12 @@ class RepairEpoch:
                 texts = np.split(examples.text(), examples.begins[1:])
                 rows = count + np.arange(len(texts))
                 columns = (examples.first_segment, examples.random_next, rows, examples.predictions)
-                unmasked = [Unmasked(*row) for row in zip(texts, *(each.tolist() for each in columns), strict=True)]
-                made = writer.masked(unmasked, int(examples.lengths.max()), int(examples.predictions.max()), epoch)
+                unmasked = [Unmasked(*row) for row in zip(texts, *(column.tolist() for column in columns), strict=True)]
+                repaired = writer.masked(unmasked, int(examples.lengths.max()), int(examples.predictions.max()), epoch)
                 before.update(findings(examples, is_unknown, writer.masker, writer.words))
                 is_unknown[examples.places] = False  # the others stay
-                after.update(findings(made, is_unknown, writer.masker, writer.words))
-                writer.append(file, made)
+                after.update(findings(repaired, is_unknown, writer.masker, writer.words))
+                writer.append(file, repaired)
                 count += len(texts)
             file.note = {"examples": count, "before": before, "after": after}
         return file.note

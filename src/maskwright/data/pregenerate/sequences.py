@@ -1,5 +1,5 @@
-"""Documents of sentences to sequences, as BERT's scripts make them: sentences up to a target length, which is sometimes
-shorter. With next-sentence prediction, the second segment follows the first or is of another document.
+"""Documents of sentences to sequences, as BERT's scripts build them: sentences up to a target length, which is
+sometimes shorter. With next-sentence prediction, the second segment follows the first or is of another document.
 
 No text is lost and none is added: a sentence that does not fit begins the next sequence, one longer than a sequence is
 cut, and without next-sentence prediction a sequence never has text of another document.
@@ -64,7 +64,7 @@ class Text(NamedTuple):
     """[sentences], token offsets; the documents' ends if sentences are not marked."""
 
 
-class Document(NamedTuple):
+class SentenceRun(NamedTuple):
     """A document of a shard, or a run of a long one's sentences."""
 
     number: int
@@ -85,7 +85,7 @@ class Unmasked(NamedTuple):
     random_next: bool
     row: int
     """Unique number in the epoch."""
-    wanted: int
+    predictions: int
     """Number of predictions."""
 
 
@@ -96,7 +96,7 @@ def read_text(split: Split, shard_idx: int) -> Text:
     return Text(shard_idx << 40, split.ids(shard_idx), ends, ends if sentences is None else sentences)
 
 
-def documents(text: Text, first: int, last: int) -> Iterator[Document]:
+def documents(text: Text, first: int, last: int) -> Iterator[SentenceRun]:
     """Documents `first` to `last` (exclusive). To bound memory, one of over about `LONGEST_TOKENS` comes as several."""
     begin = int(text.document_ends[first - 1]) if first else 0
     for number, end in enumerate(text.document_ends[first:last].tolist(), first):
@@ -104,49 +104,49 @@ def documents(text: Text, first: int, last: int) -> Iterator[Document]:
         ends = np.unique(text.sentence_ends[low:high])
         while len(ends):
             count = max(1, int(np.searchsorted(ends, begin + LONGEST_TOKENS, side="right")))
-            yield Document(number, begin, text.ids[begin : int(ends[count - 1])], ends[:count] - begin)
+            yield SentenceRun(number, begin, text.ids[begin : int(ends[count - 1])], ends[:count] - begin)
             begin, ends = int(ends[count - 1]), ends[count:]
 
 
 def sequences(
-    text: Text, document: Document, other: Text, options: PregenerateOptions, words: Vocabulary, epoch: int
+    text: Text, document: SentenceRun, other: Text, options: PregenerateOptions, words: Vocabulary, epoch: int
 ) -> Iterator[Unmasked]:
     """The document's sequences in an epoch, a pure function of both and the seed. `other`: the shard of another
     document if `text` has only one."""
     pairs, first_row = options.do_next_sent_prediction, text.first_row + document.begin
     room = options.max_seq_len - (3 if pairs else 2)
     bounds = _bounds(document.ends, room // 2 if pairs else room)
-    key, target, at = bits.key(options.seed, PURPOSE, epoch, first_row), room, 0
+    key, target, sentence_idx = bits.key(options.seed, PURPOSE, epoch, first_row), room, 0
     if _draw(key, LENGTH) < options.short_seq_prob:
         target = 2 + int(_draw(key, SHORTER) * (room - 1))
-    while at < len(bounds) - 1:
-        begin, last = bounds[at], at + 1
+    while sentence_idx < len(bounds) - 1:
+        begin, last = bounds[sentence_idx], sentence_idx + 1
         while last < len(bounds) - 1 and bounds[last] - begin < target and bounds[last + 1] - begin <= room:
             last += 1
-        own, middle, random_next = bits.key(int(key), at), last, False
+        sequence_key, middle, random_next = bits.key(int(key), sentence_idx), last, False
         if pairs:
-            middle = at + 1 + int(_draw(own, SPLIT) * max(last - at - 1, 1))
-            random_next = middle >= last or _draw(own, NEXT) < 0.5
+            middle = sentence_idx + 1 + int(_draw(sequence_key, SPLIT) * max(last - sentence_idx - 1, 1))
+            random_next = middle >= last or _draw(sequence_key, NEXT) < 0.5
             middle = min(middle, last)
         first, second = document.ids[begin : bounds[middle]], document.ids[bounds[middle] : bounds[last]]
         if random_next:
             longest = min(max(target - len(first), 1), room - len(first))
-            second, last = _of_another(text, document.number, other, own)[:longest], middle
-        rest = [second, [words.eos]] if len(second) else []
-        ids = np.concatenate([[words.bos], first, [words.eos], *rest]).astype(np.int32)
-        wanted = max(1, round(len(ids) * options.masked_lm_prob))
-        yield Unmasked(ids, len(first) + 2, random_next, first_row + begin, wanted)
-        at = last
+            second, last = _other_text(text, document.number, other, sequence_key)[:longest], middle
+        second_part = [second, [words.eos]] if len(second) else []
+        ids = np.concatenate([[words.bos], first, [words.eos], *second_part]).astype(np.int32)
+        predictions = max(1, round(len(ids) * options.masked_lm_prob))
+        yield Unmasked(ids, len(first) + 2, random_next, first_row + begin, predictions)
+        sentence_idx = last
 
 
-def _of_another(text: Text, document: int, other: Text, key: np.uint64) -> Ids:
+def _other_text(text: Text, document: int, other: Text, key: np.uint64) -> Ids:
     """The tokens of another document, drawn among the others of the shard, from a drawn sentence on."""
-    alone = len(text.document_ends) == 1
-    number = int(_draw(key, OTHER) * (len(other.document_ends) if alone else len(text.document_ends) - 1))
-    number += not alone and number >= document
-    drawn = next(documents(other if alone else text, number, number + 1))
-    sentence_idx = int(_draw(key, SENTENCE) * len(drawn.ends))
-    return drawn.ids[int(drawn.ends[sentence_idx - 1]) if sentence_idx else 0 :]
+    is_only = len(text.document_ends) == 1
+    document_idx = int(_draw(key, OTHER) * (len(other.document_ends) if is_only else len(text.document_ends) - 1))
+    document_idx += not is_only and document_idx >= document
+    chosen = next(documents(other if is_only else text, document_idx, document_idx + 1))
+    sentence_idx = int(_draw(key, SENTENCE) * len(chosen.ends))
+    return chosen.ids[int(chosen.ends[sentence_idx - 1]) if sentence_idx else 0 :]
 
 
 def _draw(key: np.uint64, purpose: int) -> float:
@@ -155,7 +155,7 @@ def _draw(key: np.uint64, purpose: int) -> float:
 
 def _bounds(ends: Int64, longest: int) -> list[int]:
     """Token offsets of sentences, long ones cut, and the end of the last one."""
-    found = [0]
+    bounds = [0]
     for end in ends.tolist():
-        found += [*range(found[-1] + longest, end, longest), end]
-    return found
+        bounds += [*range(bounds[-1] + longest, end, longest), end]
+    return bounds

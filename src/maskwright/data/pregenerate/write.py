@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from maskwright.config.masking import Masking
 from maskwright.core import storage
 from maskwright.data.foreign.pregenerated import KEYS, RECORD, epochs_of, sha256_of_epoch
-from maskwright.data.foreign.static_masks import ARRAYS, Examples
+from maskwright.data.foreign.static_masks import ARRAYS, StaticMasks
 from maskwright.data.masking import LONGEST_GROUP_TOKENS, Masker, mask_rows
 from maskwright.data.pregenerate.sequences import PregenerateOptions, Unmasked
 from maskwright.data.store import token_dtype
@@ -35,10 +35,10 @@ class EpochWriter:
         small = {"random_next": "|u1", "positions": "<u2", "predictions": "<u2", "tokens": ids, "labels": ids}
         self.dtypes = dict.fromkeys(ARRAYS, "<u4") | small
 
-    def masked(self, sequences: Sequence[Unmasked], longest: int, most: int, epoch: int) -> Examples:
-        """Masks each sequence with `wanted` predictions, on average for whole words. No sequence has more than `most`,
-        and one that would have none gets a word if one fits. `longest`: an upper bound of the sequences' tokens."""
-        lengths, first_segment, random_next, rows, wanted = (
+    def masked(self, sequences: Sequence[Unmasked], longest: int, limit: int, epoch: int) -> StaticMasks:
+        """Masks each sequence with its number of predictions, on average for whole words. No sequence has more than
+        `limit`, and one that would have none gets a word if one fits. `longest`: a bound of the sequences' tokens."""
+        lengths, first_segment, random_next, rows, predictions = (
             np.array(column) for column in zip(*((len(ids), *rest) for ids, *rest in sequences), strict=True)
         )
         M, T = len(sequences), longest
@@ -47,29 +47,29 @@ class EpochWriter:
         ids[is_text] = np.concatenate([sequence.ids for sequence in sequences])
         segments = np.where(is_text, 1 + (np.arange(T) >= first_segment[:, None]), 0).astype(np.int32)
         masking = Masking(kind="whole_word" if self.options.do_whole_word_mask else "token")
-        slots = min(T, most + LONGEST_GROUP_TOKENS[masking.kind])
-        shown, is_predicted, budgets = ids.copy(), np.zeros((M, T), bool), np.minimum(wanted, most)
+        slots = min(T, limit + LONGEST_GROUP_TOKENS[masking.kind])
+        shown, is_predicted, budgets = ids.copy(), np.zeros((M, T), bool), np.minimum(predictions, limit)
 
         def mask(row_idx: NDArray[np.intp]) -> None:
-            named = {"epochs": np.full(len(row_idx), epoch), "rows": rows[row_idx], "budgets": budgets[row_idx]}
-            found, index, _, weights = mask_rows(
-                self.masker, ids[row_idx], segments[row_idx], masking, seed=self.options.seed, slots=slots, **named
+            row_arrays = {"epochs": np.full(len(row_idx), epoch), "rows": rows[row_idx], "budgets": budgets[row_idx]}
+            masked, index, _, weights = mask_rows(
+                self.masker, ids[row_idx], segments[row_idx], masking, seed=self.options.seed, slots=slots, **row_arrays
             )
-            places = np.zeros(found.size, bool)
-            places[index[weights > 0]] = True
-            shown[row_idx], is_predicted[row_idx] = found, places.reshape(found.shape)
+            is_prediction = np.zeros(masked.size, bool)
+            is_prediction[index[weights > 0]] = True
+            shown[row_idx], is_predicted[row_idx] = masked, is_prediction.reshape(masked.shape)
 
         mask(np.arange(M))
-        while len(row_idx := np.flatnonzero(~is_predicted.any(1) & (budgets < most))):
+        while len(row_idx := np.flatnonzero(~is_predicted.any(1) & (budgets < limit))):
             budgets[row_idx] += 1
             mask(row_idx)
-        while len(row_idx := np.flatnonzero(is_predicted.sum(1) > most)):  # by the word that crosses the budget
+        while len(row_idx := np.flatnonzero(is_predicted.sum(1) > limit)):  # by the word that crosses the budget
             budgets[row_idx] -= 1
             mask(row_idx)
         positions, counts = np.nonzero(is_predicted)[1], is_predicted.sum(1)
-        return Examples(shown[is_text], lengths, first_segment, random_next, positions, ids[is_predicted], counts)
+        return StaticMasks(shown[is_text], lengths, first_segment, random_next, positions, ids[is_predicted], counts)
 
-    def append(self, file: ColumnWriter, examples: Examples) -> None:
+    def append(self, file: ColumnWriter, examples: StaticMasks) -> None:
         """Adds examples to a part of an epoch."""
         if self.options.format == "json":
             file.append("lines", np.frombuffer(self._lines(examples), np.uint8))
@@ -77,7 +77,7 @@ class EpochWriter:
             for name, dtype in self.dtypes.items():
                 file.append(name, getattr(examples, name).astype(dtype))
 
-    def _lines(self, examples: Examples) -> bytes:
+    def _lines(self, examples: StaticMasks) -> bytes:
         lines, begin, first = [], 0, 0
         tokens, labels = (
             [self.token_strings[index] for index in ids.tolist()] for ids in (examples.tokens, examples.labels)

@@ -53,13 +53,13 @@ class EncodedParts:
         return sum(int((self.kept(part) & (file.column("valid") == EMPTY)).sum()) for part, file in files)
 
     def sizes(self) -> Iterator[NDArray[np.int64]]:
-        """Of each part, [documents in its file]: tokens, 0 for dropped ones."""
+        """For each part, [documents in its file]: tokens, 0 for dropped ones."""
         for part, path in enumerate(self.files):
             yield np.where(self.kept(part), Columns(path).column("tokens"), 0).astype(np.int64)
 
 
 @dataclass(frozen=True)
-class Block:
+class ShardBlock:
     """Consecutive documents whose shards are written together."""
 
     number: int
@@ -67,7 +67,7 @@ class Block:
     tokens: int
 
 
-def blocks_of(sizes: Iterable[NDArray[np.int64]], shard_tokens: int) -> Iterator[Block]:
+def blocks_of(sizes: Iterable[NDArray[np.int64]], shard_tokens: int) -> Iterator[ShardBlock]:
     """The blocks of parts. `sizes`: tokens of each part's documents. A block ends where it has `shard_tokens`."""
     number = tokens = 0
     pieces: list[Piece] = []
@@ -81,26 +81,26 @@ def blocks_of(sizes: Iterable[NDArray[np.int64]], shard_tokens: int) -> Iterator
             pieces.append((part, first, end))
             first = end
             if full:
-                yield Block(number, tuple(pieces), tokens)
+                yield ShardBlock(number, tuple(pieces), tokens)
                 number, tokens, pieces = number + 1, 0, []
     if tokens:
-        yield Block(number, tuple(pieces), tokens)
+        yield ShardBlock(number, tuple(pieces), tokens)
 
 
 def write_blocks(runner: Runner, writer: StoreWriter, work: str, parts: EncodedParts, shard_tokens: int) -> None:
     """The last phase: writes the shards of all unfinished blocks."""
     blocks = [*blocks_of(parts.sizes(), shard_tokens)]
-    place, names = os.path.abspath(writer.folder), digest_of([os.path.basename(path) for path in parts.files])
+    folder, names = os.path.abspath(writer.folder), digest_of([os.path.basename(path) for path in parts.files])
     paths = paths_of(work, "write", [digest_of(names, block.number, block.pieces) for block in blocks])
     sizes = [np.dtype(writer.dtype).itemsize * block.tokens for block in blocks]
-    write = WriteBlock(place, parts, writer.dtype, writer.with_sentences)
+    write = WriteBlock(folder, parts, writer.dtype, writer.with_sentences)
     for note in compute(runner, write, [*zip(blocks, paths, strict=True)], "write", sizes):
         writer.shards += note["shards"]
-    kept = {record["name"] for shard in writer.shards for record in shard["files"].values()}
-    for name in os.listdir(place):
-        left = storage.is_temporary(name) or (manifests.is_shard_name(name) and name not in kept)
-        if left:  # by a worker that was killed, or an earlier command with other options
-            os.unlink(os.path.join(place, name))
+    shard_files = {record["name"] for shard in writer.shards for record in shard["files"].values()}
+    for name in os.listdir(folder):
+        is_leftover = storage.is_temporary(name) or (manifests.is_shard_name(name) and name not in shard_files)
+        if is_leftover:  # by a worker that was killed, or an earlier command with other options
+            os.unlink(os.path.join(folder, name))
 
 
 @dataclass(frozen=True)
@@ -112,38 +112,38 @@ class WriteBlock:
     dtype: str
     with_sentences: bool
 
-    def __call__(self, task: tuple[Block, str]) -> Note:
+    def __call__(self, task: tuple[ShardBlock, str]) -> Note:
         block, path = task
         with written(path) as writer:
             shards = [self._shard(block, split) for split in SPLITS]
             writer.note = {"shards": [shard for shard in shards if shard]}
         return writer.note
 
-    def _shard(self, block: Block, split: str) -> dict[str, Any] | None:
+    def _shard(self, block: ShardBlock, split: str) -> dict[str, Any] | None:
         ids, sizes, sentences, origins = list[Any](), list[Any](), list[Any](), list[Any]()
         for part, begin, end in block.pieces:
             file = Columns(self.parts.files[part])
-            of_split = file.column("valid", 0, end) == SPLITS.index(split)
-            own = np.flatnonzero(of_split[begin:]) + begin
-            keep = self.parts.kept(part)[own]
+            is_in_split = file.column("valid", 0, end) == SPLITS.index(split)
+            document_idxs = np.flatnonzero(is_in_split[begin:]) + begin
+            keep = self.parts.kept(part)[document_idxs]
 
             def of_documents(name: str, counts: NDArray[Any]) -> Iterator[NDArray[Any]]:
                 """The column's values of the kept documents, `counts` of each document."""
-                first = int(counts[:begin][of_split[:begin]].sum())  # noqa: B023 - read before the next piece
-                pieces = file.pieces(f"{split}.{name}", first, first + int(counts[own].sum()))  # noqa: B023
-                return _kept(pieces, counts[own], keep)  # noqa: B023
+                first = int(counts[:begin][is_in_split[:begin]].sum())  # noqa: B023 - read before the next piece
+                pieces = file.pieces(f"{split}.{name}", first, first + int(counts[document_idxs].sum()))  # noqa: B023
+                return _kept(pieces, counts[document_idxs], keep)  # noqa: B023
 
             tokens = file.column("tokens", 0, end)
             ids.append(of_documents("ids", tokens))
-            sizes.append(tokens[own][keep])
+            sizes.append(tokens[document_idxs][keep])
             origins += of_documents("origins", np.full(end, 2))
             if self.with_sentences:
                 sentences += of_documents("sentences", file.column("sentences", 0, end))
         if not sum(int(part_sizes.sum()) for part_sizes in sizes):
             return None
-        place = (self.folder, split, block.number, self.dtype)
+        shard_place = (self.folder, split, block.number, self.dtype)
         lines = sentences if self.with_sentences else None
-        return write_shard(place, itertools.chain.from_iterable(ids), sizes, lines, origins)
+        return write_shard(shard_place, itertools.chain.from_iterable(ids), sizes, lines, origins)
 
 
 def _kept(pieces: Sequence[NDArray[Any]], counts: NDArray[Any], keep: NDArray[np.bool_]) -> Iterator[NDArray[Any]]:
@@ -151,7 +151,7 @@ def _kept(pieces: Sequence[NDArray[Any]], counts: NDArray[Any], keep: NDArray[np
     if keep.all():
         yield from pieces
         return
-    wanted, begin = np.repeat(keep, counts.astype(np.int64)), 0
+    keep_value, begin = np.repeat(keep, counts.astype(np.int64)), 0
     for piece in pieces:
-        yield piece[wanted[begin : begin + len(piece)]]
+        yield piece[keep_value[begin : begin + len(piece)]]
         begin += len(piece)

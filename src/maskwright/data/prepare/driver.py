@@ -6,7 +6,7 @@
     write    each block     its shards, joined from what the parts hold
 
 With cleaning a part is read twice, as duplicates of cleaned text are dropped before they are encoded: `judge` (codes,
-keys, checksums), `find`, `encode`. The bytes of the store depend on neither the parts nor who computes them.
+keys, checksums), `find`, `encode`. The bytes of the store depend neither on the parts nor on the machines.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from maskwright.data import store
 from maskwright.data.prepare.blocks import EncodedParts, write_blocks
 from maskwright.data.prepare.encode import SAMPLE_CHARACTERS, SAMPLE_DOCUMENTS, Encode, JudgeAndEncode, Target, tools
 from maskwright.data.prepare.folder import PARTS, VERSION, discarded, held
-from maskwright.data.prepare.request import Counts, Request
+from maskwright.data.prepare.request import PrepareCounts, Request
 from maskwright.processes.runner import Here, Runner
-from maskwright.text.cleaning.limits import DUPLICATE, KEEP, TOO_LONG, TOO_SHORT, Totals
+from maskwright.text.cleaning.limits import DUPLICATE, KEEP, TOO_LONG, TOO_SHORT, DropTotals
 from maskwright.text.cleaning.steps import CleaningOptions, apply_cleaning
 from maskwright.text.document import Fault
-from maskwright.text.encoder import proven
+from maskwright.text.encoder import verified
 from maskwright.text.parts.columns import Note
 from maskwright.text.parts.cut import Part, cut, digest_of, split
 from maskwright.text.parts.duplicates import Resolved, resolve
@@ -71,10 +71,10 @@ class _Preparation:
             self._warn_of_disk()
             if self.request.cleaning:
                 judged = self._judge()
-                self.encoder = self._proven(self._kept(self._resolve(judged)))
+                self.encoder = self._verified(self._kept(self._resolve(judged)))
                 encoded = self._encode(judged)
             else:
-                self.encoder = self._proven(document.text for part in self.parts for document in part.open())
+                self.encoder = self._verified(document.text for part in self.parts for document in part.open())
                 judged = encoded = self._judge_and_encode()
             self._write(judged, encoded)
         shutil.rmtree(self.work, ignore_errors=True)
@@ -83,12 +83,12 @@ class _Preparation:
     def _finished(self) -> store.TokenStore:
         """The finished store. Raises `InputError` if it is of other text or options."""
         self.runner.require_seen(self.folder, [name for part in self.parts for name in part.files])
-        found: dict[int, list[dict[str, Any]]] = dict(self.runner.run(Part.records, self.parts, "hash", self._sizes()))
-        origin = self._origin([found[number] for number in range(len(self.parts))])
-        ready = self.request.writer(origin).finished()
-        assert ready is not None
+        files: dict[int, list[dict[str, Any]]] = dict(self.runner.run(Part.records, self.parts, "hash", self._sizes()))
+        origin = self._origin([files[part_idx] for part_idx in range(len(self.parts))])
+        finished = self.request.writer(origin).finished()
+        assert finished is not None
         shutil.rmtree(self.work, ignore_errors=True)
-        return ready
+        return finished
 
     def _origin(self, records: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
         """The files' records in the manifest's order: held-out files last."""
@@ -141,7 +141,7 @@ class _Preparation:
             sources = self.request.held_out if part.held_out else self.request.sources
             assert sources is not None
             for fault in note.get("faults", ()):
-                sources.tell(Fault(*fault))
+                sources.report(Fault(*fault))
         return [*zip(paths, notes, strict=True)]
 
     def _numbered(self) -> list[tuple[Part, int]]:
@@ -152,13 +152,13 @@ class _Preparation:
         """JSON values that decide the ids and splits of kept documents."""
         request = self.request
         fingerprint = read_vocabulary(request.tokenizer).fingerprint
-        return [fingerprint, request.options.valid_fraction, asdict(request.kept), self.encoder]
+        return [fingerprint, request.options.valid_fraction, asdict(request.text_form), self.encoder]
 
     def _target(self) -> Target:
         request = self.request
         dtype, share = store.token_dtype(read_vocabulary(request.tokenizer).size), request.options.valid_fraction
         names = self._tokenizer(), request.tokenizer, request.encoder, self.encoder
-        return Target(*names, dtype, request.with_sentences, share, request.kept)
+        return Target(*names, dtype, request.with_sentences, share, request.text_form)
 
     def _tokenizer(self) -> str:
         """The tokenizer's folder, in a place that all machines see."""
@@ -168,7 +168,7 @@ class _Preparation:
         copy_tokenizer(self.request.tokenizer, copy)
         return copy
 
-    def _proven(self, texts: Iterator[str]) -> str:
+    def _verified(self, texts: Iterator[str]) -> str:
         """The name of the encoder for all parts: the fast one if its ids of the sample are the reference encoder's."""
         request = self.request
         encoders, _, _ = tools(os.path.abspath(request.tokenizer), request.encoder)
@@ -177,7 +177,7 @@ class _Preparation:
         if fast is None:
             return referee.name
         samples = [text[:SAMPLE_CHARACTERS] for text in islice(texts, SAMPLE_DOCUMENTS)]
-        return proven(fast, referee, samples, request.tokenizer, request.encoder).name
+        return verified(fast, referee, samples, request.tokenizer, request.encoder).name
 
     def _kept(self, resolved: Resolved) -> Iterator[str]:
         for part in self.parts:
@@ -197,12 +197,12 @@ class _Preparation:
         with discarded(self.folder):
             self.request.finish(writer, self._counts(judged, encoded, parts.empty()), origin, self.encoder)
 
-    def _counts(self, judged: Computed, encoded: Computed, empty: int) -> Counts:
-        totals, changes = Totals(), Counter[str]()
+    def _counts(self, judged: Computed, encoded: Computed, empty: int) -> PrepareCounts:
+        totals, changes = DropTotals(), Counter[str]()
         for part, ((_, note), (_, end)) in enumerate(zip(judged, encoded, strict=True)):
             totals.add(note["names"], self.resolved.codes(part))
             changes.update(end.get("changes", {}))
-        return Counts(
+        return PrepareCounts(
             read=totals.documents,
             kept=totals.of(KEEP) - empty,
             empty=empty,

@@ -21,16 +21,16 @@ from maskwright.text.compression import changed_while_read
 from maskwright.text.dedup import held_out
 from maskwright.text.document import Document
 from maskwright.text.encoder import Encoder, EncoderName, open_encoder, require_equal
-from maskwright.text.kept import Kept
 from maskwright.text.parts.columns import ColumnWriter, Note, written
 from maskwright.text.parts.cut import Part
 from maskwright.text.parts.duplicates import RUN_DOCUMENTS, Resolved
 from maskwright.text.parts.judge import Judge, Judging, read
 from maskwright.text.parts.phase import fault_note
+from maskwright.text.text_form import TextForm
 from maskwright.text.vocabulary import read_vocabulary
 
 BATCH_CHARACTERS = 4_000_000
-"""Text per call to the tokenizer: enough for its threads never to wait, little enough for a laptop."""
+"""Text per call to the tokenizer: enough to keep its threads busy, little enough for a laptop."""
 SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 32, 500
 """Beginnings of the first documents on which a fast encoder is compared with the reference one: 5 milliseconds. In each
 batch, they are compared on the beginning of its first document."""
@@ -42,15 +42,15 @@ class Target:
 
     tokenizer: str
     """A folder that all machines see."""
-    named: str
+    tokenizer_name: str
     """The tokenizer as the user named it, for errors."""
-    wanted: EncoderName
+    encoder_name: EncoderName
     encoder: str
     """Name of the encoder that was chosen for all parts."""
     dtype: str
     with_sentences: bool
     valid_fraction: float
-    compared: Kept
+    compared: TextForm
     """The form of a text that decides its split."""
 
 
@@ -75,15 +75,15 @@ class JudgeAndEncode:
             return fault_note(error)
 
     def _kept(self, judging: Judging) -> Iterator[tuple[int, Document, int]]:
-        number, seen = 0, set[bytes]()
+        first_idx, seen = 0, set[bytes]()
         for batch, codes, keys in judging.batches():
-            whole, first = keys[:, :2].tobytes(), keys[:, 0].tolist()
-            for place in np.flatnonzero(codes == KEEP).tolist():
-                key = whole[16 * place : 16 * place + 16]
+            key_bytes, first_halves = keys[:, :2].tobytes(), keys[:, 0].tolist()
+            for index in np.flatnonzero(codes == KEEP).tolist():
+                key = key_bytes[16 * index : 16 * index + 16]
                 if self.judge.limits.keep_duplicates or key not in seen:
-                    yield number + place, batch[place], first[place]
+                    yield first_idx + index, batch[index], first_halves[index]
                     seen.add(key)
-            number += len(batch)
+            first_idx += len(batch)
             if len(seen) > RUN_DOCUMENTS:
                 seen.clear()
 
@@ -126,8 +126,8 @@ class _Encoding:
 
     def __init__(self, target: Target, part: Part, first_file: int, writer: ColumnWriter) -> None:
         self.target, self.part, self.writer = target, part, writer
-        self.file_number = {name: first_file + place for place, name in enumerate(part.files)}
-        self.tools = tools(target.tokenizer, target.wanted)
+        self.file_number = {name: first_file + index for index, name in enumerate(part.files)}
+        self.tools = tools(target.tokenizer, target.encoder_name)
 
     def run(self, documents: Iterator[tuple[int, Document, int]]) -> None:
         """`documents`: (number in the part, document, first half of its dedup key)."""
@@ -143,12 +143,12 @@ class _Encoding:
         self._encode(batch)
 
     def _begin(self) -> None:
-        """Makes every column, also where nothing is kept."""
-        kinds = {"documents": "<u4", "tokens": "<u8", "sentences": "<u8", "valid": "u1"}
+        """Creates every column, even where nothing is kept."""
+        dtypes = {"documents": "<u4", "tokens": "<u8", "sentences": "<u8", "valid": "u1"}
         for split in SPLITS:
-            kinds |= {f"{split}.ids": self.target.dtype, f"{split}.sentences": "<u4", f"{split}.origins": "<u8"}
-        for name, kind in kinds.items():
-            self.writer.append(name, np.zeros(0, kind))
+            dtypes |= {f"{split}.ids": self.target.dtype, f"{split}.sentences": "<u4", f"{split}.origins": "<u8"}
+        for column, dtype in dtypes.items():
+            self.writer.append(column, np.zeros(0, dtype))
 
     def _encode(self, batch: list[tuple[int, Document, int]]) -> None:
         if not batch:
@@ -158,21 +158,21 @@ class _Encoding:
         if encoder is None:
             raise extras.missing("gigatoken", "--encoder")
         if referee is not encoder:
-            require_equal(encoder, referee, [batch[0][1].text[:SAMPLE_CHARACTERS]], self.target.named)
+            require_equal(encoder, referee, [batch[0][1].text[:SAMPLE_CHARACTERS]], self.target.tokenizer_name)
         share = 1.0 if self.part.held_out else self.target.valid_fraction
-        valid = held_out(np.array([key for _, _, key in batch], np.uint64), share).astype("u1")
+        side = held_out(np.array([key for _, _, key in batch], np.uint64), share).astype("u1")
         tokens, sentences = np.zeros(len(batch), "<u8"), np.zeros(len(batch), "<u8")
-        for split, places in zip(SPLITS, (np.flatnonzero(valid == 0), np.flatnonzero(valid)), strict=True):
-            if not len(places):
+        for split, idxs in zip(SPLITS, (np.flatnonzero(side == 0), np.flatnonzero(side)), strict=True):
+            if not len(idxs):
                 continue
-            documents = [batch[place][1] for place in places]
+            documents = [batch[index][1] for index in idxs]
             encoded = encode_documents(encoder, documents, byte_length)
-            _require_text(encoded, special, self.target.named)
-            tokens[places] = encoded.document_sizes
+            _require_text(encoded, special, self.target.tokenizer_name)
+            tokens[idxs] = encoded.document_sizes
             encoded, keep = without_empty(encoded, documents)
-            valid[places[~keep]] = EMPTY
-            documents = [batch[place][1] for place in places[keep]]
-            sentences[places[keep]] = [len(document.parts) for document in documents]
+            side[idxs[~keep]] = EMPTY
+            documents = [batch[index][1] for index in idxs[keep]]
+            sentences[idxs[keep]] = [len(document.parts) for document in documents]
             origins = [(self.file_number[document.source], document.line) for document in documents]
             self.writer.append(f"{split}.ids", encoded.ids.astype(self.target.dtype, copy=False))
             self.writer.append(f"{split}.origins", np.array(origins, "<u8").reshape(-1))
@@ -181,7 +181,7 @@ class _Encoding:
         self.writer.append("documents", np.array([number for number, _, _ in batch], "<u4"))
         self.writer.append("tokens", tokens)
         self.writer.append("sentences", sentences)
-        self.writer.append("valid", valid)
+        self.writer.append("valid", side)
 
 
 def _require_text(encoded: Encoded, special: NDArray[np.bool_], tokenizer: str) -> None:
@@ -192,9 +192,9 @@ def _require_text(encoded: Encoded, special: NDArray[np.bool_], tokenizer: str) 
 
 
 @lru_cache(maxsize=1)
-def tools(tokenizer: str, wanted: EncoderName) -> tuple[dict[str, Encoder], NDArray[np.int32], NDArray[np.bool_]]:
+def tools(tokenizer: str, name: EncoderName) -> tuple[dict[str, Encoder], NDArray[np.int32], NDArray[np.bool_]]:
     """(encoder and reference encoder by name; [vocabulary] bytes of each id; [vocabulary] whether it is special),
     cached for the process's next part."""
     vocabulary = read_vocabulary(tokenizer)
-    encoders = {encoder.name: encoder for encoder in open_encoder(tokenizer, wanted)}
+    encoders = {encoder.name: encoder for encoder in open_encoder(tokenizer, name)}
     return encoders, np.array(vocabulary.byte_length, np.int32), store.special_table(vocabulary)

@@ -26,11 +26,11 @@ VERSION = 3
 def held(folder: str, runner: Runner, files: Sequence[str]) -> Iterator[str]:
     """Locks the store's folder and yields the folder of its parts, which is deleted if no part was finished. `files`:
     of the text. Raises `InputError` for a folder with other content."""
-    place, work = os.path.abspath(folder), os.path.join(os.path.abspath(folder), PARTS)
-    if os.path.exists(place) and not os.path.isdir(place):
+    path, work = os.path.abspath(folder), os.path.join(os.path.abspath(folder), PARTS)
+    if os.path.exists(path) and not os.path.isdir(path):
         raise InputError("is a file, but a folder is needed", where=folder, fix="choose another folder")
-    with storage.new_folder(place), storage.locked(os.path.join(place, LOCK), remove=True):
-        names = {name for name in os.listdir(place) if name != LOCK and not storage.is_temporary(name)}
+    with storage.new_folder(path), storage.locked(os.path.join(path, LOCK), remove=True):
+        names = {name for name in os.listdir(path) if name != LOCK and not storage.is_temporary(name)}
         if names and PARTS not in names:
             raise InputError("is not empty", where=folder, fix="choose another folder")
         storage.make_folder(work)

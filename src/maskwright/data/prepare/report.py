@@ -42,17 +42,17 @@ def report(location: str, manifest: dict[str, Any]) -> str:
         f"{location}: format {manifest['format']}, {manifest['dtype']}, fingerprint {manifest['fingerprint'][:16]}",
         f"tokenizer: {words['vocab_size']:,} tokens, fingerprint {words['fingerprint'][:16]}",
         f"documents: {counts['read']:,} read, {counts['kept']:,} kept, "
-        + ", ".join(f"{counts[name]:,} {said}" for name, said in LEFT_OUT.items() if name in counts),
+        + ", ".join(f"{counts[name]:,} {title}" for name, title in LEFT_OUT.items() if name in counts),
     ]
     for name, count in merge_languages(counts.get("left_out", {})).items():
         lines.append(f"cleaning left out {several(count, 'document')} ({name})")
     for name, count in counts.get("changed", {}).items():
-        done, one, more = CHANGES[name]
-        lines.append(f"cleaning {done} {several(count, one, more)}")
+        verb, noun, plural = CHANGES[name]
+        lines.append(f"cleaning {verb} {several(count, noun, plural)}")
     if findings := manifest.get("findings"):
-        lines += ["found in the files:", *(f"  {finding}" for finding in findings)]
+        lines += ["findings in the files:", *(f"  {finding}" for finding in findings)]
     if (passes := manifest.get("passes", 1)) > 1:
-        lines.append(f"its text is in it {passes} times: an epoch of a run is 1/{passes} of it")
+        lines.append(f"it holds its text {passes} times: an epoch of a run is 1/{passes} of it")
     for name, split in manifest["splits"].items():
         sentences = f", {split['sentences']:,} sentences" if split["sentences"] else ""
         lines.append(f"{name}: {several(split['documents'], 'document')}, {split['tokens']:,} tokens{sentences}")

@@ -10,15 +10,14 @@ from typing import Any
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError, StoreError
-from maskwright.core.secrets import redact
 from maskwright.data import manifest as manifests
 from maskwright.data.writer import StoreWriter
 from maskwright.text.cleaning.limits import Limits
 from maskwright.text.cleaning.steps import CleaningOptions
 from maskwright.text.encoder import EncoderName
-from maskwright.text.kept import EVERYTHING, Kept, kept_by
-from maskwright.text.layout import share_held_out, smaller
+from maskwright.text.layout import finer_layouts, share_held_out
 from maskwright.text.sources import Sources
+from maskwright.text.text_form import WHOLE_TEXT, TextForm, form_of
 from maskwright.text.vocabulary import read_vocabulary
 
 
@@ -34,14 +33,14 @@ class PrepareOptions:
         if not 0.0 <= self.valid_fraction <= 1.0:
             raise InputError(
                 f"--valid-fraction {self.valid_fraction} is not from 0 to 1",
-                fix="0.01 holds one document in a hundred out, 1 makes a store that is a test set only",
+                fix="0.01 holds one document in a hundred out, 1 creates a store that is only a test set",
             )
         if self.shard_tokens < 1 or self.min_characters < 1:
             raise InputError("--shard-tokens and --min-characters must be at least 1", fix="raise them")
 
 
 @dataclass
-class Counts:
+class PrepareCounts:
     """Documents by outcome."""
 
     read: int = 0
@@ -63,7 +62,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Request:
-    """`encoder` changes the speed, never an id."""
+    """The text, tokenizer, folder and options of a store. `encoder` changes the speed, never an id."""
 
     sources: Sources
     tokenizer: str
@@ -89,12 +88,12 @@ class Request:
     @property
     def limits(self) -> Limits:
         options = self.options
-        return Limits(options.min_characters, options.max_characters, options.keep_duplicates, self.kept)
+        return Limits(options.min_characters, options.max_characters, options.keep_duplicates, self.text_form)
 
     @cached_property
-    def kept(self) -> Kept:
+    def text_form(self) -> TextForm:
         """The form of a text that decides its split and its duplicates."""
-        return kept_by(self.tokenizer)
+        return form_of(self.tokenizer)
 
     @property
     def with_sentences(self) -> bool:
@@ -112,16 +111,16 @@ class Request:
         if both:
             fix = "leave it out of one of them"
             raise InputError("is among the files to train on and in --valid-files", where=min(both), fix=fix)
-        return {name: number for number, name in enumerate(files)}
+        return {name: index for index, name in enumerate(files)}
 
     def plan(self, origin: Sequence[dict[str, Any]]) -> str:
         """Digest of all that decides the store's bytes. `origin`: records of its files, whose folders do not count."""
         sources, held_out = self.sources, self.held_out
-        placeless = [{**record, "location": os.path.basename(record["location"])} for record in origin]
+        records = [{**record, "location": os.path.basename(record["location"])} for record in origin]
         return storage.sha256_of(
             [
                 manifests.FORMAT,
-                [[record["location"], record] for record in placeless],
+                [[record["location"], record] for record in records],
                 read_vocabulary(self.tokenizer).fingerprint,
                 asdict(self.options),
                 sources.layout,
@@ -130,14 +129,16 @@ class Request:
                 *([len(held_out.files), held_out.layout] if held_out else []),
                 *([self.cleaning_record] if self.cleaning else []),
                 *([sources.letters] if sources.letters != "upper" else []),
-                *([asdict(self.kept)] if self.kept != EVERYTHING else []),
+                *([asdict(self.text_form)] if self.text_form != WHOLE_TEXT else []),
             ]
         )
 
     def writer(self, origin: Sequence[dict[str, Any]]) -> StoreWriter:
         return StoreWriter(self.folder, self.tokenizer, self.plan(origin), with_sentences=self.with_sentences)
 
-    def finish(self, writer: StoreWriter, counts: Counts, origin: Sequence[dict[str, Any]], encoder: str) -> None:
+    def finish(
+        self, writer: StoreWriter, counts: PrepareCounts, origin: Sequence[dict[str, Any]], encoder: str
+    ) -> None:
         """Writes the manifest. Raises `InputError` if no document is left, or none is held out."""
         if not writer.shards:
             raise StoreError(
@@ -160,17 +161,16 @@ class Request:
         }
         packages = {"tokenizers", encoder, *(self.cleaning.packages if self.cleaning else [])}
         packages |= {name for sources in self.all_sources for name in sources.packages}
-        more = {"command": [redact(word) for word in self.command]} if self.command else {}
-        writer.finish(counts.record(), options, origin, packages, more)
+        writer.finish(counts.record(), options, origin, packages, manifests.typed(self.command))
 
-    def _nothing_held_out(self, counts: Counts) -> InputError:
+    def _nothing_held_out(self, counts: PrepareCounts) -> InputError:
         kept, guess = counts.kept, self.sources.guess
         if self.held_out:
             what = f"none of its documents is held out: all {counts.duplicates:,} are repeats"
             return InputError(what, where=self.held_out.files[0], fix="name other text as --valid-files")
         fix = "give more documents, name held-out text as --valid-files, take a --valid-fraction such as "
         fix += f"{share_held_out(kept):.2g}, "
-        more = smaller(self.sources.layout, guess.documents, kept) if guess else []
+        more = finer_layouts(self.sources.layout, guess.documents, kept) if guess else []
         fix += "".join(f"or {layout}, " for layout in more)
         what = f"none of {kept:,} documents fell into the held-out share of {self.options.valid_fraction:g}"
         return InputError(what, where=self.sources.files[0], fix=fix + "or --valid-fraction 0 to hold none out")

@@ -17,8 +17,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from maskwright.config.pretraining import EngineSection
+from maskwright.core import storage
 from maskwright.core.console import warn
-from maskwright.core.errors import ConfigError, MaskwrightError
+from maskwright.core.errors import ConfigError, InputError, MaskwrightError
 from maskwright.core.extras import require
 from maskwright.engines.jax.layout import Platform
 from maskwright.engines.processes import (
@@ -33,13 +34,15 @@ from maskwright.engines.processes import (
 )
 from maskwright.machine import hardware
 
-CPU_DEVICES = "jax_num_cpu_devices"
+CPU_DEVICES, CACHE_FOLDER = "jax_num_cpu_devices", "jax_compilation_cache_dir"
 MOST_VIRTUAL_DEVICES = 64
 """Each virtual device has a thread, and all wait for each other; a thousand of them kill the process."""
 LATER_SECONDS = 60.0
 """Seconds between our own deadline for connecting the hosts and JAX's, at which XLA ends the process."""
 DEAD_AFTER_SECONDS = 30
 """A host without a sign of life for this long counts as dead."""
+PROGRAMS_BYTES = 4 * 1024**3
+"""The cache of compiled programs deletes those that were used longest ago."""
 LOST = ("gloo", "connection", "unavailable", "heartbeat", "socket", "deadline_exceeded", "coordination")
 """Words in the errors of collectives and of the coordination service when another process has died."""
 GOOGLE, TPU_DEVICES = "0x1ae0", {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"}
@@ -129,6 +132,7 @@ def connect(engine: EngineSection) -> tuple[Platform, list[Any], Processes]:
         )
     if device == "cpu":
         _set_up_cpu(engine, launch.world_size if launch else 1)
+    _keep_programs()
     if (launch and launch.world_size > 1) or (device == "tpu" and launch is None):
         _find_hosts(launch)
     try:
@@ -142,6 +146,20 @@ def connect(engine: EngineSection) -> tuple[Platform, list[Any], Processes]:
         devices = first_devices(devices, engine.devices or jax.process_count())
     processes: Processes = _JaxProcesses() if jax.process_count() > 1 else Alone()
     return device, devices, processes
+
+
+def _keep_programs() -> None:
+    """Keeps compiled programs for later starts, in JAX's own cache, whose keys have versions, options and the kind of
+    device. JAX's variables come first."""
+    if getattr(jax.config, CACHE_FOLDER) is not None:
+        return
+    try:
+        folder = storage.make_cache_folder("jax")
+    except InputError as error:
+        warn(f"{error}; until then each start compiles its programs anew")
+        return
+    jax.config.update(CACHE_FOLDER, folder)
+    jax.config.update("jax_compilation_cache_max_size", PROGRAMS_BYTES)
 
 
 def _set_up_cpu(engine: EngineSection, hosts: int) -> None:

@@ -58,7 +58,7 @@ from maskwright.engines.torch.processes import Exchange, Peers, Sums, connect, g
 from maskwright.engines.torch.sparse_rows import SparseRows
 from maskwright.engines.torch.weights import Replicated
 from maskwright.model.config import ModelConfig
-from maskwright.model.torch.attention import CuSeqlens, cu_seqlens_of, packed, takes_cu_seqlens
+from maskwright.model.torch.attention import CuSeqlens, Segments, cu_seqlens_of, packed, takes_cu_seqlens
 from maskwright.model.torch.heads import Targets, loss_sum
 
 T = TypeVar("T")
@@ -339,7 +339,7 @@ class TorchEngine:
         (loss * self.loss_scale.factor if self.loss_scale else loss).backward()
         return loss.detach()
 
-    def _by_graph(self, inputs: tuple[Tensor, Tensor, Tensor | CuSeqlens, Tensor], targets: Targets) -> Tensor:
+    def _by_graph(self, inputs: tuple[Tensor, Tensor, Segments, Tensor], targets: Targets) -> Tensor:
         """Does the same with a CUDA graph."""
         ids, positions, segments, index = inputs
         packs = segments.longest if isinstance(segments, CuSeqlens) else None
@@ -365,11 +365,11 @@ class TorchEngine:
             tensor = tensor.pin_memory()
         return tensor.to(self.device, non_blocking=self.device == "cuda")
 
-    def _inputs(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | CuSeqlens, Tensor]:
+    def _inputs(self, batch: Batch) -> tuple[Tensor, Tensor, Segments, Tensor]:
         """The network's inputs, on the device."""
         dropout = self.config.attention_probs_dropout_prob if self.model.training else 0.0
         width = self.config.hidden_size // self.config.num_attention_heads
-        segments: Tensor | CuSeqlens
+        segments: Segments
         if not batch.reads_causally and takes_cu_seqlens(self._first_bad.device, self.dtype, width, dropout):
             segments = packed(self._put(cu_seqlens_of(batch.segment_ids)), batch.segment_ids.shape[1])
         else:

@@ -258,4 +258,5 @@ def prepare(
         # first, and a run that is continued in its second phase would differ. Examples have too many shapes.
         for part in (network.norm, *network.layers, network.head):
             part.compile(dynamic=False if model.task == "masked_lm" else None)
+        network.compiled = True
     return network, weights

@@ -1,8 +1,8 @@
 """The agent of a host: it waits for jobs that `submit` leaves in a bucket (`job_folder.py`), runs them and reports on
-them. Host 0's leads besides (`leader.py`).
+them. The agent of host 0 also leads the job (`leader.py`).
 
-On several hosts the command gets --num-nodes, --node-rank and --rendezvous: host 0's address, with a port that is new
-in each attempt.
+On several hosts the command gets --num-nodes, --node-rank and --rendezvous: host 0's address, with a new port for each
+attempt.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from maskwright.launch.target import JobSpec, node_words
 from maskwright.processes.parent import as_reason
 
 IMAGE = "MASKWRIGHT_IMAGE"
-"""Set by the host's start-up script: the digest of the container's image."""
+"""Variable that the host's start-up script sets: the digest of the container's image."""
 PORTS = 100
-"""An attempt's port is not the last one's, which a process that dies slowly may still hold."""
+"""Ports that attempts take in turn: a process that dies slowly may still hold that of the last attempt."""
 LOG_SECONDS = 15.0
-"""Between two pieces of a log: 5,760 small objects a day and host."""
+"""Time between two pieces of a log: 5,760 small objects a day and host."""
 WAIT_SECONDS = 3600.0
-"""A job that waits for hosts keeps those that are there for so long, where idle ones stop at all. Should nobody make
-the missing ones, they would bill for ever; a watcher makes all of them again."""
+"""How long hosts wait for missing peers before they end, if idle hosts end. Without it, hosts whose peers never come
+would bill for ever."""
 LOG_BYTES = 4 << 20
-"""Kept for a bucket that cannot be reached; beyond it the oldest lines are dropped."""
+"""Size of the log that waits for an unreachable bucket; beyond it the oldest lines are dropped."""
 
 
 Event = Literal["waits", "begins", "ends", "displaced", "leaves"]
@@ -58,19 +58,19 @@ Event = Literal["waits", "begins", "ends", "displaced", "leaves"]
 
 @dataclass(frozen=True)
 class AgentEvent:
-    """What an agent tells a program, as it happens."""
+    """Something that happened to an agent, for the program that started it."""
 
     time: float
     """Unix seconds."""
     event: Event
-    """begins, ends: an attempt; displaced: another machine is this host from here on."""
+    """begins, ends: an attempt; displaced: another machine has taken over this host's index."""
     instance: str
     host: int | None
-    """Its index; None for a machine that has found no free one."""
+    """Its index; None for a machine that found no free one."""
     submission: int | None = None
     attempt: int | None = None
     exit_code: int | None = None
-    """Of the attempt on this host; with `leaves`, that of the submission that the agent was for."""
+    """Of the attempt on this host; with `leaves`, of the submission under --once."""
     why: str = ""
 
 
@@ -78,8 +78,8 @@ OnEvent = Callable[[AgentEvent], object]
 
 
 class Agent:
-    """`turn` until `over`, `idle_for_good` or `displaced`. Trouble with the bucket is waited out: the job goes on
-    meanwhile."""
+    """The agent of one host of a job. Call `poll` until `over`, `idle_for_good` or `displaced`. While the bucket cannot
+    be reached, the job goes on."""
 
     def __init__(
         self,
@@ -99,47 +99,48 @@ class Agent:
         self.folder, self.index, self.num_hosts = folder, index, num_hosts
         self.once, self.poll_seconds = once, poll_seconds
         self.over: dict[str, Any] | None = None
-        """The result after which an agent that runs one submission ends."""
+        """The submission's result, for an agent that runs only one."""
         self.idle_for_good = ""
-        """Why it ends for want of something to compute."""
+        """Why it ends, if it had nothing to compute for too long."""
         self.displaced = False
         self._instance, self._slots, self._slot = instance or machine.instance(), slots, slot
         self._idle_seconds, self._busy_at = idle_seconds, time.monotonic()
         self._waits: tuple[int, float] = (0, 0.0)
-        """For the hosts of which submission it waits, and since when."""
+        """(submission that lacks hosts, since when this host waits for them)."""
         self._leader = Leader(folder, num_hosts, poll_seconds) if index == 0 else None
         self._attempt: ShellAttempt | None = None
         self._place = ""
         self._log: deque[bytes] = deque()
         self._log_bytes = 0
-        self._segment, self._logged_at, self._beat, self._set_up = 0, 0.0, 0, 0
-        self._before: int | None = None
-        self._trouble = ""
+        self._piece, self._logged_at, self._beat, self._set_up = 0, 0.0, 0, 0
+        self._finished_before: int | None = None
+        """Submission that was over when this agent first read the folder; 0 if none was."""
+        self._error = ""
         software = {"maskwright": __version__, "image": os.environ.get(IMAGE, "")}
-        self._self = {"instance": self._instance, "host": platform.node(), "software": software}
+        self._description = {"instance": self._instance, "host": platform.node(), "software": software}
 
-    def turn(self, stop: Stop) -> None:
-        """For about `poll_seconds` the job's, then the bucket's."""
+    def poll(self, stop: Stop) -> None:
+        """Attends to the job for about `poll_seconds`, then to the bucket."""
         until = time.monotonic() + self.poll_seconds
         if self._attempt is None:
             stop.pause(self.poll_seconds)
         while self._attempt and not self._attempt.over and time.monotonic() < until:
             if stop.asked:
-                self._attempt.tell_all()
-            self._attempt.turn()
+                self._attempt.request_stop()
+            self._attempt.poll()
         try:
             self._sync()
-            self._trouble = ""
+            self._error = ""
         except MaskwrightError as error:
-            if str(error) != self._trouble:
+            if str(error) != self._error:
                 warn(f"{error}; trying again")
-            self._trouble = str(error)
+            self._error = str(error)
             time.sleep(min(1.0, self.poll_seconds))
 
     def leave(self, stop: Stop) -> None:
-        """Ends what runs, and says so in the bucket as well as it can."""
+        """Stops a running attempt, and records this in the bucket if it can be reached."""
         if self._attempt is not None:
-            self._attempt.tell_all()
+            self._attempt.request_stop()
             stop.drive(self._attempt)
             self._attempt.close()
         if self.displaced:
@@ -153,31 +154,31 @@ class Agent:
 
     def _sync(self) -> None:
         if self._slots and self._slot and not self._slots.holds(self._slot):
-            self.displaced = True  # this host was silent for long: another one goes on in its place
+            self.displaced = True
             return
         if self._attempt is not None:
             self._upload()
         spec = read_spec(self.folder)
         self._put_beat(spec.submission if spec else 0)
         result = read_result(self.folder, spec.submission) if spec else None
-        self._rest(spec, waiting=spec is not None and result is None)
+        self._check_idle(spec, waiting=spec is not None and result is None)
         if spec is None:
             return
-        if self._before is None:
-            self._before = spec.submission if result is not None else 0
+        if self._finished_before is None:
+            self._finished_before = spec.submission if result is not None else 0
         if result is not None:
-            if self._attempt is not None:  # counted as lost meanwhile
-                self._attempt.tell_all()
-            elif self.once and spec.submission != self._before:
+            if self._attempt is not None:  # the leader has counted this host as lost
+                self._attempt.request_stop()
+            elif self.once and spec.submission != self._finished_before:
                 self.over = result
             return
         number, asked = last_attempt(self.folder, spec.submission), is_asked(self.folder, spec.submission)
         if self._leader:
-            self._leader.turn(spec, number, asked)
+            self._leader.poll(spec, number, asked)
         self._follow(spec, number, asked)
 
-    def _rest(self, spec: JobSpec | None, *, waiting: bool) -> None:
-        """Ends a host that has had nothing to compute for long."""
+    def _check_idle(self, spec: JobSpec | None, *, waiting: bool) -> None:
+        """Ends a host that has been idle for too long. `waiting`: a submission still lacks hosts."""
         now = time.monotonic()
         if self._attempt is not None:
             self._busy_at, self._waits = now, (0, 0.0)
@@ -190,40 +191,40 @@ class Agent:
                 return
         if self._idle_seconds is not None and now - self._busy_at >= (0.0 if waiting else self._idle_seconds):
             minutes = round((now - self._waits[1]) / 60.0) if waiting else self._idle_seconds / 60.0
-            what = "a job waited in vain for its other hosts" if waiting else "no job"
-            self._end_idle(spec, f"{what} for {minutes:g} minutes")
+            self._end_idle(spec, f"{'no peers' if waiting else 'no job'} for {minutes:g} minutes")
 
     def _put_beat(self, submission: int, *, gone: bool = False) -> None:
         self._beat += 1
-        if "address" not in self._self:
-            self._self["address"] = machine.address()
+        if "address" not in self._description:
+            self._description["address"] = machine.address()
             _remove_note(self.folder, self._instance)
         beat = {"beat": self._beat, "submission": submission, "idle": self._attempt is None and not gone, "gone": gone}
-        self.folder.put_json(f"hosts/host-{self.index}.json", {**beat, **self._self})
+        self.folder.put_json(f"hosts/host-{self.index}.json", {**beat, **self._description})
 
-    def _end_idle(self, spec: JobSpec | None, what: str) -> None:
-        """The note comes first: who submits afterwards sees it, and who submitted before is seen by the second look."""
-        _leave_note(self.folder, self._instance, what)
-        now = read_spec(self.folder)
-        if (now.submission if now else 0) == (spec.submission if spec else 0):
-            self.idle_for_good = what
+    def _end_idle(self, spec: JobSpec | None, why: str) -> None:
+        """Writes the note first: a later submitter sees it, and this agent sees an earlier submission when it reads the
+        spec again."""
+        _leave_note(self.folder, self._instance, why)
+        newest = read_spec(self.folder)
+        if (newest.submission if newest else 0) == (spec.submission if spec else 0):
+            self.idle_for_good = why
         else:
             _remove_note(self.folder, self._instance)
-            say("a job came: staying")
+            say("a job was submitted: staying")
 
     def _follow(self, spec: JobSpec, number: int, asked: bool) -> None:
         place = f"{attempt_folder(spec.submission, number)}/host-{self.index}"
         if self._attempt is not None:
             attempt_place = self._place.rpartition("/")[0]
             if asked or place != self._place or self.folder.get(f"{attempt_place}/end.json") is not None:
-                self._attempt.tell_all()
+                self._attempt.request_stop()
             return
         if not number or self.folder.get(f"{place}/exit.json") is not None:
             return
-        self._place, self._segment = place, 0
+        self._place, self._piece = place, 0
         self._submission, self._number = spec.submission, number
         if self.folder.get(f"{place}/begun.json") is not None:
-            self._put_exit(End(self.index, None, why="the host, or its agent, was started again"))
+            self._put_exit(End(self.index, None, why="the host or its agent was restarted"))
             return
         self.folder.put_json(f"{place}/begun.json", {"time": time.time(), "instance": self._instance})
         missing = [name for name in spec.environment if name not in os.environ]
@@ -244,11 +245,11 @@ class Agent:
             line=self._take_line,
         )
         self._set_up = spec.submission
-        self._tell("begins")
+        self._emit("begins")
 
     def _node_words(self, spec: JobSpec, number: int) -> list[str]:
-        """Several hosts meet at the first one. Slices too: whether JAX would find the hosts of an instance group by
-        itself could not be tried, and libtpu joins their chips either way."""
+        """Several hosts meet at the first one. So do those of a slice: whether JAX finds the hosts of an instance group
+        by itself could not be tried, and libtpu joins their chips either way."""
         if self.num_hosts == 1:
             return []
         start = self.folder.get_json(f"{attempt_folder(spec.submission, number)}/start.json") or {}
@@ -268,8 +269,8 @@ class Agent:
         if self._log and (self._attempt.over or now - self._logged_at >= every):
             self._logged_at = now
             content = b"".join(self._log)
-            self.folder.put(log_piece(self._place, self._segment + 1), content)
-            self._segment += 1
+            self.folder.put(log_piece(self._place, self._piece + 1), content)
+            self._piece += 1
             self._log.clear()
             self._log_bytes = 0
         if self._attempt.over:
@@ -279,9 +280,9 @@ class Agent:
 
     def _put_exit(self, end: End) -> None:
         self.folder.put_json(f"{self._place}/exit.json", asdict(end))
-        self._tell("ends", end.code, end.why)
+        self._emit("ends", end.code, end.why)
 
-    def _tell(self, event: Event, code: int | None = None, why: str = "") -> None:
+    def _emit(self, event: Event, code: int | None = None, why: str = "") -> None:
         attempt = (self._submission, self._number)
         self._on_event(AgentEvent(time.time(), event, self._instance, self.index, *attempt, code, redact(why)))
 
@@ -297,11 +298,11 @@ def run_agent(
     idle_minutes: float | None = None,
     on_event: OnEvent = lambda event: None,
 ) -> None:
-    """Returns when no job came for `idle_minutes`. Raises `StoppedEarly` when it was told to end; with `once`, what
-    gives the process the job's exit code."""
+    """Returns after `idle_minutes` without a job. Raises `StoppedEarly` if it was told to end; with `once`, raises the
+    error that gives the process the job's exit code."""
     folder = spec_folder(spec)
     if index is None:
-        index = machine.told_index() if num_hosts else int(machine.attribute("agent-worker-number"))
+        index = machine.assigned_index() if num_hosts else int(machine.attribute("agent-worker-number"))
     num_hosts = num_hosts or len(machine.attribute("worker-network-endpoints").split(","))
     if index is not None and not 0 <= index < num_hosts:
         raise InputError(f"{index} is not in 0 … {num_hosts - 1}", where="--host-index", fix="count hosts from 0")
@@ -309,7 +310,7 @@ def run_agent(
     slots = Slots(folder, name, num_hosts, leader.LOST_SECONDS) if index is None else None
     idle_seconds = None if idle_minutes is None else 60.0 * idle_minutes
 
-    def tell(event: Event, host: int | None, why: str = "", code: int | None = None) -> None:
+    def emit(event: Event, host: int | None, why: str = "", code: int | None = None) -> None:
         on_event(AgentEvent(time.time(), event, name, host, exit_code=code, why=redact(why)))
 
     with Stop(patient=True).on_signals() as stop:
@@ -319,10 +320,10 @@ def run_agent(
             if number is None:
                 if stop.asked:
                     break
-                tell("leaves", None, what := f"no free place for {idle_minutes:g} minutes")
-                return _leave_note(folder, name, what)
+                emit("leaves", None, why := f"no free host number for {idle_minutes:g} minutes")
+                return _leave_note(folder, name, why)
             say(f"agent: {name} is host {number} of {num_hosts}, waiting for {spec}")
-            tell("waits", number)
+            emit("waits", number)
             agent = Agent(
                 folder,
                 number,
@@ -337,31 +338,31 @@ def run_agent(
             )
             _run(agent, stop)
             if agent.idle_for_good:
-                return tell("leaves", number, agent.idle_for_good)
+                return emit("leaves", number, agent.idle_for_good)
             if agent.over is not None:
                 code, cause = int(agent.over["code"]), str(agent.over["cause"])
-                tell("leaves", number, cause, code)
+                emit("leaves", number, cause, code)
                 return conclude(code, cause, spec, as_reason(str(agent.over.get("reason"))))
             if stop.asked:
                 break
-            tell("displaced", number)
-            warn(f"another machine has become host {number}: this one was silent for long")
-    tell("leaves", number, "told to end")
+            emit("displaced", number)
+            warn(f"another machine took over as host {number}: this one was silent for too long")
+    emit("leaves", number, "told to end")
     raise StoppedEarly("the agent was told to end; started again, it waits for the next attempt")
 
 
 def _run(agent: Agent, stop: Stop) -> None:
     try:
         while agent.over is None and not (agent.idle_for_good or agent.displaced or stop.asked):
-            agent.turn(stop)
+            agent.poll(stop)
     finally:
         agent.leave(stop)
 
 
-def _leave_note(folder: Folder, instance: str, what: str) -> None:
-    """By which whoever makes hosts knows that this one is not missing."""
-    say(f"{what}: ending")
-    folder.put_json(f"idle/{instance}.json", {"what": what, "time": time.time()})
+def _leave_note(folder: Folder, instance: str, why: str) -> None:
+    """Tells the watcher that this host is not lost."""
+    say(f"{why}: ending")
+    folder.put_json(f"idle/{instance}.json", {"what": why, "time": time.time()})
 
 
 def _remove_note(folder: Folder, instance: str) -> None:
@@ -369,17 +370,17 @@ def _remove_note(folder: Folder, instance: str) -> None:
 
 
 def _claim(slots: Slots, poll_seconds: float, stop: Stop, idle_seconds: float | None) -> Slot | None:
-    """Waits for a free number; None when there was none for so long, or it was told to end."""
-    told, begun = "", time.monotonic()
-    while not stop.asked and (idle_seconds is None or time.monotonic() - begun <= idle_seconds):
+    """Waits for a free host number. None if there was none for `idle_seconds`, or if this agent was told to end."""
+    said, began = "", time.monotonic()
+    while not stop.asked and (idle_seconds is None or time.monotonic() - began <= idle_seconds):
         try:
             if (slot := slots.claim()) is not None:
                 return slot
-            text = "all hosts' numbers are taken: waiting for one whose host is silent"
+            text = "all host numbers are taken: waiting until a host falls silent"
         except MaskwrightError as error:
             text = f"{error}; trying again"
-        if text != told:
+        if text != said:
             say(text)
-        told = text
+        said = text
         stop.pause(poll_seconds)
     return None

@@ -1,19 +1,18 @@
-"""A job that hosts fetch: the spec lies in a bucket, an agent on each host runs it and leaves what became of it there.
+"""A job that hosts fetch: the spec lies in a bucket, and an agent on each host runs it and reports on it there.
 
-    job.json                              the spec; `submission` counts what was submitted here
-    stop.json                             {"submission": 2}: that one is to end
+    job.json                              the spec; `submission` counts the submissions to this folder
+    stop.json                             {"submission": 2}: an operator asks this one to stop
     hosts/host-3.json                     a host's heartbeat: {"beat": 17, "submission": 2, "idle": true, "address": …}
-    hosts/host-3.claim-000001.json        where no machine says which index a host has (`claims.py`)
-    idle/INSTANCE.json                    a host that ended for want of a job
-    0002/submitted.json                   the spec too: created, so that of two submitters at once one gets the number
-    0002/attempt-001/start.json           {"hosts": 4, "addresses": […], …}, once all of them are idle
-    0002/attempt-001/end.json             one host has ended badly, the others are to end
+    hosts/host-3.claim-000001.json        the machine that is host 3, if machines do not know their index (`claims.py`)
+    idle/INSTANCE.json                    a host that ended because it had no job
+    0002/submitted.json                   the spec again; created, so of two simultaneous submitters one gets the number
+    0002/attempt-001/start.json           {"hosts": 4, "addresses": […], …}, once all hosts are idle
+    0002/attempt-001/end.json             one host has failed, and the others are to end
     0002/attempt-001/host-3/              begun.json, log-000001.txt …, exit.json
-    0002/result.json                      {"code": 0, "report": […]}: the submission is over; created, the first counts
+    0002/result.json                      {"code": 0, "report": […]}: the submission is over; created: the first counts
 
-The agent of host 0 writes start, end and result (`leader.py`). Nobody else needs to be awake: a laptop that submitted
-may go, a host that died and came back is taken in again with the next attempt. Here is the submitter's side; that of a
-host is in `agent.py`.
+The agent of host 0 writes start, end and result (`leader.py`). The submitter may leave, and a host that died and came
+back takes part in the next attempt. This file is the submitter's side; `agent.py` is a host's.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from maskwright.processes.parent import as_reason
 
 PIECE = re.compile(r"log-(\d+)\.txt")
 PIECES = 10
-"""Of each host's log that a follower reads at once: two and a half minutes of it (`agent.LOG_SECONDS`)."""
+"""Pieces of each host's log that a follower reads at once: two and a half minutes of it (`agent.LOG_SECONDS`)."""
 
 
 def spec_folder(spec: str) -> Folder:
@@ -55,7 +54,7 @@ def attempt_folder(submission: int, attempt: int) -> str:
 
 
 def last_attempt(folder: Folder, submission: int) -> int:
-    """0 before the first. Its start is the first thing in an attempt's folder."""
+    """Number of the last attempt, 0 before the first."""
     names = folder.names(f"{submission:04d}")
     return max((int(name[8:]) for name in names if name.startswith("attempt-")), default=0)
 
@@ -66,43 +65,43 @@ def read_result(folder: Folder, submission: int) -> dict[str, Any] | None:
 
 
 def read_beats(folder: Folder, num_hosts: int) -> list[dict[str, Any] | None]:
-    """Heartbeats of all hosts, None of one that has not spoken."""
+    """The heartbeat of each host, None before its first."""
     return each(folder.get_json, [f"hosts/host-{host}.json" for host in range(num_hosts)])
 
 
 def read_ends(folder: Folder, attempt: str, num_hosts: int) -> list[End | None]:
-    """How an attempt ended on each host, None where it has not, or where the host is lost."""
+    """How an attempt ended on each host; None where it goes on or the host was lost."""
     contents = each(folder.get, [f"{attempt}/host-{host}/exit.json" for host in range(num_hosts)])
     return [records.read(End, content) for content in contents]
 
 
 def put_result(folder: Folder, submission: int, code: int, cause: str, **more: object) -> bool:
-    """Whether this is the result: False where there is one already. The report is the cause alone unless `more` has
-    one."""
+    """Writes the result. False if there is one already, which then counts. The report is the cause unless `more` has a
+    report."""
     result = {"code": code, "cause": cause, "report": [cause], "time": time.time(), **more}
     return folder.create_json(f"{submission:04d}/result.json", result)
 
 
 def is_asked(folder: Folder, submission: int) -> bool:
-    """Whether the submission is to end."""
+    """Whether an operator asked the submission to stop."""
     return (folder.get_json("stop.json") or {}).get("submission") == submission
 
 
 def put_spec(folder: Folder, spec: JobSpec, first: Callable[[int], None] = lambda submission: None) -> int:
-    """Writes the spec and returns the number of the submission, for which `first` is called before hosts see it. The
-    same spec again, while it runs or after its submitter was killed, is not another submission."""
-    location, before = f"{folder.location}/job.json", read_spec(folder)
-    if before is not None and read_result(folder, before.submission) is None:
-        if replace(before, submission=spec.submission) != spec:
+    """Writes the spec and returns the number of the submission, after calling `first` with it. The same spec again,
+    while its job runs or after its submitter was killed, is the same submission."""
+    location, previous = f"{folder.location}/job.json", read_spec(folder)
+    if previous is not None and read_result(folder, previous.submission) is None:
+        if replace(previous, submission=spec.submission) != spec:
             fix = f"wait for it, end it with `maskwright stop {location}`, or use another folder"
             raise InputError("another job is not over yet", where=location, fix=fix)
-        first(before.submission)
+        first(previous.submission)
         say(f"{location}: submitted before, following it")
-        return before.submission
-    spec = replace(spec, submission=before.submission + 1 if before else 1)
+        return previous.submission
+    spec = replace(spec, submission=previous.submission + 1 if previous else 1)
     claim, content = f"{spec.submission:04d}/submitted.json", spec.to_json().encode()
     if not folder.create(claim, content):
-        fix = f"submit again; if that changes nothing, its submitter was killed: remove {folder.location}/{claim}"
+        fix = f"submit again; if that does not help, its submitter was killed: delete {folder.location}/{claim}"
         raise InputError("another job was submitted here at the same moment", where=location, fix=fix)
     first(spec.submission)
     folder.put("job.json", content)
@@ -118,20 +117,20 @@ def follow(
     *,
     show: Show = show_line,
 ) -> None:
-    """Shows what hosts log, and concludes. Ctrl-C ends the following; the job goes on. `meanwhile` is called in each
-    round, and before each host's log is read."""
+    """Shows the hosts' logs until the job is over, then raises as `conclude` does. Ctrl-C ends the following; the job
+    goes on. `meanwhile` is called in each round, and before each host's log is read."""
     where, logs = f"{folder.location}/job.json", _Logs(folder, submission, show)
 
-    def look() -> dict[str, Any] | None:
-        result = read_result(folder, submission)  # before the logs, so that none is missed
-        logs.turn(meanwhile)
+    def poll() -> dict[str, Any] | None:
+        result = read_result(folder, submission)  # before the logs, so that no line is missed
+        logs.poll(meanwhile)
         return result
 
     with followed(where):
-        result = look()  # what is wrong from the start does not pass
+        result = poll()  # an error of the first call is not transient
         if result is None:
             meanwhile()
-            result = until_over(look, where, poll_seconds, meanwhile=meanwhile)
+            result = until_over(poll, where, poll_seconds, meanwhile=meanwhile)
     for line in result["report"]:
         say(str(line))
     reason = as_reason(str(result.get("reason")))
@@ -139,19 +138,19 @@ def follow(
 
 
 class _Logs:
-    """Shows what hosts log, as it comes. Of a host's log that has grown by more than `PIECES`, as that of a job that
-    was taken up, the newest ones are shown: reading a week of it would take hours."""
+    """Shows the hosts' logs as they grow. Of a log that has grown by more than `PIECES` pieces, such as that of a job
+    that was not followed, it shows the newest ones: reading a week of a log would take hours."""
 
     def __init__(self, folder: Folder, submission: int, show: Show) -> None:
         self._folder, self._submission, self._show = folder, submission, show
         self._attempts: dict[int, int] = {}
-        """Of each that was seen to begin, the number of its hosts."""
+        """Number of hosts by attempt, of those that have begun."""
         self._shown: dict[str, int] = {}
-        """The last piece that was shown, by the host's folder."""
+        """Number of the last piece shown, by the host's folder."""
         self._left_out = False
 
-    def turn(self, meanwhile: Callable[[], object]) -> None:
-        """The last two attempts: hosts still log the end of one when the next begins."""
+    def poll(self, meanwhile: Callable[[], object]) -> None:
+        """Shows the last two attempts, since hosts may still log the end of one when the next begins."""
         newest, self._left_out = last_attempt(self._folder, self._submission), False
         for number in range(max(1, newest - 1, *(seen + 1 for seen in self._attempts)), newest + 1):
             start = self._folder.get_json(f"{attempt_folder(self._submission, number)}/start.json") or {"hosts": 0}
@@ -176,11 +175,11 @@ class _Logs:
         self._shown[place] = max(shown, max(log_pieces(self._folder, place), default=0) - PIECES)
         if self._shown[place] > shown and not self._left_out:
             self._left_out = True
-            whole = f"`maskwright logs {self._folder.location}/job.json` shows the last attempt's"
-            say(f"older lines of the hosts' logs are left out; {whole}")
+            command = f"`maskwright logs {self._folder.location}/job.json`"
+            say(f"older lines of the hosts' logs are left out; {command} shows all of the last attempt")
 
     def _show_some(self, place: str, host: int) -> bool:
-        """Whether there may be more."""
+        """Shows up to `PIECES` pieces. Returns whether there may be more."""
         for _ in range(PIECES):
             lines = read_piece(self._folder, place, self._shown[place] + 1)
             if lines is None:
@@ -192,7 +191,7 @@ class _Logs:
 
 
 def log_piece(place: str, number: int) -> str:
-    """Name of a piece of a host's log, counted from 1."""
+    """Name of a piece of a host's log; pieces count from 1."""
     return f"{place}/log-{number:06d}.txt"
 
 
@@ -202,6 +201,6 @@ def log_pieces(folder: Folder, place: str) -> list[int]:
 
 
 def read_piece(folder: Folder, place: str, number: int) -> list[str] | None:
-    """Its lines, which are whole; None when there is no such piece."""
+    """The piece's lines, all of them whole; None if there is no such piece."""
     content = folder.get(log_piece(place, number))
     return None if content is None else content.decode(errors="replace").splitlines()

@@ -1,4 +1,4 @@
-"""What the agent of host 0 does besides running the job: it begins attempts, ends them and says how all ended."""
+"""The part of host 0's agent that leads a job: it starts and ends attempts, and records the job's result."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from maskwright.launch.target import JobSpec
 from maskwright.run.directory import RunDirectory, whole_steps
 
 LOST_SECONDS = 90.0
-"""A host whose heartbeat stands still for so long counts as lost."""
+"""A host counts as lost once its heartbeat has stood still for this long."""
 RESTART_WAIT_SECONDS = 10.0
-"""Pause before the first restart of a job, as `submit slice` has it."""
+"""Pause before the first restart of a job, the same as for `submit slice`."""
 
 
 def saved_step(spec: JobSpec) -> int:
-    """Step of the run's newest checkpoint, in its directory on this host or where its copies go: a host that was made
-    again has no others. 0 if there is none."""
+    """Step of the run's newest checkpoint, 0 if there is none: on this host, or among its copies, since a host that was
+    recreated has only those."""
     folder, command = os.path.join(os.path.expanduser("~"), spec.folder), spec.command
-    here = RunDirectory(os.path.join(folder, command.run)).newest_step()
-    config = os.path.join(folder, command.config)
+    newest = RunDirectory(os.path.join(folder, command.run)).newest_step()
+    path = os.path.join(folder, command.config)
     try:
-        found, _ = checks.read(replace(command, config=config if os.path.isfile(config) else command.config))
-        copies = whole_steps(Folder(found.checkpoint.copy_to)) if found.checkpoint.copy_to else []
+        config, _ = checks.read(replace(command, config=path if os.path.isfile(path) else command.config))
+        copies = whole_steps(Folder(config.checkpoint.copy_to)) if config.checkpoint.copy_to else []
     except MaskwrightError as error:
         warn(f"{error}; only checkpoints on this host are seen")
         copies = []
-    return max([here, *copies])
+    return max([newest, *copies])
 
 
 Beats = Sequence[dict[str, Any] | None]
-"""By host."""
+"""The heartbeat of each host."""
 
 
 class Leader:
-    """`saved`: step of a job's newest checkpoint."""
+    """Call `poll` again and again. `saved` returns the step of a job's newest checkpoint."""
 
     def __init__(
         self,
@@ -61,15 +61,15 @@ class Leader:
         self.folder, self.num_hosts, self.poll_seconds = folder, num_hosts, poll_seconds
         self._clock, self._saved, self._pulse = clock, saved, Pulse(clock)
         self._failed_at, self._warned = 0.0, ""
-        self._rest: tuple[str, Streak, float] = ("", Streak(), 0.0)
-        """After the end of which attempt, which of how many it is, and until when."""
+        self._pause: tuple[str, Streak, float] = ("", Streak(), 0.0)
+        """(folder of the attempt that ended last, its streak, end of the pause after it)."""
 
-    def turn(self, spec: JobSpec, number: int, asked: bool) -> None:
-        """`number` is that of the last attempt, 0 before the first. `asked`: the job is to end."""
-        said = read_beats(self.folder, self.num_hosts)
-        beats = [self._living(host, beat) for host, beat in enumerate(said)]
+    def poll(self, spec: JobSpec, number: int, asked: bool) -> None:
+        """`number`: of the last attempt, 0 before the first. `asked`: whether an operator asked the job to stop."""
+        all_beats = read_beats(self.folder, self.num_hosts)
+        beats = [self._living(host, beat) for host, beat in enumerate(all_beats)]
         place = attempt_folder(spec.submission, number)
-        ends = self._ends(place, said, beats) if number else []
+        ends = self._ends(place, all_beats, beats) if number else []
         if number and len(ends) < self.num_hosts:
             self._end_others(place, ends)
             return
@@ -80,12 +80,12 @@ class Leader:
         elif number and not (verdict.restart and self._may_restart(spec, place, cause)):
             lines = report(ends, verdict) if verdict.code else []
             self._conclude(spec, verdict.code, cause, lines, "asked" if asked else verdict.reason)
-        elif self._ready(spec, beats):  # else it waits for hosts to come, or to come back
+        elif self._ready(spec, beats):
             self._begin(spec, number, beats)
 
     def _begin(self, spec: JobSpec, number: int, beats: Beats) -> None:
-        """The attempt after `number`, unless the pause between the two is not over."""
-        _, streak, until = self._rest if number else ("", Streak(), 0.0)
+        """Starts the attempt after `number`, once the pause between the two is over."""
+        _, streak, until = self._pause if number else ("", Streak(), 0.0)
         if self._clock() < until:
             return
         self._failed_at = 0.0
@@ -94,39 +94,40 @@ class Leader:
         self.folder.put_json(f"{attempt_folder(spec.submission, number + 1)}/start.json", start)
 
     def _end_others(self, place: str, ends: Sequence[End]) -> None:
-        """Once one has ended badly, and the others had time to find out for themselves."""
+        """Ends the other hosts once one has failed and they had time to notice this by themselves."""
         if not any(end.code != 0 for end in ends):
             self._failed_at = 0.0
             return
         self._failed_at = self._failed_at or self._clock()
-        others = max(MOMENTS_SECONDS, min(OTHERS_SECONDS, 4 * self.poll_seconds))
-        if self._clock() - self._failed_at > others:
+        patience = max(MOMENTS_SECONDS, min(OTHERS_SECONDS, 4 * self.poll_seconds))
+        if self._clock() - self._failed_at > patience:
             self.folder.put_json(f"{place}/end.json", {"time": time.time()})
 
     def _may_restart(self, spec: JobSpec, place: str, cause: str) -> bool:
-        """Whether the job goes on after the end of this attempt. Counts it, and sets the pause, once: the count lies in
-        the attempt's start, as the next agent of host 0 may be another one."""
-        if self._rest[0] != place:
+        """Whether the job goes on after the end of this attempt. The first call for an attempt counts it and sets the
+        pause. The count is kept in start.json, since another machine may become host 0."""
+        if self._pause[0] != place:
             before = records.read(Streak, self.folder.get(f"{place}/start.json")) or Streak()
             streak = before.after(self._saved(spec))
             seconds = streak.pause_seconds(min(RESTART_WAIT_SECONDS, 2 * self.poll_seconds))
-            self._rest = (place, streak, self._clock() + seconds)
+            self._pause = (place, streak, self._clock() + seconds)
             if streak.ends <= spec.restarts:
                 warn(streak.describe(cause, spec.restarts, seconds))
-        return self._rest[1].ends <= spec.restarts
+        return self._pause[1].ends <= spec.restarts
 
     def _ready(self, spec: JobSpec, beats: Beats) -> bool:
+        """Whether all hosts are there, idle, have read this submission and run the same software."""
         for host, beat in enumerate(beats):
-            here = beat and self._pulse.has_moved(host)
-            if not (beat and here and beat["idle"] and beat["submission"] == spec.submission):
+            alive = beat and self._pulse.has_moved(host)
+            if not (beat and alive and beat["idle"] and beat["submission"] == spec.submission):
                 return False
-        made_of = [(beat or {}).get("software") for beat in beats]
-        odd = [host for host, found in enumerate(made_of) if found != made_of[0]]
-        text = f"host {odd[0]} runs {made_of[odd[0]]} and host 0 runs {made_of[0]}" if odd else ""
+        software = [(beat or {}).get("software") for beat in beats]
+        other = next((host for host in range(len(beats)) if software[host] != software[0]), None)
+        text = f"host {other} runs {software[other]} and host 0 runs {software[0]}" if other is not None else ""
         if text and text != self._warned:
             warn(f"{text}: no attempt begins before all hosts run the same. Fix: recreate the hosts")
         self._warned = text
-        return not odd
+        return not text
 
     def _conclude(self, spec: JobSpec, code: int, cause: str, lines: list[str], reason: StopReason) -> None:
         for line in lines:
@@ -134,18 +135,18 @@ class Leader:
         put_result(self.folder, spec.submission, code, cause, reason=reason, report=lines)
 
     def _living(self, host: int, beat: dict[str, Any] | None) -> dict[str, Any] | None:
-        """A host's heartbeat, None when it stands still."""
+        """A host's heartbeat; None if it stands still or its agent has ended."""
         lost = self._pulse.still(host, beat) >= LOST_SECONDS
         return None if lost or beat is None or beat.get("gone") else beat
 
-    def _ends(self, place: str, said: Beats, beats: Beats) -> list[End]:
-        """Of the hosts that have ended, and that are lost, by the time at which they did. `beats` has the living."""
+    def _ends(self, place: str, all_beats: Beats, beats: Beats) -> list[End]:
+        """How the hosts ended that have ended or are lost, in the order of time. `beats`: of living hosts only."""
         ends = []
         for host, end in enumerate(read_ends(self.folder, place, self.num_hosts)):
             if end is not None:
                 ends.append(end)
             elif beats[host] is None:
-                left = (said[host] or {}).get("gone")
-                why = "its agent was ended" if left else f"no sign of life for {LOST_SECONDS:.0f} s"
+                stopped = (all_beats[host] or {}).get("gone")
+                why = "its agent was stopped" if stopped else f"no heartbeat for {LOST_SECONDS:.0f} s"
                 ends.append(End(host, None, why=why))
         return sorted(ends, key=lambda end: end.time)

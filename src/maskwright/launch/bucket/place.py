@@ -1,4 +1,4 @@
-"""Hosts that fetch their job from a bucket, as a place to train; also the job that lies there."""
+"""Hosts that fetch their job from a bucket, as a place to train; and the report on such a job."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class BucketPlace(Place):
     takes: ClassVar[frozenset[str]] = frozenset({"--lines"})
 
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
-        """Follows the job to its end. The same job again, while it runs, is followed only."""
+        """Submits the job and follows it to its end. A job that already runs is only followed."""
         folder = job_folder.spec_folder(self.spec)
         job = JobSpec(command, self.env, self.workdir, self.setup, self.restarts, self.grace_seconds)
         if dry_run:
@@ -64,10 +64,10 @@ class BucketPlace(Place):
         job_folder.follow(folder, submission, POLL_SECONDS)
 
     def status(self) -> JobReport:
-        return look(job_folder.spec_folder(self.spec), self.spec)
+        return read_report(job_folder.spec_folder(self.spec), self.spec)
 
     def logs(self, *, follow: bool, lines: int | None, show: Show) -> int:
-        folder, submission = self._submitted()
+        folder, submission = self._find()
         if follow:
             job_folder.follow(folder, submission, POLL_SECONDS, show=show)
         else:
@@ -75,28 +75,28 @@ class BucketPlace(Place):
         return 0
 
     def stop(self, *, checkpoint: bool = False, wait_seconds: float = 0.0) -> str:
-        """Asks the hosts to end the job and follows it until they have."""
-        folder, submission = self._submitted()
+        """Asks the hosts to end the job, and follows it to its end."""
+        folder, submission = self._find()
         folder.put_json("stop.json", {"submission": submission})
         job_folder.follow(folder, submission, POLL_SECONDS)
         return ""
 
-    def _submitted(self) -> tuple[Folder, int]:
+    def _find(self) -> tuple[Folder, int]:
         folder = job_folder.spec_folder(self.spec)
-        found = read_spec(folder)
-        if found is None:
+        spec = read_spec(folder)
+        if spec is None:
             raise InputError("no such job", where=self.spec, fix="check the address")
-        return folder, found.submission
+        return folder, spec.submission
 
 
 @dataclass(frozen=True)
 class JobReport:
     name: str
     submission: int
-    """0 where nothing was submitted yet."""
+    """0 if nothing was submitted yet."""
     attempt: int
     hosts: list[str]
-    """A line for each of them."""
+    """A line for each host."""
     code: int | None
     """None while the job goes on."""
     cause: str
@@ -117,8 +117,8 @@ class JobReport:
         return asdict(self)
 
 
-def look(folder: Folder, name: str, num_hosts: int | None = None) -> JobReport:
-    """`num_hosts`: as many as have spoken when not given."""
+def read_report(folder: Folder, name: str, num_hosts: int | None = None) -> JobReport:
+    """`num_hosts`: as many as have written a heartbeat, if not given."""
     spec = read_spec(folder)
     if spec is None:
         return JobReport(name, 0, 0, [], None, "")
@@ -127,29 +127,30 @@ def look(folder: Folder, name: str, num_hosts: int | None = None) -> JobReport:
     attempt = last_attempt(folder, number)
     beats = read_beats(folder, _hosts(folder) if num_hosts is None else num_hosts)
     ends = read_ends(folder, attempt_folder(number, attempt), len(beats)) if attempt else [None] * len(beats)
-    hosts = [f"host {host}: {_host(*said, number)}" for host, said in enumerate(zip(beats, ends, strict=True))]
+    pairs = enumerate(zip(beats, ends, strict=True))
+    hosts = [f"host {host}: {_host(beat, end, number)}" for host, (beat, end) in pairs]
     return JobReport(name, number, attempt, hosts, result.get("code"), str(result.get("cause", "")))
 
 
 def _hosts(folder: Folder) -> int:
-    return max((int(found[1]) + 1 for name in folder.names("hosts") if (found := BEAT.fullmatch(name))), default=0)
+    return max((int(match[1]) + 1 for name in folder.names("hosts") if (match := BEAT.fullmatch(name))), default=0)
 
 
 def _host(beat: dict[str, Any] | None, end: End | None, submission: int) -> str:
     if beat is None:
-        return "no agent has spoken yet"
+        return "no heartbeat yet"
     name = beat.get("instance") or beat.get("host") or "a host"
     if beat.get("gone"):
-        return f"{name} has gone"
+        return f"{name} has stopped"
     if end is not None:
-        return f"{name}, attempt ended with {'the host' if end.code is None else end.code}"
+        return f"{name}, {'lost in this attempt' if end.code is None else f'attempt ended with {end.code}'}"
     if beat.get("submission") != submission:
         return f"{name} has not seen this submission yet"
     return f"{name} {'waits' if beat.get('idle') else 'computes'}, by its last heartbeat"
 
 
 def show_log(folder: Folder, submission: int, lines: int | None, show: Show) -> None:
-    """Of each host in the last attempt: all, or so many of its last lines."""
+    """Shows the last `lines` of each host's log in the last attempt, or all if None."""
     attempt = last_attempt(folder, submission)
     if not attempt:
         return say(f"{folder.location}: submission {submission} has not begun yet")
@@ -160,12 +161,12 @@ def show_log(folder: Folder, submission: int, lines: int | None, show: Show) -> 
 
 
 def _last_lines(folder: Folder, place: str, count: int | None) -> list[str]:
-    """Of a host's log, whose last pieces are enough for its last lines."""
+    """The last `count` lines of a host's log, or all if None."""
     numbers = log_pieces(folder, place)
     if count is None:
         texts = each(lambda number: read_piece(folder, place, number) or [], numbers)
         return [line for lines in texts for line in lines]
-    found: list[str] = []
-    while numbers and len(found) < count:
-        found = (read_piece(folder, place, numbers.pop()) or []) + found
-    return found[max(0, len(found) - count) :]
+    last: list[str] = []
+    while numbers and len(last) < count:
+        last = (read_piece(folder, place, numbers.pop()) or []) + last
+    return last[max(0, len(last) - count) :]

@@ -1,17 +1,17 @@
-"""The shell script that supervises a job on one host, and the words by which it speaks to the launcher.
+"""The shell script that supervises a job on one host, and its protocol with the launcher.
 
-The launcher starts `FIRST` on the host (through ssh, or there itself), waits for its greeting and writes the script on
-its input, which nobody who lists processes sees; so values of variables are safe in it. The end of that input means
-that the launcher wants the job to end, or is gone: SIGTERM, the grace period, SIGKILL.
+The launcher starts `first_command` on the host (through ssh, or on the host itself), waits for its greeting and writes
+the script to its standard input. Lists of processes do not show that, so values of variables are safe in it. The end
+of the input means that the launcher wants the job to end, or is gone: SIGTERM, the grace period, SIGKILL.
 
     host      MARK hello                      launcher   the script
               MARK ready                                 go
               lines of the job
-              MARK exit 75 signal (`core.parent`)      or, before ready: MARK refused 127 why
+              MARK exit 75 signal                      or, before ready: MARK refused 127 why
 
-The job writes to a file, which is shown as it grows: in a pipe, a connection that is lost would end the job at its next
-line (SIGPIPE) or, half-open and full, stop it for ever, and either before it has saved.
-A file lock is inherited by the job's processes: it is held for as long as one of them lives, however the rest died.
+The job writes to a file, which is shown as it grows. With a pipe, a lost connection would end the job at its next line
+(SIGPIPE) or, half-open and full, block it for ever; in both cases before it has saved.
+The job's processes inherit a file lock: it is held for as long as one of them lives, however the others died.
 """
 
 from __future__ import annotations
@@ -22,7 +22,19 @@ from collections.abc import Mapping, Sequence
 from maskwright.core.shell import typed
 from maskwright.launch.target import JobSpec
 
-# POSIX sh, as dash (Debian's and Ubuntu's sh) has it: there only `kill -s` takes a group after `--`.
+# POSIX sh, as dash (Debian's and Ubuntu's sh) has it: only `kill -s` takes a group after `--`, and numbers of files
+# have one digit.
+SUPERVISE = """
+  setsid sh -c 'cat >/dev/null; kill -s TERM "$1"; sleep "$2"; kill -s KILL -- "-$1"' watch "$mw_leader" "$mw_grace" \\
+    <&3 3<&- 4>&- >/dev/null 2>&1 &
+  mw_watch=$!
+  exec 3<&-
+  wait "$mw_leader"; mw_code=$?
+  kill -s KILL -- "-$mw_leader" 2>/dev/null
+  kill -s KILL -- "-$mw_watch" "$mw_watch" 2>/dev/null
+"""
+"""Waits for the process group of `mw_leader`. At the end of file 3 the group gets SIGTERM, the grace period, SIGKILL,
+even if this shell is dead by then."""
 SCRIPT = """
 say() { echo "$mw_mark $*"; }
 refuse() { say refused "$@"; exit 0; }
@@ -36,11 +48,11 @@ main() {
     if [ "$mw_other" != "$mw_job" ] && [ -z "$mw_replace" ]; then
       refuse 2 "is busy with job ${mw_other:-unknown}. Fix: wait for it, or submit with --replace to end it"
     fi
-    say note 'ending what is left of an earlier attempt'
+    say note 'ending an earlier attempt'
     [ "${mw_leader:--}" = - ] || kill -s TERM "$mw_leader" 2>/dev/null || kill -s TERM -- "-$mw_leader" 2>/dev/null
     if ! flock -w "$mw_grace" 9; then
       [ "${mw_leader:--}" = - ] || kill -s KILL -- "-$mw_leader" 2>/dev/null
-      flock -w 5 9 || refuse 1 'what is left of an earlier attempt does not end. Fix: end it on the host'
+      flock -w 5 9 || refuse 1 'an earlier attempt does not end. Fix: kill it on the host'
     fi
   fi
   echo "$mw_job -" > "$mw_state/launch.job"
@@ -64,21 +76,16 @@ main() {
   exec 9>&-
   tail -n +1 -s 0.1 --pid="$mw_leader" -f "$mw_log" 3<&- &
   mw_tail=$!
-  setsid sh -c 'cat >/dev/null; kill -s TERM "$1"; sleep "$2"; kill -s KILL -- "-$1"' watch "$mw_leader" "$mw_grace" \\
-    <&3 3<&- >/dev/null 2>&1 &
-  mw_watch=$!
-  wait "$mw_leader"; mw_code=$?
-  kill -s KILL -- "-$mw_leader" 2>/dev/null
-  kill -s KILL -- "-$mw_watch" "$mw_watch" 2>/dev/null
+{SUPERVISE}
   wait "$mw_tail"
   printf '\\n'; say exit "$mw_code" "$(cat "$mw_reason" 2>/dev/null)"
   exit 0
 }
-"""
+""".replace("{SUPERVISE}", SUPERVISE.strip("\n"))
 
 
 def first_command(mark: str) -> str:
-    """One shell line, the same on any host: all that lists of processes show."""
+    """One shell line, the same on all hosts; lists of processes show no more than this."""
     return f"echo {mark} hello; exec sh -s"
 
 
@@ -92,8 +99,8 @@ def script_for(
     replace: bool = False,
     more: Sequence[str] = (),
 ) -> str:
-    """`values` of the variables that the spec names. `job` is the same in all attempts of one submission. `more` words
-    follow those of the command."""
+    """`values`: of the variables that the spec names. `job`: the same in all attempts of one submission. `more`: words
+    after those of the command."""
     settings = {
         "mark": mark,
         "job": job,
@@ -104,5 +111,5 @@ def script_for(
     }
     lines = [f"mw_{name}={shlex.quote(value)}" for name, value in settings.items()]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in {"PYTHONUNBUFFERED": "1", **values}.items()]
-    # The whole script is read before `main` runs: what comes on the input afterwards is the job's.
+    # The shell reads the whole script before it runs `main`, which then reads the rest of the input.
     return "\n".join(lines) + SCRIPT + f"main {typed([*spec.command.words(), *more])}\n"

@@ -1,5 +1,5 @@
-"""One attempt at a job: a process for each host (ssh to it, or a shell on this one), their lines with a prefix, their
-ends in the order in which they came. `script.py` says what is spoken on the way."""
+"""One attempt at a job: a process for each host (ssh to it, or a shell on this one). Lines are shown with a prefix, and
+ends are kept in the order of time. `script.py` defines the protocol."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from maskwright.processes.parent import as_reason
 
 TAIL_LINES = 20
 LONGEST_LINE = 1 << 16
-"""Bytes; a longer one is shown in pieces, so that one host without newlines cannot fill the memory."""
+"""Bytes. A longer line is shown in pieces, so that a host without newlines cannot fill the memory."""
 OTHERS_SECONDS = 10.0
-"""After one host has ended badly the others have so long to find out for themselves."""
+"""Time in which the other hosts may notice by themselves that one has failed."""
 ANSWER_SECONDS = 15.0
-"""For a host to say how it ended, beyond the grace period that it gives to the job."""
+"""Time in which a host must report how it ended, beyond the job's grace period."""
 CLOSED_SECONDS = 2.0
-"""Between the end of what a connection prints and that of what it complains of."""
+"""Longest time between the ends of a connection's stdout and stderr."""
 RETRYING = "Retrying: SSH command error"
-"""gcloud (528, `AttemptRunWithRetries`) says so on stderr each time that ssh itself fails, and runs the command again
-after 5 seconds, 10 times in all. Good before the host has greeted; afterwards it would start the job twice."""
+"""gcloud (528, `AttemptRunWithRetries`) writes this to stderr each time that ssh itself fails, and runs the command
+again after 5 seconds, 10 times in all. After a host's greeting, that would start the job twice."""
 
 
 @dataclass
 class _HostProcess:
-    """`process` leads a process group of its own: a Ctrl-C in the terminal must not reach ssh before the job has had
-    its grace period."""
+    """`process` leads its own process group: a Ctrl-C in the terminal must not end ssh before the job's grace period is
+    over."""
 
     index: int
     process: subprocess.Popen[bytes]
@@ -49,7 +49,7 @@ class _HostProcess:
     greeted: bool = False
     ready: bool = False
     blank_lines: int = 0
-    told_at: float | None = None
+    stop_requested_at: float | None = None
     closed: set[str] = field(default_factory=set)
     closed_at: float | None = None
     end: End | None = None
@@ -57,9 +57,9 @@ class _HostProcess:
     complaints: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
 
     def complaint(self, otherwise: str) -> str:
-        """What ssh or gcloud said last of why it does not work."""
-        said = [line for line in self.complaints if line.startswith(("ERROR", "ssh: ", "Permission denied"))]
-        return " ".join(said[-1].split()) if said else otherwise
+        """The last error of ssh or gcloud."""
+        errors = [line for line in self.complaints if line.startswith(("ERROR", "ssh: ", "Permission denied"))]
+        return " ".join(errors[-1].split()) if errors else otherwise
 
     def send(self, text: str) -> None:
         assert self.process.stdin
@@ -67,10 +67,10 @@ class _HostProcess:
             self.process.stdin.write(text.encode())
             self.process.stdin.flush()
 
-    def tell(self) -> None:
-        """The end of its input is the wish that it ends."""
-        if self.told_at is None and self.end is None:
-            self.told_at = time.monotonic()
+    def request_stop(self) -> None:
+        """Closes its input, which asks the job to stop."""
+        if self.stop_requested_at is None and self.end is None:
+            self.stop_requested_at = time.monotonic()
             self._close()
 
     def _close(self) -> None:
@@ -79,15 +79,15 @@ class _HostProcess:
             self.process.stdin.close()
 
     def drop(self) -> None:
-        """Ends the connection, whatever is on the other side."""
+        """Ends the connection without regard to the job."""
         self._close()
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
 
 class ShellAttempt:
-    """Starts `spec` on all hosts: `argv(index, command)` are the words that run the shell line `command` there. It
-    begins nowhere before each host is ready. Call `turn` until `over`; `ends` come in the order of time."""
+    """Runs `spec` on all hosts once all of them are ready: `argv(index, command)` are the words that run the shell line
+    `command` on a host. Call `poll` until `over`; `ends` are in the order of time."""
 
     def __init__(
         self,
@@ -105,13 +105,13 @@ class ShellAttempt:
     ) -> None:
         self.spec, self._argv, self._line = spec, argv, line
         self.ends: list[End] = []
-        self._mark = f"maskwright-{secrets.token_hex(8)}"  # so that no line of a job is taken for one of ours
+        self._mark = f"maskwright-{secrets.token_hex(8)}"  # no line of a job starts with it
         self._script = script_for(spec, values, mark=self._mark, job=job, setup=setup, replace=replace, more=more)
         self._events: queue.Queue[tuple[_HostProcess, str, str]] = queue.Queue(10_000)
         self._connect_seconds, self._connect_by, self._going, self._failed_at = connect_seconds, 0.0, False, 0.0
         self._waiting, self.size = list(indices), len(indices)
         self.hosts: list[_HostProcess] = []
-        # One alone at first: gcloud makes the user's ssh key when there is none, and two at once would make two.
+        # Only one at first: gcloud creates the user's ssh key if there is none, and two at once would create two.
         self._start(1)
 
     @property
@@ -144,21 +144,21 @@ class ShellAttempt:
                 self._events.put((host, name, raw.decode(errors="replace").rstrip("\r\n")))
         self._events.put((host, f"{name} closed", ""))
 
-    # ---- what comes in -----------------------------------------------------------------------------------------
+    # ---- lines of the hosts ------------------------------------------------------------------------------------
 
-    def turn(self, seconds: float = 0.2) -> None:
-        """Works through what has come, and waits at most so long for something."""
+    def poll(self, seconds: float = 0.2) -> None:
+        """Handles the lines that have come; waits up to `seconds` for the first."""
         with suppress(queue.Empty):
-            self._take(*self._events.get(timeout=seconds))
+            self._on_event(*self._events.get(timeout=seconds))
             while True:
-                self._take(*self._events.get_nowait())
-        self._look_at_the_clock()
+                self._on_event(*self._events.get_nowait())
+        self._check_deadlines()
 
-    def _take(self, host: _HostProcess, kind: str, text: str) -> None:
+    def _on_event(self, host: _HostProcess, kind: str, text: str) -> None:
         if host.end is not None:
             return
         if kind == "out":
-            self._hear(host, text)
+            self._on_stdout(host, text)
         elif kind == "err":
             if RETRYING in text and host.greeted:
                 self._ended(host, None, "the connection was lost")
@@ -172,7 +172,7 @@ class ShellAttempt:
             if len(host.closed) == 2:
                 self._ended(host, None, host.complaint("the connection ended"))
 
-    def _hear(self, host: _HostProcess, text: str) -> None:
+    def _on_stdout(self, host: _HostProcess, text: str) -> None:
         if text.startswith(self._mark):
             word, _, rest = text[len(self._mark) + 1 :].partition(" ")
             if word == "hello" and host.greeted:
@@ -194,9 +194,9 @@ class ShellAttempt:
                 self._ended(host, int(code), "", as_reason(reason))
             elif word == "refused":
                 code, _, why = rest.partition(" ")
-                odd = int(code) > 125 and int(code) != 127  # of --setup: not of the job
-                self._ended(host, 1 if odd else int(code), why)
-        elif not text:  # one comes before each exit, in case that the job ended in the middle of a line
+                of_setup = int(code) > 125 and int(code) != 127  # a kill of --setup is not one of the job
+                self._ended(host, 1 if of_setup else int(code), why)
+        elif not text:  # the script prints one before `exit`, since the job may end in the middle of a line
             host.blank_lines += 1
         elif host.greeted:
             for line in [*[""] * host.blank_lines, text]:
@@ -205,38 +205,38 @@ class ShellAttempt:
             host.blank_lines = 0
 
     def _ended(self, host: _HostProcess, code: int | None, why: str, reason: StopReason = "") -> None:
-        host.end = End(host.index, code, host.told_at is not None, reason, redact(why), tuple(host.tail))
+        host.end = End(host.index, code, host.stop_requested_at is not None, reason, redact(why), tuple(host.tail))
         self.ends.append(host.end)
         if code is None:
             host.drop()
         if (code != 0 or not self._going) and not self._failed_at:
             self._failed_at = time.monotonic()
 
-    # ---- what time brings --------------------------------------------------------------------------------------
+    # ---- deadlines ---------------------------------------------------------------------------------------------
 
-    def _look_at_the_clock(self) -> None:
+    def _check_deadlines(self) -> None:
         now = time.monotonic()
         if self._failed_at and (not self._going or now - self._failed_at > max(OTHERS_SECONDS, MOMENTS_SECONDS)):
-            self.tell_all()
+            self.request_stop()
         for host in self.hosts:
             if host.end is None and host.closed_at is not None and now - host.closed_at > CLOSED_SECONDS:
                 self._ended(host, None, host.complaint("the connection ended"))
             if host.end is None and not host.greeted and now > self._connect_by:
                 self._ended(host, None, host.complaint("cannot be reached"))
-            if host.end is None and host.told_at is not None:
+            if host.end is None and host.stop_requested_at is not None:
                 limit = ANSWER_SECONDS if host.greeted else 0.0
                 limit += self.spec.grace_seconds if host.ready else 0.0
-                if now - host.told_at > limit:
+                if now - host.stop_requested_at > limit:
                     self._ended(host, None, "did not answer")
 
-    def tell_all(self) -> None:
-        """Every host that still runs the job is to end it; what has not begun does not begin."""
+    def request_stop(self) -> None:
+        """Asks every host that runs the job to end it; no further host starts."""
         self._waiting.clear()
         for host in self.hosts:
-            host.tell()
+            host.request_stop()
 
     def close(self) -> None:
-        """Drops what is left, and waits for the processes, so that none is left behind here."""
+        """Ends the connections that are left, and waits for their processes."""
         for host in self.hosts:
             if host.end is None or host.end.code is None:
                 host.drop()
@@ -247,8 +247,8 @@ class ShellAttempt:
             except subprocess.TimeoutExpired:
                 host.drop()
                 host.process.wait()
-            with suppress(queue.Empty):  # a reader may wait for room
+            with suppress(queue.Empty):  # a reader may wait for room in the queue
                 while True:
                     self._events.get_nowait()
             for thread in host.readers:
-                thread.join(1.0)  # not for ever: what runs on this very host may hold the other end
+                thread.join(1.0)  # not for ever: a process on this very host may hold the pipe open

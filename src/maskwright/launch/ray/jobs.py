@@ -1,7 +1,7 @@
 """Ray's job API from outside the cluster: submit, follow, status, logs, stop, list.
 
-Everything goes over HTTP to the head (port 8265), so a laptop needs no other way in. The package is needed here only
-for its client; nothing of training is.
+Everything goes over HTTP to the head (port 8265), so a laptop needs no other access. This file needs the package for
+its client, and nothing of training.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ Address = Annotated[
 
 @dataclass(frozen=True)
 class RayJob:
-    """A job as Ray describes it. Times are Unix seconds."""
+    """Ray's description of a job. Times are Unix seconds."""
 
     id: str
     state: str
     """PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED."""
     code: int | None
-    """The entrypoint's exit code, where Ray knows it."""
+    """The entrypoint's exit code, if Ray knows it."""
     run: str | None
-    """Its run directory; None for what is no training of ours."""
+    """Its run directory; None if it is not a training of maskwright."""
     began: float | None
     ended: float | None
     why: str
@@ -65,28 +65,29 @@ class RayJob:
 
 
 def parse_id(target: str) -> str:
-    """`ray:ID` as the ID."""
+    """The ID in `ray:ID`."""
     kind, _, name = target.partition(":")
     if kind != "ray" or not ID.fullmatch(name):
-        fix = "write it as ray:ID; `maskwright list` shows them"
-        raise InputError(f"{target[:120]!r} is no Ray job", where="ray:ID", fix=fix)
+        fix = "write it as ray:ID; `maskwright list` shows the IDs"
+        raise InputError(f"{target[:120]!r} is not a Ray job", where="ray:ID", fix=fix)
     return name
 
 
 def find_address(address: str | None) -> str:
-    named = address or os.environ.get("RAY_API_SERVER_ADDRESS")
-    if named is None and os.environ.get("RAY_ADDRESS", "").startswith(("http://", "https://")):
-        named = os.environ["RAY_ADDRESS"]
-    named = named or USUAL_ADDRESS
-    parts = urlsplit(named)
+    address = address or os.environ.get("RAY_API_SERVER_ADDRESS")
+    if address is None and os.environ.get("RAY_ADDRESS", "").startswith(("http://", "https://")):
+        address = os.environ["RAY_ADDRESS"]
+    address = address or USUAL_ADDRESS
+    parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        fix = "give the head's HTTP address, as http://127.0.0.1:8265 (a tunnel's or a port-forward's end)"
-        raise InputError("is no HTTP address", where=f"--address {named}", fix=fix)
-    return named.rstrip("/")
+        fix = "give the head's HTTP address, such as http://127.0.0.1:8265 (the end of a tunnel or port-forward)"
+        raise InputError("is not an HTTP address", where=f"--address {address}", fix=fix)
+    return address.rstrip("/")
 
 
 class RayCluster:
-    """Raises `InputError` when the package is missing or the token refused, `MaskwrightError` when nothing answers."""
+    """Client of a cluster's head. Raises `InputError` if the package is missing or the token refused, `MaskwrightError`
+    if the head does not answer."""
 
     def __init__(self, address: str | None = None) -> None:
         self.address = find_address(address)
@@ -96,26 +97,26 @@ class RayCluster:
         except ImportError:
             raise missing("ray", self.address) from None
         for handler in logging.getLogger("ray").handlers:
-            handler.setLevel(logging.WARNING)  # it tells of each upload and of each end of a log
+            handler.setLevel(logging.WARNING)  # Ray logs each upload and each end of a log
         parts = urlsplit(self.address)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         try:
             socket.create_connection((parts.hostname or "", port), CONNECT_SECONDS).close()
         except OSError as error:
             raise self._silent(error.strerror or str(error)) from None
-        os.environ["RAY_API_SERVER_ADDRESS"] = self.address  # which the client prefers to what it is given
+        os.environ["RAY_API_SERVER_ADDRESS"] = self.address  # the client prefers this to its argument
         self._client = self.ask(lambda: JobSubmissionClient(self.address))
 
     def _silent(self, reason: str) -> MaskwrightError:
         fix = "check --address; from outside: kubectl port-forward service/HEAD 8265, or ssh -L 8265:127.0.0.1:8265"
         return MaskwrightError(f"no Ray head answers ({reason})", where=self.address, fix=fix)
 
-    def ask(self, what: Callable[[], T]) -> T:
+    def ask(self, request: Callable[[], T]) -> T:
         import requests
         from ray.exceptions import AuthenticationError
 
         try:
-            return what()
+            return request()
         except AuthenticationError:
             fix = "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) to the cluster's token"
             raise InputError("the cluster refuses the token, or there is none", where=self.address, fix=fix) from None
@@ -123,13 +124,13 @@ class RayCluster:
             raise self._silent(" ".join(str(error).split())[:200]) from None
         except (RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split()).removeprefix("Request failed with status code ")
-            fix = "see the head's dashboard_Job*.log" if reason.startswith("5") else "correct it"
+            fix = "see the head's dashboard_Job*.log" if reason.startswith("5") else "correct the options"
             raise MaskwrightError(f"Ray refuses: {reason[:300]}", where=self.address, fix=fix) from None
 
     def job(self, job: str) -> RayJob:
         details = self.ask(lambda: self._details(job))
         if details is None:
-            fix = "`maskwright list` shows them; a head that started again has forgotten its jobs"
+            fix = "`maskwright list` shows all jobs; a restarted head has forgotten its jobs"
             raise InputError("no such job", where=f"ray:{job} at {self.address}", fix=fix)
         return _job(details)
 
@@ -142,9 +143,9 @@ class RayCluster:
             raise
 
     def jobs(self) -> list[RayJob]:
-        """Submitted ones, the oldest first. Drivers that were started without the job API have no such ID."""
-        found = [_job(details) for details in self.ask(self._client.list_jobs) if details.submission_id]
-        return sorted(found, key=lambda job: job.began or 0.0)
+        """All submitted jobs, the oldest first. A driver that was started without the job API has no submission ID."""
+        jobs = [_job(details) for details in self.ask(self._client.list_jobs) if details.submission_id]
+        return sorted(jobs, key=lambda job: job.began or 0.0)
 
     def submit(self, **options: Any) -> None:
         self.ask(lambda: self._client.submit_job(**options))
@@ -156,7 +157,7 @@ class RayCluster:
         return str(self.ask(lambda: self._client.get_job_logs(job)))
 
     def follow(self, job: str, show: Callable[[str], None]) -> RayJob:
-        """Until it is over. `show` gets pieces of the log, from its beginning."""
+        """Follows a job until it is over. `show` gets pieces of the log, from its beginning."""
         import aiohttp
 
         try:
@@ -165,7 +166,7 @@ class RayCluster:
             raise self._silent(str(error)) from None
 
     async def _tail(self, job: str, show: Callable[[str], None]) -> RayJob:
-        """Ray ends its own tail 3 seconds after the job: what is left is read at once."""
+        """Ends with the job: Ray's own tail ends 3 seconds later, so the rest of the log is read at once."""
         pieces = self._client.tail_job_logs(job)
         shown = 0
         coming = asyncio.ensure_future(anext(pieces, None))
@@ -175,22 +176,22 @@ class RayCluster:
                 show(piece)
                 shown += len(piece)
                 coming = asyncio.ensure_future(anext(pieces, None))
-            elif (found := self.job(job)).over:
+            elif (state := self.job(job)).over:
                 coming.cancel()
                 show(self.logs(job)[shown:])
-                return found
+                return state
             elif coming.done():
                 await asyncio.sleep(POLL_SECONDS)
 
 
 def _choose_token(address: str) -> None:
-    """Ray sends a token only in the mode `token`; it is on where a token is given, as in `ray start` (2.60)."""
-    kept = os.path.expanduser("~/.ray/auth_token")
-    given = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")) or os.path.exists(kept)
-    mode = os.environ.setdefault("RAY_AUTH_MODE", "token" if given else "disabled")
+    """Chooses the mode `token` if there is a token, as `ray start` (2.60) does; Ray sends a token only in this mode."""
+    names, file = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"), os.path.expanduser("~/.ray/auth_token")
+    has_token = any(os.environ.get(name) for name in names) or os.path.exists(file)
+    mode = os.environ.setdefault("RAY_AUTH_MODE", "token" if has_token else "disabled")
     parts = urlsplit(address)
     if mode.lower() == "token" and parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "localhost", "::1"):
-        warn(f"the token goes unencrypted to {parts.hostname}: better a tunnel or https")
+        warn(f"the token goes unencrypted to {parts.hostname}; use a tunnel or https")
 
 
 def _job(details: Any) -> RayJob:
@@ -210,7 +211,7 @@ def _job(details: Any) -> RayJob:
 
 
 def _run_of(entrypoint: str) -> str | None:
-    """The run directory that a submitted command names, in Ray's own spelling too."""
+    """The run directory in a submitted command, which may also be Ray's spelling of it."""
     try:
         words = shlex.split(entrypoint)
     except ValueError:
@@ -223,11 +224,11 @@ def _run_of(entrypoint: str) -> str | None:
     return None
 
 
-# ---- following and ending ------------------------------------------------------------------------------------------
+# ---- follow and stop -----------------------------------------------------------------------------------------------
 
 
 class Lines:
-    """Whole lines of a log that comes in pieces. The client takes what `show` raises for trouble of the network."""
+    """Shows whole lines of a log that comes in pieces."""
 
     def __init__(self, show: Show) -> None:
         self._show, self._partial = show, ""
@@ -235,7 +236,7 @@ class Lines:
     def take(self, piece: str) -> None:
         *whole, self._partial = (self._partial + piece).split("\n")
         for line in whole:
-            with lost_terminal_is_no_error():
+            with lost_terminal_is_no_error():  # the client would take it for an error of the network
                 self._show(None, line)
 
     def end(self) -> None:
@@ -244,7 +245,7 @@ class Lines:
 
 
 def follow_to_its_end(cluster: RayCluster, name: str, show: Show = show_line) -> None:
-    """Shows the log until the job is over, then `conclude`. Ctrl-C ends the following; the job goes on."""
+    """Shows the log to the job's end, then raises as `conclude` does. Ctrl-C ends the following; the job goes on."""
     where, lines = f"ray:{name}", Lines(show)
     try:
         with followed(where):
@@ -252,26 +253,26 @@ def follow_to_its_end(cluster: RayCluster, name: str, show: Show = show_line) ->
     except StoppedEarly:
         raise
     except MaskwrightError as error:
-        fix = "look for the head; if it is gone, its jobs have saved and ended, and the same submission continues"
-        raise MaskwrightError(f"lost sight of it: {error.what}", where=where, fix=fix) from None
+        fix = "check the head; if it is gone, its jobs have saved and ended, and the same submission continues"
+        raise MaskwrightError(f"cannot be followed any more: {error.what}", where=where, fix=fix) from None
     finally:
         lines.end()
     conclude(job)
 
 
 def conclude(job: RayJob) -> None:
-    """Raises what gives this process the exit code of a job that is over."""
+    """Raises the error that gives this process the exit code of a job that is over, unless that is 0."""
     where, again = f"ray:{job.id}", "the same submission continues the run"
     if job.state == "SUCCEEDED":
         return
     if job.state == "STOPPED" or job.code == StoppedEarly.exit_code:
         raise StoppedEarly(again, where=where)
-    if job.code is None:  # the driver never began, or its machine is gone
+    if job.code is None:  # the driver did not start, or its machine is gone
         lost = "RUNTIME_ENV" not in job.why and "START" not in job.why
-        what = " ".join(job.why.split())[:300] or "Ray does not say why"
+        what = " ".join(job.why.split())[:300] or "Ray gives no reason"
         if lost:
             raise StoppedEarly(f"{what}; {again}", where=where)
-        raise JobError(f"the job did not begin: {what}", 1, where=where, fix="see `ray status` and the head's logs")
+        raise JobError(f"the job did not start: {what}", 1, where=where, fix="see `ray status` and the head's logs")
     if job.code in (127, 126):
         fix = "install it, with its `ray` extra, in the environment that `ray start` runs in, on every machine"
         raise JobError("`maskwright` is not installed on the cluster", 1, where=where, fix=fix)
@@ -283,7 +284,7 @@ def conclude(job: RayJob) -> None:
 
 @dataclass(frozen=True)
 class RayJobTarget:
-    """A job by its ID, as a target."""
+    """A run target: a job by its ID."""
 
     job: str
     address: str | None = None
@@ -305,18 +306,18 @@ class RayJobTarget:
         return 0
 
     def stop(self, *, checkpoint: bool = False, wait_seconds: float = 120.0) -> str:
-        """Asks it to save and end. Raises `MaskwrightError` when it is not over by then."""
+        """Asks the job to save and end. Raises `MaskwrightError` if it still runs after `wait_seconds`."""
         cluster = RayCluster(self.address)
         if not cluster.job(self.job).over:
             cluster.stop(self.job)
         where = f"ray:{self.job}"
-        found = wait_until_over(lambda: cluster.job(self.job), where, POLL_SECONDS, wait_seconds)
-        return f"{where}: {found.state}"
+        job = wait_until_over(lambda: cluster.job(self.job), where, POLL_SECONDS, wait_seconds)
+        return f"{where}: {job.state}"
 
 
 @dataclass(frozen=True)
 class RayJobs:
-    """All that were submitted to a cluster."""
+    """All jobs that were submitted to a cluster."""
 
     jobs: list[RayJob]
 

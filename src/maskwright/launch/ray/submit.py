@@ -1,6 +1,6 @@
-"""A training job for a Ray cluster: what is uploaded, what is refused, what is sent.
+"""A training job for a Ray cluster.
 
-Only the configuration is uploaded; the package is in the cluster's image, and data on storage that its machines see.
+Only the configuration is uploaded: the package is in the cluster's image, and data on storage that its machines see.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from maskwright.launch.target import (
 )
 
 LARGEST_FOLDER_BYTES = 100 << 20
-"""Ray refuses more (HTTP 413), after it has packed all of it."""
+"""Ray refuses a larger folder (HTTP 413), but only after packing it."""
 LEFT_OUT = {".git", ".venv", "venv", "__pycache__"}
-"""What Ray leaves out of a working directory by itself (2.60)."""
+"""Names that Ray itself leaves out of a working directory (2.60)."""
 BEYOND_GRACE_SECONDS = 30
 
 
@@ -54,7 +54,7 @@ class Ray(Place):
         int | None, Option("GPUs of each of them; 0 computes on the CPU. Default: what the cluster has.", "N", 0)
     ] = None
     address: Address = None
-    job_id: Annotated[str | None, Option("ID of the new job. Default: one is made up.", "NAME")] = None
+    job_id: Annotated[str | None, Option("ID of the new job. Default: a new one.", "NAME")] = None
     working_dir: Annotated[str | None, Option("Folder to upload beside CONFIG, below 100 MiB.", "PATH")] = None
     follow: Annotated[bool, Option("Show the log until the job is over, and end with its exit code.")] = False
     env: Env = ()
@@ -65,17 +65,17 @@ class Ray(Place):
     def __post_init__(self) -> None:
         if self.job_id is not None and not ID.fullmatch(self.job_id):
             fix = "letters, digits, '.', '_' and '-', at most 100"
-            raise InputError(f"{self.job_id[:120]!r} is no ID", where="--job-id", fix=fix)
+            raise InputError(f"{self.job_id[:120]!r} is not a valid ID", where="--job-id", fix=fix)
 
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
-        """The job's ID is shown, unless it is followed."""
+        """Submits the job, and shows its ID or follows it."""
         if dry_run:
             entrypoint, variables, _ = self._request(command)
             folder, address = f"{self.working_dir} and " if self.working_dir else "", find_address(self.address)
             lines = [f"address      {address}", f"entrypoint   {entrypoint}"]
             lines.append(f"uploaded     {folder}{os.path.basename(command.config)}")
-            given = variables | dict.fromkeys(self.env, "***")
-            lines += [f"environment  {name}={value}" for name, value in given.items()]
+            shown_variables = variables | dict.fromkeys(self.env, "***")
+            lines += [f"environment  {name}={value}" for name, value in shown_variables.items()]
             on_submission(Submission(False, address, command.run, shown="\n".join(lines)))
             return
         name = self._send(command)
@@ -93,19 +93,19 @@ class Ray(Place):
         return RayCluster(self.address)
 
     def _request(self, command: Training) -> tuple[str, dict[str, str], str]:
-        """(entrypoint, environment, the configuration's text)."""
+        """(entrypoint, environment, text of the configuration)."""
         config, text = checks.read(command)
         require_lasting(command.run, checks.locations(command, config), self.working_dir)
         variables = {STOP_WAIT: str(checks.grace_seconds(config) + BEYOND_GRACE_SECONDS), **self.values()}
         return self.entrypoint(replace(command, config=os.path.basename(command.config))), variables, text
 
     def _send(self, command: Training) -> str:
-        """Its ID."""
+        """Submits the job and returns its ID."""
         entrypoint, variables, text = self._request(command)
         with _packed(self.working_dir, os.path.basename(command.config), text) as folder:
             name = self.name(command.run)
-            _refuse_doubles(self._head, name, command.run)
-            os.environ["RAY_RUNTIME_ENV_IGNORE_GITIGNORE"] = "1"  # the folder is uploaded as it is
+            _refuse_duplicate(self._head, name, command.run)
+            os.environ["RAY_RUNTIME_ENV_IGNORE_GITIGNORE"] = "1"  # Ray then uploads ignored files too
             self._head.submit(
                 entrypoint=entrypoint,
                 submission_id=name,
@@ -123,29 +123,29 @@ class Ray(Place):
         return {job.run: job.id for job in self._head.jobs() if not job.over and job.run and job.run in runs}
 
     def ended(self, job: str, log: str) -> int | None:
-        found = next((one for one in self._head.jobs() if one.id == job), None)
-        if found is None:  # a head that started again has forgotten its jobs
+        state = next((known for known in self._head.jobs() if known.id == job), None)
+        if state is None:  # a restarted head has forgotten its jobs
             return GONE
-        if not found.over:
+        if not state.over:
             return None
-        lines, code, why = self._head.logs(job).splitlines(), 0, "done"
+        lines, code, end = self._head.logs(job).splitlines(), 0, "done"
         try:
-            conclude(found)
+            conclude(state)
         except MaskwrightError as error:
-            code, why = error.exit_code, str(error)
-        own = [line.removeprefix("host 0 | ") for line in lines if line.startswith("host ")]
-        told = [f"== {line}" for line in lines if not line.startswith("host ")]
+            code, end = error.exit_code, str(error)
+        of_run = [line.removeprefix("host 0 | ") for line in lines if line.startswith("host ")]
+        of_launcher = [f"== {line}" for line in lines if not line.startswith("host ")]
         with open(log, "a", encoding="utf-8") as file:
-            file.writelines(redact(line) + "\n" for line in [*told, *own, f"== {why}" if own else why])
+            file.writelines(redact(line) + "\n" for line in [*of_launcher, *of_run, f"== {end}" if of_run else end])
         return code
 
     def ending(self, jobs: Iterable[str]) -> str:
         return "; ".join(f"maskwright stop ray:{job}" for job in jobs)
 
     def entrypoint(self, command: Training) -> str:
-        """What was not asked for, the driver chooses. `exec`, so that no shell stands between Ray and the exit code."""
-        asked = {"--num-nodes": self.num_nodes, "--gpus-per-node": self.gpus_per_node}
-        more = [word for option, number in asked.items() if number is not None for word in (option, str(number))]
+        """The driver's command, which chooses numbers that are None. `exec` leaves no shell before its exit code."""
+        options = {"--num-nodes": self.num_nodes, "--gpus-per-node": self.gpus_per_node}
+        more = [word for option, number in options.items() if number is not None for word in (option, str(number))]
         return f"exec {typed([*command.words(), *more])}"
 
     def name(self, run: str) -> str:
@@ -156,17 +156,17 @@ class Ray(Place):
         values = values_of(self.env)
         for name, value in values.items():
             if SECRET_VARIABLE.search(name) or redact(value) != value:
-                what = "looks like a secret, and Ray shows a job's variables to all who see its dashboard"
-                fix = "give it to the cluster's machines instead (on Kubernetes a Secret in the pods' env)"
+                what = "looks like a secret, and Ray's dashboard shows a job's variables"
+                fix = "set it on the cluster's machines instead (on Kubernetes as a Secret in the pods' env)"
                 raise InputError(what, where=f"--env {name}", fix=fix)
         return values
 
 
-def _refuse_doubles(head: RayCluster, name: str, run: str) -> None:
+def _refuse_duplicate(head: RayCluster, name: str, run: str) -> None:
     for job in head.jobs():
         if job.id == name:
-            fix = f"`maskwright logs ray:{name} --follow` follows it; for a new one give another --job-id, or none"
-            raise InputError(f"there is such a job, {job.state}", where=f"--job-id {name}", fix=fix)
+            fix = f"`maskwright logs ray:{name} --follow` follows it; for a new job give another --job-id, or none"
+            raise InputError(f"such a job exists already: {job.state}", where=f"--job-id {name}", fix=fix)
         if not job.over and job.run == os.path.normpath(run):
             fix = f"`maskwright logs ray:{job.id} --follow` follows it, `maskwright stop ray:{job.id}` ends it"
             raise InputError(f"is being trained by ray:{job.id}, {job.state}", where=f"--run {run}", fix=fix)
@@ -174,7 +174,7 @@ def _refuse_doubles(head: RayCluster, name: str, run: str) -> None:
 
 @contextmanager
 def _packed(working_dir: str | None, config_name: str, config: str) -> Iterator[str]:
-    """A folder with what is uploaded."""
+    """The folder to upload."""
     with tempfile.TemporaryDirectory(prefix="maskwright-") as folder:
         if working_dir is not None:
             _require_small(working_dir)
@@ -186,15 +186,15 @@ def _packed(working_dir: str | None, config_name: str, config: str) -> Iterator[
 
 def _require_small(folder: str) -> None:
     if not os.path.isdir(folder):
-        raise InputError("is no folder", where=f"--working-dir {folder}", fix="give one, or leave it out")
+        raise InputError("is not a folder", where=f"--working-dir {folder}", fix="give a folder, or leave it out")
     size = 0
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in LEFT_OUT]
         for name in [*folders, *names]:
             if os.path.islink(link := os.path.join(place, name)):
-                fix = "copy what it points to, or leave it out of the folder"
-                raise InputError("is a link, which would be followed when it is uploaded", where=link, fix=fix)
+                fix = "copy its target, or leave it out of the folder"
+                raise InputError("is a link, which the upload would follow", where=link, fix=fix)
         size += sum(os.lstat(os.path.join(place, name)).st_size for name in names)
         if size > LARGEST_FOLDER_BYTES:
-            fix = "leave data out of it: put it on storage that the cluster's machines see, and give its whole path"
+            fix = "leave data out: put it on storage that the cluster's machines see, and give its absolute path"
             raise InputError("holds more than 100 MiB, Ray's limit", where=f"--working-dir {folder}", fix=fix)

@@ -1,4 +1,4 @@
-"""`submit skypilot`: a task for `sky jobs launch`. Only written: SkyPilot is the one to start it."""
+"""`submit skypilot`: prints a task for `sky jobs launch`, which starts it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONFIG = "~/maskwright-run.yaml"
 class SkyPilot(Place):
     num_nodes: Annotated[int, Option("Number of machines that train together.", "N", min=1)] = 1
     accelerator: Annotated[
-        str | None, Option("GPUs of each machine, as in H100:8 (`sky show-gpus`); none on the CPU.", "KIND:N")
+        str | None, Option("GPUs of each machine, as in H100:8 (`sky show-gpus`). Default: the CPU.", "KIND:N")
     ] = None
     cpus: Annotated[int | None, Option("Least number of cores of each machine.", "N", min=1)] = None
     name: JobName = None
@@ -41,7 +41,7 @@ class SkyPilot(Place):
     setup: Setup = None
     restarts: Restarts = 3
 
-    # SkyPilot begins a job again after each 75, so that a run that was to stop would go on.
+    # SkyPilot restarts a job after each 75, so a run that is to stop early would go on.
     leaves_out = frozenset({"stop_after_hours", "stop_after_steps", "dry_run"})
 
     def submit(self, command: Training, *, dry_run: bool = True, on_submission: OnSubmission = show) -> None:
@@ -50,11 +50,12 @@ class SkyPilot(Place):
         on_submission(Submission(False, "sky jobs launch", command.run, shown=task))
 
     def task(self, command: Training) -> dict[str, Any]:
-        """Raises `InputError` where the run would be lost with its machines."""
+        """The task. Raises `InputError` if the run would be lost with its machines."""
         config, _ = checks.read(command)
         if config.checkpoint.copy_to is None:
-            fix = "--set checkpoint.copy_to=gs://… : new machines continue from there"
-            raise InputError("is not set, and machines go with what is on them", where="checkpoint.copy_to", fix=fix)
+            fix = "--set checkpoint.copy_to=gs://…, from where new machines continue"
+            what = "is not set, and the checkpoints would be lost with their machine"
+            raise InputError(what, where="checkpoint.copy_to", fix=fix)
         sized = checks.sized(replace(command, config=CONFIG), config, self.num_nodes, self._gpus())
         line = " ".join(word if word == CONFIG else shlex.quote(word) for word in sized.words())
         if self.num_nodes > 1:
@@ -64,8 +65,8 @@ class SkyPilot(Place):
             **({"accelerators": self.accelerator} if self.accelerator else {}),
             **({"cpus": f"{self.cpus}+"} if self.cpus else {}),
             "use_spot": self.spot,
-            # Machines that were taken away are always replaced. `recover_on_exit_codes: 75` would hide an error: it
-            # begins again, without end, when any node ends with 75, though another one's 3 was the cause (0.14).
+            # Preempted machines are always replaced. `recover_on_exit_codes: 75` would hide an error: it restarts the
+            # job without end if any node ends with 75, even if another node's 3 was the cause (0.14).
             "job_recovery": {"max_restarts_on_errors": self.restarts},
         }
         mounts = {folder: {"source": url, "mode": "MOUNT"} for url, folder in map(_url_and_folder, self.mount)}
@@ -76,7 +77,7 @@ class SkyPilot(Place):
             "file_mounts": {CONFIG: find_config(command.config, command.verb), **mounts},
             **({"secrets": dict.fromkeys(self.env)} if self.env else {}),
             **({"setup": self.setup + "\n"} if self.setup else {}),
-            # exec: SIGTERM goes to the command itself.
+            # With exec, SIGTERM reaches the command itself.
             "run": f"exec maskwright {line}\n",
         }
 

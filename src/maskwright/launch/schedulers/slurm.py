@@ -1,10 +1,9 @@
-"""`submit slurm`: a batch script of `sbatch`, which starts the same command on each node of an allocation with
-`srun`, again when a node's process was lost, and the whole job again when its time limit came first.
+"""`submit slurm`: a batch script for `sbatch`. It starts the same command on each node of an allocation with `srun`,
+restarts it if a node's process was lost, and requeues the job near its time limit.
 
-The script decides by exit codes alone, like `outcome.py`. srun gives the highest of all tasks' codes, by which a 75
-(stopped early) would hide a 3 (the error that was the cause). So each task adds 200 to an error, and turns the 75 of a
-run that was asked to stop (`core.parent`) into 199. Then errors go before that, that before kills (129 to 192), kills
-before 75, and 75 before 0.
+The script decides by exit codes alone, like `outcome.py`. srun returns the highest code of all tasks, so a 75 (stopped
+early) would hide a 3 (the error that caused it). Therefore each task adds 200 to an error, and turns the 75 of a run
+that was asked to stop (`processes.parent`) into 199. So errors rank first, then requests, kills (129 to 192), 75, 0.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from maskwright.core.shell import typed
 from maskwright.launch import checks
 from maskwright.launch.side_by_side import GONE
 from maskwright.launch.target import JobName, OnSubmission, Option, Place, Restarts, Submission, Training, show
-from maskwright.processes.parent import REASON_FILE, WISHES
+from maskwright.processes.parent import REASON_FILE, REQUESTED
 
 BEFORE_SECONDS = 30
-"""Between the end of the grace period and the time limit."""
+"""Time between the end of the grace period and the time limit."""
 ANSWER_SECONDS = 120.0
 OF_THE_CLUSTER = ("CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE")
-"""States of a job that the cluster or a person ended, so that the same command continues the run."""
+"""States of a job that the cluster or a user ended; the same command continues its run."""
 
 TASK = rf"""
 trap : TERM
@@ -48,7 +47,7 @@ fi
 code=$?
 reason=$(cat "${REASON_FILE}" 2>/dev/null)
 rm -f "${REASON_FILE}"
-if [ "$code" -eq 75 ]; then case $reason in {"|".join(WISHES)}) exit 199 ;; esac; fi
+if [ "$code" -eq 75 ]; then case $reason in {"|".join(REQUESTED)}) exit 199 ;; esac; fi
 if [ "$code" -eq 0 ] || [ "$code" -eq 75 ] || [ "$code" -gt 128 ]; then exit "$code"; fi
 [ "$code" -le 55 ] || code=55
 exit $((200 + code))
@@ -56,17 +55,17 @@ exit $((200 + code))
 
 SCRIPT = r"""
 asked=
-# Only the steps get scancel's signal; srun may be gone already.
-tell() { asked=$1; scancel --signal=TERM "$SLURM_JOB_ID" 2>/dev/null; }
-trap 'tell limit' USR1
-trap 'tell end' TERM
+# scancel signals only the steps; srun may be gone already.
+stop() { asked=$1; scancel --signal=TERM "$SLURM_JOB_ID" 2>/dev/null; }
+trap 'stop limit' USR1
+trap 'stop end' TERM
 start() {
   srun --kill-on-bad-exit=1 ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"} "$@" &
   step=$!
   while :; do
     wait "$step"
     code=$?
-    kill -0 "$step" 2>/dev/null || break  # else a signal of ours ended the wait
+    kill -0 "$step" 2>/dev/null || break  # it still runs if a signal ended the wait
   done
   wait "$step" 2>/dev/null
   after=$?
@@ -79,16 +78,16 @@ attempt=0
 while :; do
   attempt=$((attempt + 1))
   echo "== start ${SLURM_RESTART_COUNT:-0}, attempt $attempt on $SLURM_JOB_NODELIST"
-  # Another port for each attempt: the last one's may still be held by a process that dies slowly.
+  # Another port for each attempt: a process that dies slowly may still hold the last one's.
   port=$((10000 + (SLURM_JOB_ID * 7 + attempt) % 20000))
   export MASKWRIGHT_RENDEZVOUS="$host:$port"
   start $labels sh -c "$task" task "${words[@]}"
   [ "$code" -ne 0 ] || finish 'done' 0
   [ "$code" -le 200 ] || finish "failed: exit $((code - 200))" $((code - 200))
-  if [ "$asked" = end ]; then finish 'told to end; the same command continues the run' 75; fi
+  if [ "$asked" = end ]; then finish 'ended by a signal; the same command continues the run' 75; fi
   if [ "$code" -eq 199 ]; then finish 'stopped on request; the same command continues the run' 75; fi
   if [ "$asked" = limit ]; then
-    echo '== the time limit is near: to be continued in another start'
+    echo '== the time limit is near: requeueing the job'
     scontrol requeue "$SLURM_JOB_ID" && exit 75
     finish 'cannot be requeued; the same command continues the run' 75
   fi
@@ -98,14 +97,14 @@ while :; do
   fi
   echo "== exit $code: restart $attempt of $restarts"
   sleep "${MASKWRIGHT_RESTART_WAIT_SECONDS:-10}"
-  [ -z "$asked" ] || finish 'told to end; the same command continues the run' 75
+  [ -z "$asked" ] || finish 'ended by a signal; the same command continues the run' 75
 done
 """
 
 
 @dataclass(frozen=True)
 class Slurm(Place):
-    """Options in `sbatch` are its own. They come last, so that they win."""
+    """A SLURM cluster. `sbatch` has options of that command; they come last and so take precedence."""
 
     num_nodes: Annotated[int, Option("Number of nodes that train together.", "N", min=1)] = 1
     gpus_per_node: Annotated[int, Option("GPUs of each node that compute; 0 computes on the CPU.", "N", min=0)] = 0
@@ -122,15 +121,15 @@ class Slurm(Place):
         for option in self.sbatch:
             if not re.fullmatch(r"--[a-z][a-z-]*(=[^\s'\"#]+)?", option):
                 fix = 'one option of sbatch, as in --sbatch "--partition=gpu"'
-                raise InputError(f"{redact(option)[:80]!r} is no option", where="--sbatch", fix=fix)
+                raise InputError(f"{redact(option)[:80]!r} is not an option", where="--sbatch", fix=fix)
             if not self.gpus_per_node and option.startswith(("--gres", "--gpus")):
                 raise InputError(f"{option} without --gpus-per-node", where="--sbatch", fix="--gpus-per-node 8")
             if option.partition("=")[0] in ("--nodes", "--ntasks", "--ntasks-per-node", "--array", "--wrap"):
-                fix = "--num-nodes and --gpus-per-node say how many"
-                raise InputError(f"{option} is not yours to say", where="--sbatch", fix=fix)
+                fix = "use --num-nodes and --gpus-per-node"
+                raise InputError(f"{option} is set by this command", where="--sbatch", fix=fix)
 
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
-        """The number of the job is shown, or with `dry_run` the script."""
+        """Submits the job and shows its number, or with `dry_run` shows the script."""
         name = checks.name_for(command.run, self.name)
         text = script(self, name, command, f"{name}-%j.log")
         if dry_run:
@@ -153,18 +152,18 @@ class Slurm(Place):
         return _sbatch(script(self, _name_of(command.run), command, shlex.quote(log.replace("%", "%%"))))
 
     def live(self, runs: Sequence[str]) -> dict[str, str]:
-        found = _ask(["squeue", "--me", "--noheader", "--format=%i %j"])
-        if found.returncode:
-            raise MaskwrightError(_complaint(found), where="squeue", fix="see `sinfo`")
-        jobs = {name: job for job, _, name in (line.partition(" ") for line in found.stdout.splitlines())}
+        queue = _ask(["squeue", "--me", "--noheader", "--format=%i %j"])
+        if queue.returncode:
+            raise MaskwrightError(_complaint(queue), where="squeue", fix="see `sinfo`")
+        jobs = {name: job for job, _, name in (line.partition(" ") for line in queue.stdout.splitlines())}
         return {run: jobs[name] for run in runs if (name := _name_of(run)) in jobs}
 
     def ended(self, job: str, log: str) -> int | None:
-        found = _ask(["scontrol", "show", "job", "-o", job])
-        if found.returncode:  # some minutes after its end (MinJobAge)
+        shown = _ask(["scontrol", "show", "job", "-o", job])
+        if shown.returncode:  # SLURM forgets a job some minutes after its end (MinJobAge)
             return GONE
-        told = dict(re.findall(r"\b(\w+)=(\S+)", found.stdout))
-        state, reason, code = told["JobState"], told["Reason"], int(told["ExitCode"].partition(":")[0])
+        fields = dict(re.findall(r"\b(\w+)=(\S+)", shown.stdout))
+        state, reason, code = fields["JobState"], fields["Reason"], int(fields["ExitCode"].partition(":")[0])
         if state in ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING"):
             return None
         if code or state == "COMPLETED":
@@ -179,14 +178,13 @@ class Slurm(Place):
 
 
 def _name_of(run: str) -> str:
-    """What a job of many is found again by."""
+    """The name by which one job of many is found again."""
     readable = checks.name_for("-".join(run.split(os.sep)[-3:]))
     return f"{readable[:27].strip('-')}-{hashlib.sha256(run.encode()).hexdigest()[:12]}"
 
 
 def script(place: Slurm, name: str, command: Training, log: str) -> str:
-    """The whole of it. It holds no value of a variable: sbatch hands on the environment. `log`: its file, as sbatch
-    writes it."""
+    """The batch script. It has no values of variables: sbatch passes the environment on. `log`: its name for sbatch."""
     config, _ = checks.read(command)
     command = checks.sized(command, config, place.num_nodes, place.gpus_per_node)
     header = {
@@ -213,7 +211,7 @@ def script(place: Slurm, name: str, command: Training, log: str) -> str:
 
 
 def _folder(place: Slurm) -> Sequence[str]:
-    """A relative folder lies in the home folder, `.` is where sbatch was called."""
+    """Lines that enter the folder: a relative one is in the home folder, `.` is where sbatch was called."""
     lines = []
     if place.setup:
         lines.append(f'srun --chdir="$HOME" --kill-on-bad-exit=1 sh -c {shlex.quote(place.setup)} || exit 2')
@@ -224,7 +222,7 @@ def _folder(place: Slurm) -> Sequence[str]:
 
 
 def _sbatch(text: str) -> str:
-    """The number of the job."""
+    """Submits a script and returns the number of the job."""
     done = _ask(["sbatch", "--parsable"], text)
     if done.returncode:
         raise MaskwrightError(_complaint(done), where="sbatch", fix="as sbatch says; --sbatch gives it more options")

@@ -13,7 +13,7 @@ from jax import Array
 
 from maskwright.model.config import ModelConfig
 from maskwright.model.jax.attention import attention
-from maskwright.model.jax.parts import Gather, Weights, dropout, gelu, linear, look_up, norm, run_layers, site
+from maskwright.model.jax.parts import Gather, Weights, dropout, gelu, linear, look_up, norm, rows_of, run_layers, site
 
 Rotation = tuple[Array, Array]
 """Cosines and sines, each [M, T, 1, h / 2]."""
@@ -38,8 +38,9 @@ def rotation_of(config: ModelConfig, position_ids: Array, theta: float, dtype: j
 def layer(
     weights: Weights,
     x: Array,
-    number: Array,
+    number: Array | int,
     key: Array | None,
+    only: Array | None,
     *,
     config: ModelConfig,
     segment_ids: Array,
@@ -47,7 +48,8 @@ def layer(
     nearby: Rotation,
     way: str,
 ) -> Array:
-    """One layer. `everywhere` and `nearby`: rotary positions of layers that attend to all, and of local ones."""
+    """As `roberta.layer`. `everywhere` and `nearby`: rotary positions of layers that attend to all, and of local
+    ones."""
     M, T, D = x.shape
     eps, p = config.layer_norm_eps, config.attention_probs_dropout_prob
     # The embeddings are normalised already.
@@ -64,7 +66,8 @@ def layer(
         mixed = jax.lax.cond(whole, lambda: mix(everywhere, None), lambda: mix(nearby, config.window))
     else:
         mixed = mix(everywhere, None)
-    x = x + dropout(linear(mixed.reshape(M, T, D), weights, "out"), p, site(key, 1))
+    x, mixed = rows_of(x, only), rows_of(mixed.reshape(M, T, D), only)
+    x = x + dropout(linear(mixed, weights, "out"), p, site(key, 1))
     value, gate = jnp.split(linear(norm(x, weights, "norm2", eps), weights, "up"), 2, -1)
     return x + linear(dropout(gelu(value) * gate, config.hidden_dropout_prob, site(key, 2)), weights, "down")
 
@@ -79,6 +82,7 @@ def encode(
     gather: Gather,
     way: str,
     key: Array | None = None,
+    only: Array | None = None,
 ) -> Array:
     """Hidden states; arguments and result as in `roberta.encode`."""
     outer = {name: gather(name, weights[name]) for name in ("norm.weight", "final_norm.weight")}
@@ -88,4 +92,4 @@ def encode(
     bases = config.rope_theta, config.local_rope_theta
     everywhere, nearby = (rotation_of(config, position_ids, theta, x.dtype) for theta in bases)
     layer_fn = partial(layer, config=config, segment_ids=segment_ids, everywhere=everywhere, nearby=nearby, way=way)
-    return norm(run_layers(layer_fn, x, weights, gather, key), outer, "final_norm", config.layer_norm_eps)
+    return norm(run_layers(layer_fn, x, weights, gather, key, only), outer, "final_norm", config.layer_norm_eps)

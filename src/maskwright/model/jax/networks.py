@@ -86,8 +86,20 @@ def logits(
     `roberta.encode`."""
     module = modernbert if config.architecture == "modernbert" else roberta
     weights = weights | {"word.weight": gather("word.weight", weights["word.weight"])}
-    x = module.encode(weights, config, input_ids, position_ids, segment_ids, gather=gather, way=way, key=key)
-    x_KD = x.reshape(-1, x.shape[-1])[predict_index]
+    fewer = len(predict_index) < input_ids.size
+    x_KD = module.encode(
+        weights,
+        config,
+        input_ids,
+        position_ids,
+        segment_ids,
+        gather=gather,
+        way=way,
+        key=key,
+        only=predict_index if fewer else None,
+    )
+    if not fewer:
+        x_KD = x_KD.reshape(-1, x_KD.shape[-1])[predict_index]
     head = {name: gather(name, array) for name, array in weights.items() if name.startswith("head.")}
     if config.task == "masked_lm":
         x_KD = norm(gelu(linear(x_KD, head, "head.dense")), head, "head.norm", config.layer_norm_eps)

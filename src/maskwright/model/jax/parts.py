@@ -72,19 +72,38 @@ def site(key: Array | None, number: Any) -> Array | None:
     return None if key is None else jax.random.fold_in(key, number)
 
 
+def rows_of(x: Array, only: Array | None) -> Array:
+    """[M, T, D] -> the rows [K, D] at `only` [K] of the flattened positions, or as it is."""
+    return x if only is None else x.reshape(-1, x.shape[-1])[only]
+
+
 def run_layers(
-    layer: Callable[[Weights, Array, Array, Array | None], Array], x: Array, weights: Weights, gather: Gather, key: Any
+    layer: Callable[[Weights, Array, Array | int, Array | None, Array | None], Array],
+    x: Array,
+    weights: Weights,
+    gather: Gather,
+    key: Any,
+    only: Array | None,
 ) -> Array:
-    """Runs all layers one after the other. `layer(weights, x, number, key)` gets one layer's weights, under names
-    without `layers.`. They are gathered inside the loop, so that only one layer is gathered at a time."""
+    """Runs all layers one after the other. `layer(weights, x, number, key, only)` gets one layer's weights, under names
+    without `layers.`. They are gathered inside the loop, so that only one layer is gathered at a time. `only`: the
+    positions that the last layer computes after attention; None for all."""
     stacked = {name.removeprefix(LAYERS): array for name, array in weights.items() if name.startswith(LAYERS)}
     count = len(next(iter(stacked.values())))
 
+    def gathered(layer_weights: Weights) -> Weights:
+        return {name: gather(LAYERS + name, array) for name, array in layer_weights.items()}
+
     def body(x: Array, numbered_weights: tuple[Array, Weights]) -> tuple[Array, None]:
         number, layer_weights = numbered_weights
-        layer_weights = {name: gather(LAYERS + name, array) for name, array in layer_weights.items()}
-        return layer(layer_weights, x, number, site(key, number)), None
+        return layer(gathered(layer_weights), x, number, site(key, number), None), None
+
+    def last(x: Array, layer_weights: Weights) -> Array:
+        return layer(gathered(layer_weights), x, count - 1, site(key, count - 1), only)
 
     policy = jax.checkpoint_policies.save_only_these_names(KEPT, RESIDUALS)
-    body = jax.checkpoint(body, policy=policy, prevent_cse=False)
-    return jax.lax.scan(body, x, (jnp.arange(count), stacked))[0]
+    body, last = (jax.checkpoint(one, policy=policy, prevent_cse=False) for one in (body, last))
+    if only is None:
+        return jax.lax.scan(body, x, (jnp.arange(count), stacked))[0]
+    x = jax.lax.scan(body, x, (jnp.arange(count - 1), {name: array[:-1] for name, array in stacked.items()}))[0]
+    return last(x, {name: array[-1] for name, array in stacked.items()})

@@ -12,17 +12,27 @@ from jax import Array
 
 from maskwright.model.config import ModelConfig
 from maskwright.model.jax.attention import attention
-from maskwright.model.jax.parts import Gather, Weights, dropout, gelu, linear, look_up, norm, run_layers, site
+from maskwright.model.jax.parts import Gather, Weights, dropout, gelu, linear, look_up, norm, rows_of, run_layers, site
 
 
 def layer(
-    weights: Weights, x: Array, number: Array, key: Array | None, *, config: ModelConfig, segment_ids: Array, way: str
+    weights: Weights,
+    x: Array,
+    number: Array | int,
+    key: Array | None,
+    only: Array | None,
+    *,
+    config: ModelConfig,
+    segment_ids: Array,
+    way: str,
 ) -> Array:
+    """`only` [K]: the result is [K, D], and the part after attention is computed only for those positions."""
     M, T, D = x.shape
     eps, rate = config.layer_norm_eps, config.hidden_dropout_prob
     q, k, v = jnp.unstack(linear(x, weights, "qkv").reshape(M, T, 3, config.num_attention_heads, -1), axis=2)
     p = config.attention_probs_dropout_prob if key is not None else 0.0
     mixed = attention(q, k, v, segment_ids, way=way, dropout=p, key=site(key, 0)).reshape(M, T, D)
+    x, mixed = rows_of(x, only), rows_of(mixed, only)
     x = norm(x + dropout(linear(mixed, weights, "out"), rate, site(key, 1)), weights, "norm1", eps)
     inner = linear(gelu(linear(x, weights, "up")), weights, "down")
     return norm(x + dropout(inner, rate, site(key, 2)), weights, "norm2", eps)
@@ -38,9 +48,11 @@ def encode(
     gather: Gather,
     way: str,
     key: Array | None = None,
+    only: Array | None = None,
 ) -> Array:
-    """int32 [M, T] each -> hidden states [M, T, D]. `position_ids` start at 0. `weights` hold the full `word.weight`,
-    and this device's shards of the others, for `gather`. Without a `key` nothing is dropped."""
+    """int32 [M, T] each -> hidden states [M, T, D], or [K, D] at `only` [K] of the flattened positions. `position_ids`
+    start at 0. `weights` hold the full `word.weight`, and this device's shards of the others, for `gather`. Without a
+    `key` nothing is dropped."""
     tables = ("position.weight", *(["token_type.weight"] if config.type_vocab_size else []))
     outer = {name: gather(name, weights[name]) for name in (*tables, "norm.weight", "norm.bias")}
     position_PD = outer["position.weight"]
@@ -51,4 +63,4 @@ def encode(
     x = look_up(weights["word.weight"], input_ids) + look_up(position_PD, position_ids + config.position_offset)
     x = norm(x, outer, "norm", config.layer_norm_eps).astype(position_PD.dtype)
     x = dropout(x, config.hidden_dropout_prob, site(key, config.num_hidden_layers))
-    return run_layers(partial(layer, config=config, segment_ids=segment_ids, way=way), x, weights, gather, key)
+    return run_layers(partial(layer, config=config, segment_ids=segment_ids, way=way), x, weights, gather, key, only)

@@ -1,9 +1,10 @@
-"""Attention behind one signature: q, k, v [M, H, T, h] and a mask (which tokens see which) -> [M, H, T, h].
+"""Attention in torch. Each kind computes itself: `mix` takes q, k, v [M, H, T, h] and gives softmax(q k^T / sqrt(h)) v
+[M, H, T, h] over the keys that each query sees (Vaswani et al. 2017), with dropout of `rate` on the softmax's result.
 
-mask                     when                                        computed by
-None                     every row is one segment                    as below
+kind                     when                                        computed by
+Masked(None)             every row is one segment                    as below
 BySegment                CPU, rows of more than 512 tokens           as below, segment by segment
-mask [M, 1, T, T]        else                                        CPU, in bf16 on short rows or with dropout: three
+Masked([M, 1, T, T])     else                                        CPU, in bf16 on short rows or with dropout: three
                                                                      plain products; else torch's fused kernel (SDPA)
 Banded                   local layers, on rows longer than a block   as above, block by block
 CuSeqlens                CUDA in bf16 from Ampere on, no dropout,    torch's varlen_attn (FlashAttention)
@@ -34,6 +35,46 @@ def uses_math_attention(device: torch.device, dtype: torch.dtype, tokens: int) -
     return device.type == "cpu" and dtype is torch.bfloat16 and tokens <= PLAIN_UP_TO_TOKENS
 
 
+class Masked(NamedTuple):
+    mask: Tensor | None
+    """[M, 1, T, S]: bool (True = seen), or 0 and -inf, which are added to the scores. None: every key is seen."""
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, rate: float = 0.0) -> Tensor:
+        # On a CPU, torch's fused kernel has no dropout: it would fall back to plain products, with slower dropout.
+        if uses_math_attention(q.device, q.dtype, q.shape[2]) or (rate and q.device.type == "cpu"):
+            return plain_attention(q, k, v, self.mask, rate)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask, dropout_p=rate)
+
+
+class BySegment(NamedTuple):
+    """Segments of each row, from left to right; padding counts as one."""
+
+    sizes: tuple[tuple[int, ...], ...]
+    """Tokens of each segment of each of M rows."""
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, rate: float = 0.0) -> Tensor:
+        rows, whole = [], Masked(None)
+        for row, sizes in enumerate(self.sizes):
+            parts = (tensor[row].split(sizes, 1) for tensor in (q, k, v))  # each [H, n, h]
+            mixed = [whole.mix(a[None], b[None], c[None], rate) for a, b, c in zip(*parts, strict=True)]
+            rows.append(torch.cat(mixed, 2))
+        return torch.cat(rows)
+
+
+class Banded(NamedTuple):
+    """Local layers: the tokens of a block of B see their own block and one to either side."""
+
+    mask: Tensor
+    """[M * blocks, 1, B, 3 B], as in `Masked`."""
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, rate: float = 0.0) -> Tensor:
+        M, H, T, h = q.shape
+        block = self.mask.shape[-2]
+        by_block = filled_up(q, block).unflatten(2, (-1, block)).transpose(1, 2).flatten(0, 1)
+        mixed = Masked(self.mask).mix(by_block, blocks_around(k, block), blocks_around(v, block), rate)
+        return mixed.transpose(1, 2).reshape(M, -1, H, h)[:, :T].transpose(1, 2)
+
+
 class CuSeqlens(NamedTuple):
     """Segments of the flattened rows, in FlashAttention's form."""
 
@@ -44,20 +85,31 @@ class CuSeqlens(NamedTuple):
     window: int = -1
     """Tokens to either side that a token sees; -1 for all."""
 
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, rate: float = 0.0) -> Tensor:
+        from torch.nn.attention.varlen import varlen_attn  # brings torch's compiler: 1.9 s that a CPU need not wait
 
-class BySegment(NamedTuple):
-    """Segments of each row, from left to right; padding counts as one."""
+        assert not rate, "varlen_attn has no dropout"
+        M, _, T, _ = q.shape
+        q, k, v = (tensor.transpose(1, 2).flatten(0, 1) for tensor in (q, k, v))
+        sizes, window = (self.offsets, self.offsets, self.longest, self.longest), (self.window, self.window)
+        mixed = cast(Tensor, varlen_attn(q, k, v, *sizes, window_size=window))
+        return mixed.unflatten(0, (M, T)).transpose(1, 2)
 
-    sizes: tuple[tuple[int, ...], ...]
-    """Tokens of each segment of each of M rows."""
+
+Attention = Masked | BySegment | Banded | CuSeqlens
+Segments = Tensor | CuSeqlens
+"""[M, T] segment ids, or what a CUDA device gets instead of them."""
 
 
-class Banded(NamedTuple):
-    """Mask of local layers: the tokens of a block of B see their own block and one to either side."""
+def plain_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rate: float = 0.0) -> Tensor:
+    """Attention written out: the fast way for short rows on a CPU, and in fp32 the slow twin of the fused kernel."""
+    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype is torch.bool else scores + mask
+    return dropout(torch.softmax(scores, dim=-1), rate) @ v
 
-    mask: Tensor
-    """[M * blocks, 1, B, 3 B], as `attention_mask` makes masks."""
 
+# ---- who sees whom -------------------------------------------------------------------------------------------------
 
 BY_SEGMENT_ABOVE_TOKENS = 512
 """Longer rows are computed segment by segment on a CPU: forward and backward of one layer's 12 heads of 1,024 tokens
@@ -67,9 +119,9 @@ SMALLEST_MEAN_SEGMENT = 16
 """Tokens. With shorter segments the calls would cost more than the products."""
 
 
-def attention_mask(segments: Tensor | CuSeqlens, dtype: torch.dtype) -> Tensor | BySegment | CuSeqlens | None:
-    """The keys that each query sees, for activations of `dtype`, in the form that `attention` expects: `CuSeqlens` as
-    they are, [M, T] segment ids as `BySegment` or as a mask [M, 1, T, T]. None if every row is one segment.
+def full_attention(segments: Segments, dtype: torch.dtype, *, by_segment: bool = True) -> Attention:
+    """Attention within whole segments, for activations of `dtype`. `by_segment`: whether a CPU may compute long rows
+    so; compiled layers would be compiled anew for each row's lengths of segments.
 
     Plain products add the mask (0, or -inf for keys of other segments). The fused kernel uses bools (True = seen),
     which is 5 % of a step faster there. Padding (segment 0) attends to padding, so no row of the softmax is empty and
@@ -81,10 +133,10 @@ def attention_mask(segments: Tensor | CuSeqlens, dtype: torch.dtype) -> Tensor |
     T = segments.shape[1]
     if segments.device.type == "cpu" and not _any_causal(segments):
         if bool((segments == segments[:, :1]).all()):
-            return None
-        if T > BY_SEGMENT_ABOVE_TOKENS and (by_segment := _by_segment(segments)):
-            return by_segment
-    return _as_mask(_together(segments, segments, torch.arange(T, device=segments.device)), dtype, T)
+            return Masked(None)
+        if by_segment and T > BY_SEGMENT_ABOVE_TOKENS and (kind := _by_segment(segments)):
+            return kind
+    return Masked(_as_mask(_together(segments, segments, torch.arange(T, device=segments.device)), dtype, T))
 
 
 def _together(queries: Tensor, keys: Tensor, place: Tensor, first: int = 0) -> Tensor:
@@ -117,8 +169,8 @@ def _as_mask(together: Tensor, dtype: torch.dtype, tokens: int) -> Tensor:
     return together.contiguous()
 
 
-def local_attention_mask(segments: Tensor | CuSeqlens, dtype: torch.dtype, window: int) -> Tensor | Banded | CuSeqlens:
-    """Like `attention_mask`, for layers whose tokens see `window` tokens to either side. Segments are contiguous, so
+def local_attention(segments: Segments, dtype: torch.dtype, window: int) -> Attention:
+    """Like `full_attention`, for layers whose tokens see `window` tokens to either side. Segments are contiguous, so
     that distances in the row are those in the segment."""
     if isinstance(segments, CuSeqlens):
         return segments._replace(window=window)
@@ -127,7 +179,7 @@ def local_attention_mask(segments: Tensor | CuSeqlens, dtype: torch.dtype, windo
     if block is None:
         place = torch.arange(T, device=segments.device)
         near = (place[:, None] - place).abs() <= window
-        return _as_mask(_together(segments, segments, place) & near, dtype, T)
+        return Masked(_as_mask(_together(segments, segments, place) & near, dtype, T))
     blocks = -(-T // block)
     # No segment has these numbers. The filler of the last block sees itself, so that no softmax is empty.
     own_ids = F.pad(segments, (0, blocks * block - T), value=NOBODY + 1).view(M, blocks, block)
@@ -174,53 +226,3 @@ def cu_seqlens_of(segment_ids: NDArray[np.int32]) -> NDArray[np.int32]:
     unit = max(CU_SEQLENS_MULTIPLE, 2 ** (len(begin_index).bit_length() - 1) // CU_SEQLENS_SHARE)
     size = -(-(len(begin_index) + 1) // unit) * unit
     return np.concatenate([begin_index, np.full(size - len(begin_index), M * T)]).astype(np.int32)
-
-
-def attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | BySegment | Banded | CuSeqlens | None, rate: float
-) -> Tensor:
-    """softmax(q k^T / sqrt(h) + mask) v (Vaswani et al. 2017), by the fastest way for the device, dtype and length.
-
-    `rate`: of dropout on the softmax's result."""
-    if isinstance(mask, CuSeqlens):
-        from torch.nn.attention.varlen import varlen_attn  # brings torch's compiler: 1.9 s that a CPU need not wait
-
-        M, _, T, _ = q.shape
-        q, k, v = (tensor.transpose(1, 2).flatten(0, 1) for tensor in (q, k, v))
-        sizes, window = (mask.offsets, mask.offsets, mask.longest, mask.longest), (mask.window, mask.window)
-        mixed = cast(Tensor, varlen_attn(q, k, v, *sizes, window_size=window))
-        return mixed.unflatten(0, (M, T)).transpose(1, 2)
-    if isinstance(mask, Banded):
-        return _banded(q, k, v, mask.mask, rate)
-    if isinstance(mask, BySegment):
-        return _segment_by_segment(q, k, v, mask, rate)
-    # On a CPU, torch's fused kernel has no dropout: it would fall back to plain products, with slower dropout.
-    if uses_math_attention(q.device, q.dtype, q.shape[2]) or (rate and q.device.type == "cpu"):
-        return plain_attention(q, k, v, mask, rate)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=rate)
-
-
-def _segment_by_segment(q: Tensor, k: Tensor, v: Tensor, segments: BySegment, rate: float) -> Tensor:
-    rows = []
-    for row, sizes in enumerate(segments.sizes):
-        parts = (tensor[row].split(sizes, 1) for tensor in (q, k, v))  # each [H, n, h]
-        rows.append(
-            torch.cat([attention(a[None], b[None], c[None], None, rate) for a, b, c in zip(*parts, strict=True)], 2)
-        )
-    return torch.cat(rows)
-
-
-def _banded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, rate: float) -> Tensor:
-    M, H, T, h = q.shape
-    block = mask.shape[-2]
-    by_block = filled_up(q, block).unflatten(2, (-1, block)).transpose(1, 2).flatten(0, 1)
-    mixed = attention(by_block, blocks_around(k, block), blocks_around(v, block), mask, rate)
-    return mixed.transpose(1, 2).reshape(M, -1, H, h)[:, :T].transpose(1, 2)
-
-
-def plain_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rate: float = 0.0) -> Tensor:
-    """Attention written out: the fast way for short rows on a CPU, and in fp32 the slow twin of the fused kernel."""
-    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype is torch.bool else scores + mask
-    return dropout(torch.softmax(scores, dim=-1), rate) @ v

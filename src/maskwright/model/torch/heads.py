@@ -6,13 +6,14 @@ K predicted positions, D width, V vocabulary (padded), C labels.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from maskwright.model.config import ROBERTAS, SEQUENCE_TASKS, ModelConfig, TaskKind
+from maskwright.model.torch.attention import Segments
 from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import EmbeddingTable
 from maskwright.model.torch.gelu import gelu
@@ -63,6 +64,28 @@ class Head(nn.Module):
             x_KD = self.dense(dropout(x_KD, rate if kind in ROBERTAS else 0.0, self.training))
             x_KD = torch.relu(x_KD) if kind == "distilbert" else torch.tanh(x_KD)
         return self.classifier(dropout(x_KD, rate, self.training))
+
+
+class EncoderNetwork(Protocol):
+    word: Any
+    """The table of embeddings; its `weight` is [V, D]."""
+    head: Head
+    encode: Callable[..., Tensor]
+
+
+def logits_or_loss(
+    network: EncoderNetwork,
+    input_ids: Tensor,
+    position_ids: Tensor,
+    segments: Segments,
+    predict_index: Tensor,
+    targets: Targets | None = None,
+) -> Tensor:
+    """`forward` of every network: logits [K, V], or [K, num_labels], at `predict_index` [K] of the flattened rows; with
+    `targets`, their summed loss instead."""
+    table = EmbeddingTable(network.word.weight)
+    x_KD = hidden_at(network.encode, (input_ids, position_ids, segments), predict_index, table)
+    return network.head(x_KD, table, targets)
 
 
 def hidden_at(

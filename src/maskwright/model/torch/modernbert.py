@@ -15,22 +15,15 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from maskwright.model.config import ModelConfig
-from maskwright.model.torch.attention import (
-    Banded,
-    BySegment,
-    CuSeqlens,
-    attention,
-    attention_mask,
-    local_attention_mask,
-)
+from maskwright.model.torch.attention import Attention, Segments, full_attention, local_attention
 from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import EmbeddingTable, unset_table
-from maskwright.model.torch.heads import Head, Targets, hidden_at
+from maskwright.model.torch.heads import Head, logits_or_loss
 from maskwright.model.torch.in_place import Rotation, gated, queries_keys_values
 from maskwright.model.torch.norm import Norm
 
-View = tuple[Rotation, Tensor | Banded | BySegment | CuSeqlens | None]
-"""Rotary positions, and the mask of `attention`."""
+View = tuple[Rotation, Attention]
+"""Rotary positions, and who sees whom."""
 
 
 class ModernBertLayer(nn.Module):
@@ -47,10 +40,10 @@ class ModernBertLayer(nn.Module):
 
     def forward(self, x_MTD: Tensor, view: View, only: Tensor | None = None) -> Tensor:
         """`only` [K]: the result is [K, D], and the part after attention is computed only for those positions."""
-        (M, T, D), (rotation, mask) = x_MTD.shape, view
+        (M, T, D), (rotation, attention) = x_MTD.shape, view
         p = self.attention_dropout if self.training else 0.0
         qkv = self.qkv(self.norm1(x_MTD)).view(M, T, 3, self.heads, D // self.heads)
-        mixed_MHTh = attention(*queries_keys_values(qkv, rotation), mask, p)
+        mixed_MHTh = attention.mix(*queries_keys_values(qkv, rotation), p)
         mixed_MTD = mixed_MHTh.transpose(1, 2).reshape(M, T, D)
         if only is not None:
             x_MTD, mixed_MTD = x_MTD.flatten(0, 1)[only], mixed_MTD.flatten(0, 1)[only]
@@ -64,6 +57,8 @@ class ModernBert(nn.Module):
         self.config = config
         self.recompute = False
         """Whether layers compute their activations again in the backward pass instead of keeping them."""
+        self.compiled = False
+        """Whether torch compiles the layers."""
         D, eps = config.hidden_size, config.layer_norm_eps
         self.word = unset_table(config.padded_vocab_size, D)
         self.norm = Norm(D, eps, bias=False)
@@ -71,14 +66,17 @@ class ModernBert(nn.Module):
         self.final_norm = Norm(D, eps, bias=False)
         self.head = Head(config)
 
-    def views(self, position_ids: Tensor, segments: Tensor | CuSeqlens, dtype: torch.dtype) -> list[View]:
+    def views(self, position_ids: Tensor, segments: Segments, dtype: torch.dtype) -> list[View]:
         """One view for each layer: layers that attend to everything share one, and local layers another."""
         config = self.config
-        everywhere: View = self.rotation(position_ids, config.rope_theta, dtype), attention_mask(segments, dtype)
+        everywhere: View = (
+            self.rotation(position_ids, config.rope_theta, dtype),
+            full_attention(segments, dtype, by_segment=not self.compiled),
+        )
         if not config.local_layers:
             return [everywhere] * config.num_hidden_layers
         rotation = self.rotation(position_ids, config.local_rope_theta, dtype)
-        nearby: View = rotation, local_attention_mask(segments, dtype, config.window)
+        nearby: View = rotation, local_attention(segments, dtype, config.window)
         return [nearby if config.is_local(number) else everywhere for number in range(config.num_hidden_layers)]
 
     def rotation(self, position_ids: Tensor, theta: float, dtype: torch.dtype) -> Rotation:
@@ -93,7 +91,7 @@ class ModernBert(nn.Module):
         self,
         input_ids: Tensor,
         position_ids: Tensor,
-        segments: Tensor | CuSeqlens,
+        segments: Segments,
         only: Tensor | None = None,
         table: EmbeddingTable | None = None,
     ) -> Tensor:
@@ -108,16 +106,4 @@ class ModernBert(nn.Module):
             x_MTD = checkpoint(layer, x_MTD, view, use_reentrant=False) if self.recompute else layer(x_MTD, view)
         return self.final_norm(self.layers[-1](x_MTD, last, only))
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        position_ids: Tensor,
-        segments: Tensor | CuSeqlens,
-        predict_index: Tensor,
-        targets: Targets | None = None,
-    ) -> Tensor:
-        """Logits [K, V], or [K, num_labels], at `predict_index` [K] of the flattened rows; with `targets`, their summed
-        loss instead."""
-        table = EmbeddingTable(self.word.weight)
-        x_KD = hidden_at(self.encode, (input_ids, position_ids, segments), predict_index, table)
-        return self.head(x_KD, table, targets)
+    forward = logits_or_loss

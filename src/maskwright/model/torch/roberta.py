@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from maskwright.model.config import ModelConfig
-from maskwright.model.torch.attention import CuSeqlens, attention, attention_mask
+from maskwright.model.torch.attention import Attention, Segments, full_attention
 from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import EmbeddingTable, unset_table
 from maskwright.model.torch.gelu import gelu
-from maskwright.model.torch.heads import Head, Targets, hidden_at
+from maskwright.model.torch.heads import Head, logits_or_loss
 from maskwright.model.torch.norm import Norm
 
 
@@ -31,11 +31,11 @@ class RobertaLayer(nn.Module):
         self.up, self.down = nn.Linear(D, config.intermediate_size), nn.Linear(config.intermediate_size, D)
         self.norm1, self.norm2 = Norm(D, eps), Norm(D, eps)
 
-    def forward(self, x_MTD: Tensor, mask: Tensor | CuSeqlens | None, only: Tensor | None = None) -> Tensor:
+    def forward(self, x_MTD: Tensor, attention: Attention, only: Tensor | None = None) -> Tensor:
         """`only` [K]: the result is [K, D], and the part after attention is computed only for those positions."""
         M, T, D = x_MTD.shape
         q, k, v = self.qkv(x_MTD).view(M, T, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
-        mixed_MHTh = attention(q, k, v, mask, self.attention_dropout if self.training else 0.0)
+        mixed_MHTh = attention.mix(q, k, v, self.attention_dropout if self.training else 0.0)
         mixed_MTD = mixed_MHTh.transpose(1, 2).reshape(M, T, D)
         if only is not None:
             x_MTD, mixed_MTD = x_MTD.flatten(0, 1)[only], mixed_MTD.flatten(0, 1)[only]
@@ -50,6 +50,8 @@ class Roberta(nn.Module):
         self.config = config
         self.recompute = False
         """Whether layers compute their activations again in the backward pass instead of keeping them."""
+        self.compiled = False
+        """Whether torch compiles the layers."""
         D = config.hidden_size
         self.word = unset_table(config.padded_vocab_size, D)
         self.position = unset_table(config.max_position_embeddings, D)
@@ -63,7 +65,7 @@ class Roberta(nn.Module):
         self,
         input_ids: Tensor,
         position_ids: Tensor,
-        segments: Tensor | CuSeqlens,
+        segments: Segments,
         only: Tensor | None = None,
         table: EmbeddingTable | None = None,
     ) -> Tensor:
@@ -79,21 +81,10 @@ class Roberta(nn.Module):
             position_PD = position_PD + self.token_type.weight[0]
         x_MTD = self.norm(table.look_up(input_ids) + EmbeddingTable(position_PD).look_up(position_ids + first))
         x_MTD = dropout(x_MTD, self.config.hidden_dropout_prob, self.training)
-        mask = attention_mask(segments, x_MTD.dtype)
+        attention = full_attention(segments, x_MTD.dtype, by_segment=not self.compiled)
         for layer in self.layers[:-1]:
-            x_MTD = checkpoint(layer, x_MTD, mask, use_reentrant=False) if self.recompute else layer(x_MTD, mask)
-        return self.layers[-1](x_MTD, mask, only)
+            again = self.recompute
+            x_MTD = checkpoint(layer, x_MTD, attention, use_reentrant=False) if again else layer(x_MTD, attention)
+        return self.layers[-1](x_MTD, attention, only)
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        position_ids: Tensor,
-        segments: Tensor | CuSeqlens,
-        predict_index: Tensor,
-        targets: Targets | None = None,
-    ) -> Tensor:
-        """Logits [K, V], or [K, num_labels], at `predict_index` [K] of the flattened rows; with `targets`, their summed
-        loss instead."""
-        table = EmbeddingTable(self.word.weight)
-        x_KD = hidden_at(self.encode, (input_ids, position_ids, segments), predict_index, table)
-        return self.head(x_KD, table, targets)
+    forward = logits_or_loss

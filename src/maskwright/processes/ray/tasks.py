@@ -1,9 +1,9 @@
-"""Parts of a work on data as tasks of a Ray cluster, a task each. Ray chooses the machine of each and starts it.
+"""Computes the parts of a work on data as tasks of a Ray cluster, which chooses the machine of each.
 
-Ray Data would do no more here: a part reads files and writes files, and sends a few numbers back. Its blocks of rows
-would carry the text through the object store to no use, and in no order that a token store could be cut by.
+Ray Data would not help here: a part reads and writes files, and returns a few numbers. Blocks of rows would only carry
+the text through the object store, and in no order that a token store needs.
 
-Ray's own repetitions are off: what it stops for want of memory it begins again without end (`task_oom_retries`, 2.60).
+Ray's own retries are off: it retries a task that ran out of memory without end (`task_oom_retries`, 2.60).
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ Result = TypeVar("Result")
 REPETITIONS, MEMORY_REPETITIONS = 3, 2
 """Retries of a part whose worker or machine was lost; and of one whose machine ran out of memory."""
 FLIGHT = 2
-"""Parts that are submitted for each CPU: an autoscaler adds machines for those that wait."""
-TURN_SECONDS, PROBE_SECONDS = 0.5, 120.0
+"""Parts submitted for each CPU: an autoscaler adds machines for those that wait."""
+POLL_SECONDS, PROBE_SECONDS = 0.5, 120.0
 CONNECT_SECONDS, CANCEL_SECONDS = 2.0, 5.0
 STORE_BYTES = 100_000_000
-"""Memory for objects of a cluster that is started here: the results of parts are small."""
+"""Memory for objects of a cluster that this process starts: the results of parts are small."""
 BOARD = ".ray-"
-"""A folder in the one that all machines see; each running part has a file in it."""
+"""Prefix of a folder that all machines see; each running part has a file in it."""
 GOES_ON = "the same command goes on with the parts that are left"
 
 
@@ -63,7 +63,7 @@ def connected(address: str | None, worker_memory_bytes: int | None = None) -> It
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        with signals_wait():  # which also puts back the handlers that `init` replaces
+        with signals_wait():  # it also restores the handlers that `init` replaces
             if address:
                 ray.init(address=address, **quiet)
             else:
@@ -74,7 +74,7 @@ def connected(address: str | None, worker_memory_bytes: int | None = None) -> It
                     "object_store_memory": STORE_BYTES,
                 }
                 ray.init(address="local", _node_ip_address="127.0.0.1", **local_options, **quiet)
-                say(f"there is no Ray cluster here: one is started on this machine, with {several(cores, 'CPU')}")
+                say(f"no Ray cluster is running: starting one on this machine, with {several(cores, 'CPU')}")
     except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
         reason = " ".join(str(error).split())[:300]
         fix = "give --on ray:ray://HOST:10001, or on a machine of the cluster --on ray:HOST:6379, with its versions of "
@@ -82,18 +82,18 @@ def connected(address: str | None, worker_memory_bytes: int | None = None) -> It
         raise MaskwrightError(f"cannot be joined: {reason}", where=f"ray:{address or ''}", fix=fix) from None
     tasks = None
     try:
-        with redirect_stdout(sys.stderr):  # Ray prints the fate of workers, which is not a result
+        with redirect_stdout(sys.stderr):  # Ray prints messages about workers, which are not results
             tasks = Tasks(worker_memory_bytes)
             yield tasks
     finally:
         if tasks is not None:
-            tasks.take_board_away()
+            tasks.remove_board()
         ray.shutdown()
 
 
 def _running_here() -> str | None:
-    """The cluster in Ray's own variable, or one that was started on this machine and answers. Ray's `auto` waits for
-    minutes for a killed one, and uses that of any other process that it sees."""
+    """The cluster in Ray's variable, or one that was started on this machine and answers. Ray's `auto` waits minutes
+    for a killed cluster, and uses one of any other process."""
     if address := os.environ.get("RAY_ADDRESS"):
         return address
     with suppress(OSError, ValueError):
@@ -106,12 +106,12 @@ def _running_here() -> str | None:
 
 
 def _compute(work: Callable[[Any], Any], part: Any, number: int, cwd: str, board: str | None) -> TaskResult:
-    """Computes a part in a worker of Ray. `board` has a file for each running part."""
+    """Computes a part in a worker of Ray. `board`: folder with a file for each running part."""
     began, node = time.monotonic(), platform.node()
     only_warnings()
-    # A task reserves one CPU; the threads of the tokenizers would take all.
+    # A task reserves one CPU; the tokenizers' threads would use all.
     os.environ.setdefault("RAYON_NUM_THREADS", "1")
-    sign = os.path.join(board, str(number)) if board else None
+    marker = os.path.join(board, str(number)) if board else None
     result: Any = None
     failure: Exception | None = None
     try:
@@ -119,26 +119,26 @@ def _compute(work: Callable[[Any], Any], part: Any, number: int, cwd: str, board
             os.chdir(cwd)
         if board and not os.path.isdir(board):
             raise _unseen(node, os.path.dirname(board))
-        if sign:
-            with open(sign, "w", encoding="utf-8") as file:
+        if marker:
+            with open(marker, "w", encoding="utf-8") as file:
                 file.write(f"{node} (process {os.getpid()})")
         result = work(part)
     except ImportError as error:
         explained = explain_import(error)
-        what, fix = (explained.what, explained.fix) if explained else (str(error), "install what is missing")
+        what, fix = (explained.what, explained.fix) if explained else (str(error), "install the missing package")
         failure = MaskwrightError(f"{what} on {node}, a machine of the Ray cluster", where="Ray", fix=fix)
     except (MaskwrightError, OSError) as error:
         failure = error
     finally:
-        if sign:
+        if marker:
             with suppress(OSError):
-                os.unlink(sign)
+                os.unlink(marker)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return TaskResult(node, time.monotonic() - began, peak, result, failure)
 
 
 def _unseen(node: str, path: str) -> MaskwrightError:
-    fix = "name it by its whole path, on storage that all machines of the cluster have mounted there"
+    fix = "give its absolute path, on storage that all machines of the cluster have mounted there"
     return MaskwrightError(f"is not seen by {node}, a machine of the Ray cluster", where=path, fix=fix)
 
 
@@ -153,9 +153,9 @@ class Tasks:
             self.options["memory"] = worker_memory_bytes
         self._board: str | None = None
         nodes = self._nodes()
-        most = max((float(node["Resources"].get("memory", 0)) for node in nodes), default=0.0)
-        if worker_memory_bytes and worker_memory_bytes > most:
-            what = f"is more than the largest machine of the cluster has, {human_bytes(most)}"
+        largest = max((float(node["Resources"].get("memory", 0)) for node in nodes), default=0.0)
+        if worker_memory_bytes and worker_memory_bytes > largest:
+            what = f"is more than the largest machine of the cluster has, {human_bytes(largest)}"
             raise InputError(what, where=f"--worker-memory {human_bytes(worker_memory_bytes)}", fix="lower it")
         self._require_same(nodes)
         say(f"Ray cluster: {several(len(nodes), 'machine')}, {several(self._slots(), 'part')} at once")
@@ -194,49 +194,49 @@ class Tasks:
                 raise MaskwrightError(f"{what}, and this machine has {__version__}", where="Ray", fix=fix)
 
     def require_seen(self, folder: str, files: Sequence[str]) -> None:
-        self.take_board_away()
+        self.remove_board()
         folder, token = os.path.abspath(folder), secrets.token_hex(8)
         for name in os.listdir(folder):
-            if name.startswith(BOARD):  # of a driver that was killed
+            if name.startswith(BOARD):  # left by a killed driver
                 shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
         self._board = os.path.join(folder, f"{BOARD}{token}")
         storage.make_folder(self._board)
-        with storage.atomic_writer(sign := os.path.join(self._board, "token")) as file:
+        with storage.atomic_writer(token_file := os.path.join(self._board, "token")) as file:
             file.write(token.encode())
         local = [name for name in files if not storage.is_url(name)]
 
-        def unseen(cwd: str, sign: str, token: str, names: list[str]) -> str | None:
+        def unseen(cwd: str, token_file: str, token: str, names: list[str]) -> str | None:
             import os
 
             try:
-                with open(sign) as file:
+                with open(token_file) as file:
                     content = file.read()
-                with open(f"{sign}-{os.getpid()}-{id(content)}", "w") as file:
+                with open(f"{token_file}-{os.getpid()}-{id(content)}", "w") as file:
                     file.write(token)
                 os.unlink(file.name)
             except OSError:
-                return sign
+                return token_file
             if os.path.isdir(cwd):
                 os.chdir(cwd)
-            return sign if content != token else next((name for name in names if not os.path.exists(name)), None)
+            return token_file if content != token else next((name for name in names if not os.path.exists(name)), None)
 
-        for node, path in self._ask(self._nodes(), unseen, os.getcwd(), sign, token, local):
+        for node, path in self._ask(self._nodes(), unseen, os.getcwd(), token_file, token, local):
             if path is not None:
-                raise _unseen(node, folder if path == sign else path)
+                raise _unseen(node, folder if path == token_file else path)
 
-    def take_board_away(self) -> None:
+    def remove_board(self) -> None:
         if self._board is not None:
             shutil.rmtree(self._board, ignore_errors=True)
 
     def _ask(self, nodes: list[dict[str, Any]], probe: Callable[..., Any], *arguments: Any) -> list[tuple[str, Any]]:
-        """(machine, its answer) of each. `probe` is defined inside a function, so that Ray sends its code: the machine
-        may not have maskwright."""
+        """(machine, its answer) for each of `nodes`. `probe` is defined inside a function, so that Ray sends its code:
+        a machine may not have maskwright."""
         import ray
         from ray import exceptions
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         if not nodes:
-            fix = "add machines; those that an autoscaler may add do not count yet"
+            fix = "add machines (those that an autoscaler may add do not count yet)"
             raise MaskwrightError("has no machine with a CPU for tasks", where="Ray", fix=fix)
         task, answers = ray.remote(probe), []
         for node in nodes:
@@ -247,11 +247,11 @@ class Tasks:
         left = answers
         while left and time.monotonic() < deadline:
             with signals_wait():
-                left = ray.wait(left, num_returns=len(left), timeout=TURN_SECONDS)[1]
+                left = ray.wait(left, num_returns=len(left), timeout=POLL_SECONDS)[1]
         results = []
         for name, answer in zip(names, answers, strict=True):
             try:
-                results.append((name, ray.get(answer, timeout=TURN_SECONDS)))
+                results.append((name, ray.get(answer, timeout=POLL_SECONDS)))
             except (exceptions.NodeDiedError, exceptions.TaskUnschedulableError, exceptions.WorkerCrashedError):
                 warn(f"{name}, a machine of the Ray cluster, was lost: it gets no parts")
             except exceptions.RayError as error:
@@ -267,7 +267,7 @@ class Tasks:
     ) -> Generator[tuple[int, Result]]:
         import ray
 
-        # Parts are of many sizes; on average, a worker has computed so many bytes when it makes way for a new one.
+        # Sizes of parts differ, so the bytes after which a worker is replaced hold on average.
         calls = max(runner.RENEWED_AFTER_BYTES * len(parts) // max(sum(sizes), 1), 1)
         task = ray.remote(max_calls=calls)(_compute).options(**self.options)
         shared, cwd = ray.put(work), os.getcwd()
@@ -281,7 +281,7 @@ class Tasks:
                         while waiting and len(running) < max(FLIGHT * watch.slots(self._slots), 1):
                             number = waiting.popleft()
                             running[task.remote(shared, parts[number], number, cwd, self._board)] = number
-                        for reference in ray.wait(list(running), num_returns=1, timeout=TURN_SECONDS)[0]:
+                        for reference in ray.wait(list(running), num_returns=1, timeout=POLL_SECONDS)[0]:
                             number = running.pop(reference)
                             if answer := _answer(reference, number, watch):
                                 ended.append((number, answer))
@@ -290,11 +290,11 @@ class Tasks:
                     for number, answer in ended:
                         watch.ended(number, answer, sizes[number])
                         yield number, answer.result
-                    watch.look(set(running.values()))
+                    watch.poll(set(running.values()))
                 watch.conclude(sum(sizes))
             finally:
                 for reference in running:
-                    with suppress(Exception):  # a cluster that is lost has nothing to cancel
+                    with suppress(Exception):  # a lost cluster cannot cancel
                         ray.cancel(reference, force=True)
                 if running:
                     with suppress(Exception):
@@ -309,19 +309,20 @@ def _answer(reference: Any, number: int, watch: Watch) -> TaskResult | None:
     try:
         answer: TaskResult = ray.get(reference)
     except exceptions.OutOfMemoryError:
-        if watch.lost(number, "was stopped: its machine ran out of memory") <= MEMORY_REPETITIONS:
+        times = watch.lost(number, "was stopped: its machine ran out of memory")
+        if times <= MEMORY_REPETITIONS:
             return None
-        used = f", more than the {human_bytes(watch.peak_bytes)} that a worker has taken" * bool(watch.peak_bytes)
-        fix = f"give --worker-memory{used}, so that fewer are computed at once on a machine; {GOES_ON}"
-        raise MaskwrightError(
-            "its machine ran out of memory again and again", where=f"part {number}", fix=fix
-        ) from None
+        used = f", more than the {human_bytes(watch.peak_bytes)} that a worker has used" * bool(watch.peak_bytes)
+        fix = f"give --worker-memory{used}, so that a machine computes fewer parts at once; {GOES_ON}"
+        raise MaskwrightError(f"its machine ran out of memory {times} times", where=f"part {number}", fix=fix) from None
     except (exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.ObjectLostError):
         times = watch.lost(number, "is computed again: its worker was lost")
         if times <= REPETITIONS:
             return None
-        fix = "see Ray's logs of that machine; if its memory was used up, give --worker-memory, so that fewer are "
-        fix += f"computed at once on a machine; {GOES_ON}"
+        fix = (
+            "see Ray's logs of that machine; if it ran out of memory, give --worker-memory, so that it computes fewer "
+        )
+        fix += f"parts at once; {GOES_ON}"
         raise MaskwrightError(f"its worker was lost {times} times", where=f"part {number}", fix=fix) from None
     except exceptions.RayTaskError:
         raise

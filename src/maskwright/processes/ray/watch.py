@@ -1,5 +1,4 @@
-"""Progress of a work whose parts a cluster computes: parts done, the rate, slow parts and their machines, lost
-parts."""
+"""The progress of a work whose parts a cluster computes."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from typing import Any
 
 from maskwright.core.console import Progress, human_bytes, human_seconds, say, several
 
-LOOK_SECONDS, WAIT_SECONDS = 2.0, 30.0
+POLL_SECONDS, WAIT_SECONDS = 2.0, 30.0
 SLOW, SLOW_SECONDS = 3.0, 10.0
 """A part is slow once it takes this many times the median, and at least this long."""
 
@@ -42,13 +41,13 @@ class Watch:
         self._begun: dict[int, float] = {}
         """When each part was first seen running."""
         self._slow = set[int]()
-        self._began = self._looked_at = self._heard_at = time.monotonic()
-        self._slots, self.counted_at = 0, -LOOK_SECONDS
+        self._began = self._polled_at = self._busy_at = time.monotonic()
+        self._slots, self.counted_at = 0, -POLL_SECONDS
 
     def slots(self, count: Callable[[], int]) -> int:
-        """The number of slots, cached: called for each part, while the cluster is polled every few seconds."""
+        """The number of slots. `count` polls the cluster every few seconds; between, the last number is returned."""
         now = time.monotonic()
-        if now - self.counted_at >= LOOK_SECONDS:
+        if now - self.counted_at >= POLL_SECONDS:
             self._slots, self.counted_at = count(), now
         return self._slots
 
@@ -66,15 +65,15 @@ class Watch:
         self._seconds.append(answer.seconds)
         self._nodes[answer.node] += 1
         self._begun.pop(number, None)
-        self._heard_at = time.monotonic()
+        self._busy_at = time.monotonic()
         self.peak_bytes = max(self.peak_bytes, answer.peak_bytes)
         self.bar.advance(size, f"{len(self._seconds):,}/{self.parts:,} parts")
 
-    def look(self, running: set[int]) -> None:
+    def poll(self, running: set[int]) -> None:
         now = time.monotonic()
-        if now - self._looked_at < LOOK_SECONDS:
+        if now - self._polled_at < POLL_SECONDS:
             return
-        self._looked_at = now
+        self._polled_at = now
         for name in os.listdir(self.board) if self.board else ():
             if name.isdecimal() and int(name) in running:
                 self._begun.setdefault(int(name), now)
@@ -85,9 +84,9 @@ class Watch:
                 taken, where = human_seconds(now - self._begun[number]), self._where(number)
                 say(f"{self.title}: part {number} has been running for {taken} on {where}; the median is {usual:.2f} s")
         if self._begun:
-            self._heard_at = now
-        elif now - self._heard_at > WAIT_SECONDS:
-            self._heard_at = now
+            self._busy_at = now
+        elif now - self._busy_at > WAIT_SECONDS:
+            self._busy_at = now
             say(f"{self.title}: no part has begun for {WAIT_SECONDS:.0f} s: the cluster's CPUs or memory are in use")
         self.bar.advance(0)
 
@@ -98,12 +97,12 @@ class Watch:
 
     def conclude(self, size: int) -> None:
         seconds = time.monotonic() - self._began
-        again = sum(self.losses.values())
+        repeated = sum(self.losses.values())
         facts = [
             f"{self.title}: {several(self.parts, 'part')} on {several(len(self._nodes), 'machine')}",
             f"{human_bytes(size)} in {human_seconds(seconds)} ({human_bytes(size / max(seconds, 1e-9))}/s)",
             f"at most {human_bytes(self.peak_bytes)} a worker",
-            *([f"{again} computed again because a worker was lost"] if again else []),
+            *([f"{repeated} computed again because a worker was lost"] if repeated else []),
         ]
         if self.parts:
             say(", ".join(facts))

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from maskwright.core.errors import InputError
 from maskwright.labels.answers import exact_match, overlap_f1
-from maskwright.labels.metrics import KINDS, span_kinds, spans_of, truth
+from maskwright.labels.metrics import KINDS, gold_outcomes, span_kinds, spans_of
 from maskwright.labels.scoring import Outcomes
 from maskwright.model.hf.config import class_name
 from maskwright.processes.child import SideBySide, run_side_by_side
@@ -145,7 +145,7 @@ def verdict_task(task: LabelledTask) -> ComparedTask:
     sizes = (len(examples), len(task.dataset.train), len(task.dataset.validation))
     if own.kind == "question_answering":
         return ComparedTask(task.name, "scores", "mean", (), (), *sizes)
-    gold = truth(own, labels, examples)
+    gold = gold_outcomes(own, labels, examples)
     if own.kind != "token_classification":
         return ComparedTask(task.name, KINDS[own.kind], cast(Any, task.metric), labels, gold, *sizes)
     if task.metric != "f1":

@@ -15,7 +15,7 @@ from maskwright.core.console import note, progress
 from maskwright.core.errors import ConfigError
 from maskwright.data.batch import Batch
 from maskwright.engines.base import Engine
-from maskwright.labels.encode import Encoded, SpanTargets, WordTargets
+from maskwright.labels.encode import EncodedRows, SpanTargets, WordTargets
 from maskwright.labels.example import Example
 from maskwright.labels.metrics import (
     LOWER_IS_BETTER,
@@ -25,7 +25,7 @@ from maskwright.labels.metrics import (
     measure,
     metric_names,
 )
-from maskwright.labels.rows import Examples, Packed, Packer, in_order, prediction_batches
+from maskwright.labels.rows import ExampleStream, Packed, Packer, in_order, prediction_batches
 from maskwright.training import hypertune
 from maskwright.training.best import Best
 from maskwright.training.objective import UpdateCounts
@@ -68,7 +68,7 @@ class LabelledObjective:
     def __init__(
         self,
         config: FinetuneConfig,
-        train: Examples,
+        train: ExampleStream,
         split: EvaluationSplit | None,
         labels: tuple[str, ...],
         num_labels: int,
@@ -158,7 +158,7 @@ def score_split(
     return predictions, {"loss": mean_loss(task, encoded, logits), **measure(task, labels, split.examples, predictions)}
 
 
-def mean_loss(task: Task, encoded: Encoded, logits: NDArray[np.float32]) -> float:
+def mean_loss(task: Task, encoded: EncodedRows, logits: NDArray[np.float32]) -> float:
     """The loss of training, without class weights and smoothing; in float64."""
     exact, targets = logits.astype(np.float64), encoded.targets
     if isinstance(targets, SpanTargets):

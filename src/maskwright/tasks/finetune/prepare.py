@@ -19,9 +19,9 @@ from maskwright.core.console import human_count, note, say
 from maskwright.core.errors import ConfigError
 from maskwright.engines.base import TrainState
 from maskwright.labels.dataset import Dataset, read_dataset
-from maskwright.labels.encode import Encoded, WordTargets, encode
+from maskwright.labels.encode import EncodedRows, WordTargets, encode
 from maskwright.labels.example import Example
-from maskwright.labels.rows import Examples, Packer
+from maskwright.labels.rows import ExampleStream, Packer
 from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, model_config, recorded_config, training_flops
 from maskwright.model.hf.config import class_name
 from maskwright.model.hf.names import Parameters, count_parameters
@@ -77,7 +77,7 @@ class FinetuneRun:
     """The resolved configuration."""
     model: ModelConfig
     dataset: Dataset
-    train: Examples
+    train: ExampleStream
     start: TrainedModel | None
     """The model that training starts from; None for a random one, and for a run that is continued."""
     base: str | None
@@ -286,13 +286,13 @@ def prepare_finetuning(
         few_shapes=config.engine.kind == "jax",
         class_weights=class_weights(config, dataset, encoded),
     )
-    train = Examples(packer, config.seed, config.batch.examples, config.batch.virtual_workers)
+    train = ExampleStream(packer, config.seed, config.batch.examples, config.batch.virtual_workers)
     return FinetuneRun(resolved, model, dataset, train, start, base, tokenizer, longest)
 
 
 def _encoded(
     examples: Sequence[Example], tokenizer: str, task: Task, labels: Sequence[str], max_seq_len: int, model: ModelConfig
-) -> Encoded:
+) -> EncodedRows:
     stride, longest = model.token_type_stride, model.max_seq_len
     return encode(examples, tokenizer, task, labels, max_seq_len, token_type_stride=stride, longest=longest)
 
@@ -322,7 +322,7 @@ def _with_head(model: ModelConfig, config: FinetuneConfig, dataset: Dataset) -> 
     )
 
 
-def class_weights(config: FinetuneConfig, dataset: Dataset, encoded: Encoded) -> NDArray[np.float32] | None:
+def class_weights(config: FinetuneConfig, dataset: Dataset, encoded: EncodedRows) -> NDArray[np.float32] | None:
     """fp32 [C], or None without weights. Raises `ConfigError` unless every label has its weight."""
     weights, labels = config.optimizer.class_weights, dataset.labels
     if weights is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 from maskwright.config.pretraining import EngineSection
 from maskwright.core.errors import InputError
-from maskwright.data.opening import open_judging_store, recorded_data, recorded_stores
+from maskwright.data.opening import open_evaluation_store, recorded_data, recorded_stores
 from maskwright.labels.example import Spelt
 from maskwright.labels.write import require_writable
 from maskwright.tasks.measure.blimp import Blimp, blimp
@@ -106,7 +106,7 @@ def measure(
         text = sources(request.text, *(request.text_column or ["text"]))
         return pseudo_perplexity(model, text, seq_len=row_tokens(model, request.seq_len), engine=engine)
     if request.store is not None:
-        stores = {"": open_judging_store(request.store, model.run, model.tokenizer_folder)}
+        stores = {"": open_evaluation_store(request.store, model.run, model.tokenizer_folder)}
     elif recorded_data(model.run) is None:
         choices = ", ".join(map(spelt, ("store", "blimp")))
         raise InputError("a model folder names no text to evaluate on", fix=f"give {choices} or {spelt('text')}")

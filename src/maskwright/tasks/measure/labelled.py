@@ -8,7 +8,7 @@ from typing import Any
 
 from maskwright.core.console import warn
 from maskwright.core.errors import InputError
-from maskwright.labels.by_label import Calibration, Row, calibration, classification_report, confusion_matrix
+from maskwright.labels.by_label import Calibration, ReportRow, calibration, classification_report, confusion_matrix
 from maskwright.labels.example import Reading
 from maskwright.labels.metrics import measure
 from maskwright.labels.names import check_labels
@@ -30,7 +30,7 @@ class Scores:
     """Texts (for words: words) whose end the model did not read."""
     metrics: dict[str, float]
     labels: tuple[str, ...]
-    report_rows: tuple[Row, ...]
+    report_rows: tuple[ReportRow, ...]
     confusion: list[list[int]] | None
     """[gold][predicted], in the order of `labels`."""
     calibration: Calibration | None

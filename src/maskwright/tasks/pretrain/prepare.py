@@ -13,7 +13,7 @@ from maskwright.config.pretraining import RunConfig
 from maskwright.core import storage
 from maskwright.core.console import human_count, say, warn
 from maskwright.core.errors import ConfigError, InputError, StoreError
-from maskwright.data.arrow_store import Judged
+from maskwright.data.arrow_store import StoreWithSplits
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.mixture import Mixture
@@ -50,7 +50,7 @@ class PretrainRun:
     loader: Loader
     lineage: Lineage | None = None
     """The checkpoint of another run that this one began from."""
-    validation: Mapping[str, Judged] = field(default_factory=dict)
+    validation: Mapping[str, StoreWithSplits] = field(default_factory=dict)
     """The stores of data.validation by name; empty where the run is judged by the held-out part of its own store."""
     base: Base | None = None
     """The base that `model.init_from` names; None where a lineage says what the run began from."""
@@ -124,9 +124,9 @@ class PretrainRun:
         return MaskedLM(self.loader, self._validation, self.model.vocab_size, self.config.evaluation.patience)
 
     @property
-    def held_out(self) -> Mapping[str, Judged]:
+    def held_out(self) -> Mapping[str, StoreWithSplits]:
         """The stores that the run is judged by."""
-        stores: Mapping[str, Judged] = {}
+        stores: Mapping[str, StoreWithSplits] = {}
         if isinstance(self.store, Mixture):
             stores = self.store.held_out
         elif documents_held_out(self.store):
@@ -221,7 +221,7 @@ def prepare_run(
     return PretrainRun(config, model, store, loader, lineage, held_out, base)
 
 
-def _validation_stores(config: RunConfig, store: Store) -> dict[str, Judged]:
+def _validation_stores(config: RunConfig, store: Store) -> dict[str, StoreWithSplits]:
     stores = open_held_out(config.data)
     for held_out in stores.values():
         held_out.require_tokenizer(store.vocabulary, store.location)

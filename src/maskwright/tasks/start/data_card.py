@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from maskwright.core import extras, storage
 from maskwright.core.errors import TokenizerError
 from maskwright.core.secrets import redact_all
-from maskwright.data.arrow_store import ArrowStore, Judged
+from maskwright.data.arrow_store import ArrowStore, StoreWithSplits
 from maskwright.data.batch import Batch
 from maskwright.data.mixture import Mixture
 from maskwright.data.opening import Store
@@ -52,7 +52,7 @@ def write_card(directory: RunDirectory, ready: Prepared, job: Job) -> None:
 def pretraining_card(store: Store, held_out: Mapping[str, Sequence[Batch]], *, of_store: bool) -> dict[str, Any]:
     """The card of a pretraining run. `held_out`: validation batches by the name of their set. `of_store`: whether they
     are held out of the sources of `store` itself."""
-    parts: dict[str, Judged] = (
+    parts: dict[str, StoreWithSplits] = (
         {"": store} if not isinstance(store, Mixture) else dict(zip(store.names, store.stores, strict=True))
     )
     sides = {name: part.split("train").sampled() for name, part in parts.items()}
@@ -89,7 +89,7 @@ def labelled_card(dataset: Dataset, sizes: Int64) -> dict[str, Any]:
     }
 
 
-def _described(store: Judged) -> dict[str, Any]:
+def _described(store: StoreWithSplits) -> dict[str, Any]:
     manifest = store.manifest
     sources, command = manifest.get("sources", []), manifest.get("command", [])
     return {
@@ -105,7 +105,7 @@ def _described(store: Judged) -> dict[str, Any]:
     }
 
 
-def languages_of(store: Judged, split: Split) -> dict[str, int] | None:
+def languages_of(store: StoreWithSplits, split: Split) -> dict[str, int] | None:
     """Documents of the sample by language, the most frequent first. Empty where the text has no language, as DNA; None
     where py3langid is not installed."""
     if not extras.installed("py3langid"):
@@ -118,7 +118,7 @@ def languages_of(store: Judged, split: Split) -> dict[str, int] | None:
     return dict(Counter(language_of(text)[0] for text in _sample(store, split)).most_common())
 
 
-def _sample(store: Judged, split: Split) -> list[str]:
+def _sample(store: StoreWithSplits, split: Split) -> list[str]:
     """Beginnings of documents; empty with a tokenizer that cannot decode."""
     try:
         tokenizer = load_tokenizer(store.tokenizer_folder, special_tokens_are_text=False)

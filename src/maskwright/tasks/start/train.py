@@ -264,7 +264,7 @@ def _load(job: Job, ready: Prepared, before: dict[str, Any]) -> tuple[TrainState
         storage.write_json(directory.config, {"format": FORMAT, **now})
     if loaded is None:
         say("the run was stopped before its first checkpoint: starting again")
-        directory.forget_metrics_after(-1)
+        directory.drop_metrics_after(-1)
     job.status.saved = loaded is not None
     return loaded
 

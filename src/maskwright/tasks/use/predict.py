@@ -16,7 +16,7 @@ from maskwright.core.console import progress, say, several, warn
 from maskwright.core.errors import InputError
 from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.choose import make_engine
-from maskwright.labels.encode import Encoded, encode
+from maskwright.labels.encode import EncodedRows, encode
 from maskwright.labels.example import IN_CONFIGURATION, Example, Reading, Spelt
 from maskwright.labels.metrics import NO_LABEL, Predictions, decode
 from maskwright.labels.read import read_examples
@@ -154,7 +154,7 @@ def say_what_was_cut(count: int, max_seq_len: int, *, words: bool = False) -> No
         warn(f"the model has not read {lost}, beyond {max_seq_len} tokens")
 
 
-def _logits(engine: Engine, model: TrainedModel, encoded: Encoded) -> Any:
+def _logits(engine: Engine, model: TrainedModel, encoded: EncodedRows) -> Any:
     kind = model.require_task().kind
     packer = Packer.of(encoded, kind, model.config.pad_token_id)
     batches = prediction_batches(packer, max(1, PREDICTION_TOKENS // packer.T))

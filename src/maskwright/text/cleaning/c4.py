@@ -20,14 +20,14 @@ SENTENCE_END = re.compile(r"[.!?][\"')\]]*(?=\s|$)")
 
 def lines_kept(lines: Sequence[str]) -> tuple[str, ...] | str:
     """The lines that C4 keeps, without Wikipedia's citation marks; or the rule by which it drops the document."""
-    whole = "\n".join(lines)
-    lowered = whole.lower()
-    if "{" in whole:
+    text = "\n".join(lines)
+    lowered = text.lower()
+    if "{" in text:
         return "a curly bracket"
     if "lorem ipsum" in lowered:
         return "lorem ipsum"
-    cited, about_page = "[" in whole, POLICIES.search(lowered) is not None
-    kept: list[str] = []
+    cited, about_page = "[" in text, POLICIES.search(lowered) is not None
+    kept_lines: list[str] = []
     sentences = 0
     for line in lines:
         line = line.strip()
@@ -43,11 +43,11 @@ def lines_kept(lines: Sequence[str]) -> tuple[str, ...] | str:
             continue
         if len(line.split(None, MIN_LINE_WORDS - 1)) < MIN_LINE_WORDS:
             continue
-        kept.append(line)
-    for line in kept:
+        kept_lines.append(line)
+    for line in kept_lines:
         sentences += len(SENTENCE_END.findall(line))
         if sentences >= MIN_SENTENCES:
-            return tuple(kept)
+            return tuple(kept_lines)
     return f"fewer than {MIN_SENTENCES} sentences left of its lines"
 
 

@@ -1,7 +1,7 @@
 """Contamination: documents that share an n-gram of words with an example of the user's evaluation files.
 
-GPT-3 was checked so (Brown et al. 2020, https://arxiv.org/abs/2005.14165, appendix C): 13 words without case and
-punctuation. An example of 8 to 12 words is one n-gram. A shorter one is skipped, since it would be found by chance. In
+GPT-3 was checked in this way (Brown et al. 2020, https://arxiv.org/abs/2005.14165, appendix C): 13 words without case
+and punctuation. An example of 8 to 12 words is one n-gram. A shorter one is skipped, since it would match by chance. In
 scripts without spaces between words, a character counts as a part of a word: see `words`.
 """
 
@@ -19,7 +19,7 @@ from maskwright.core.console import say, warn
 from maskwright.core.errors import SourceError
 from maskwright.text.cleaning import words
 from maskwright.text.cleaning.words import UInt64
-from maskwright.text.compression import ending, refuse_empty, unreadable
+from maskwright.text.compression import ending, require_content, unreadable
 from maskwright.text.document import place, strict
 from maskwright.text.lines import numbered_lines
 from maskwright.text.sources import ENDINGS, TEXT_ENDINGS
@@ -31,7 +31,7 @@ FILTER_BITS = (16, 28)
 
 
 @dataclass(frozen=True)
-class Evaluations:
+class EvaluationTexts:
     """N-grams of evaluation files, by their number of words."""
 
     hashes: dict[int, UInt64]
@@ -39,45 +39,45 @@ class Evaluations:
     origins: dict[int, NDArray[np.int64]]
     """Index in `places` of each hash."""
     places: tuple[str, ...]
-    """Of the examples: file:line, or file and record."""
+    """Locations of the examples: file:line, or file and record."""
     too_short: int
     """Examples with fewer than `FEWEST_WORDS` words."""
 
 
-def read_evaluations(patterns: Sequence[str], ngram_words: int = NGRAM_WORDS) -> Evaluations:
+def read_evaluations(patterns: Sequence[str], ngram_words: int = NGRAM_WORDS) -> EvaluationTexts:
     """N-grams of every text: lines of plain text, strings of JSON and Parquet, cells of CSV. Raises `SourceError`."""
     places, texts = [], []
-    for where, text in _texts(patterns):
-        places.append(where)
+    for location, text in _texts(patterns):
+        places.append(location)
         texts.append(text.encode())
     parts = words.normalized(texts)
     counts = parts.totals() // words.WHOLE
-    found: dict[int, tuple[UInt64, NDArray[np.int64]]] = {}
+    ngrams_of_size: dict[int, tuple[UInt64, NDArray[np.int64]]] = {}
     for size in sorted({min(int(count), ngram_words) for count in counts if count >= min(FEWEST_WORDS, ngram_words)}):
         hashes, first = words.runs(parts, size)
         owners = np.repeat(np.arange(len(texts)), np.diff(first))
         chosen = (counts[owners] >= ngram_words) if size == ngram_words else (counts[owners] == size)
         hashes, owners = hashes[chosen], owners[chosen]
-        hashes, at = np.unique(hashes, return_index=True)
-        found[size] = hashes, owners[at]
+        hashes, first_idx = np.unique(hashes, return_index=True)
+        ngrams_of_size[size] = hashes, owners[first_idx]
     too_short = int((counts < min(FEWEST_WORDS, ngram_words)).sum())
     if too_short == len(texts):
         fix = f"give files with texts of {FEWEST_WORDS} words or more"
-        raise SourceError("has no text that is long enough to be looked for", where=patterns[0], fix=fix)
+        raise SourceError("has no text that is long enough to search for", where=patterns[0], fix=fix)
     if too_short:
-        warn(f"{too_short:,} of {len(texts):,} evaluation texts have fewer than {FEWEST_WORDS} words: not looked for")
-    hashes_of, origins_of = ({size: pair[side] for size, pair in found.items()} for side in (0, 1))
-    return Evaluations(hashes_of, origins_of, tuple(places), too_short)  # type: ignore[arg-type] # two kinds of array
+        warn(f"{too_short:,} of {len(texts):,} evaluation texts with fewer than {FEWEST_WORDS} words are skipped")
+    hashes_of, origins_of = ({size: pair[side] for size, pair in ngrams_of_size.items()} for side in (0, 1))
+    return EvaluationTexts(hashes_of, origins_of, tuple(places), too_short)  # type: ignore[arg-type] # two kinds of array
 
 
 class Contamination:
-    def __init__(self, evaluations: Evaluations) -> None:
+    def __init__(self, evaluations: EvaluationTexts) -> None:
         self.evaluations = evaluations
         self._filters = {size: _Filter(hashes) for size, hashes in evaluations.hashes.items()}
 
     def examples_in(self, texts: Sequence[bytes]) -> list[str | None]:
         """[texts]: the place of an example that each text holds; None where it holds none."""
-        found: list[str | None] = [None] * len(texts)
+        examples: list[str | None] = [None] * len(texts)
         parts = words.normalized(texts)
         for size, hashes in self.evaluations.hashes.items():
             grams, first = words.runs(parts, size)
@@ -85,15 +85,15 @@ class Contamination:
             hash_idx = np.minimum(np.searchsorted(hashes, grams[gram_idx]), len(hashes) - 1)
             is_same = hashes[hash_idx] == grams[gram_idx]
             text_idx = np.searchsorted(first, gram_idx[is_same], side="right") - 1
-            holding, first_found = np.unique(text_idx, return_index=True)
+            texts_with_one, first_found = np.unique(text_idx, return_index=True)
             origins = self.evaluations.origins[size][hash_idx[is_same][first_found]]
-            for text, origin in zip(holding.tolist(), origins, strict=True):
-                found[text] = found[text] or self.evaluations.places[origin]
-        return found
+            for text, origin in zip(texts_with_one.tolist(), origins, strict=True):
+                examples[text] = examples[text] or self.evaluations.places[origin]
+        return examples
 
 
 class _Filter:
-    """A bit for each hash prefix, set for those of sorted hashes: rules most n-grams out faster than a search."""
+    """A bit for each hash prefix, set for those of sorted hashes: excludes most n-grams faster than a search."""
 
     def __init__(self, hashes: UInt64) -> None:
         bits = min(max(len(hashes).bit_length() + 6, FILTER_BITS[0]), FILTER_BITS[1])
@@ -119,7 +119,7 @@ def _texts(patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
             if name in patterns or kind in ENDINGS:
                 raise unreadable(name, (*TABLES, *TEXT_ENDINGS))
             continue
-        refuse_empty(name)
+        require_content(name)
         if kind in TEXT_ENDINGS:
             yield from ((place(name, number, "line"), line) for number, line in numbered_lines(name) if line.strip())
             continue

@@ -44,18 +44,18 @@ def fault(text: str) -> str | None:
 
 def faults(texts: Sequence[str], utf8: Sequence[bytes]) -> list[str | None]:
     """[texts]: `fault` of each. `utf8`: the same texts."""
-    found: list[str | None] = []
+    reasons: list[str | None] = []
     for begin in range(0, len(texts), BATCH_TEXTS):
         batch, raw = texts[begin : begin + BATCH_TEXTS], utf8[begin : begin + BATCH_TEXTS]
-        parts = words.split_at_white_space(raw)
-        is_good, has_few_repeats = _surely_good_words(parts, raw).tolist(), _surely_few_repeats(parts, batch).tolist()
-        for text, good, few in zip(batch, is_good, has_few_repeats, strict=True):
+        split = words.split_at_white_space(raw)
+        is_good, has_few_repeats = (_surely_good_words(split, raw).tolist(), _surely_few_repeats(split, batch).tolist())
+        for text, has_good_words, has_few in zip(batch, is_good, has_few_repeats, strict=True):
             if WIDE_SPACE.search(text):
-                found.append(fault(text))
+                reasons.append(fault(text))
                 continue
-            quality = _lines_and_symbols(text, None) if good else _quality(text, text.split())
-            found.append(quality or (_repeated_lines(text) if few else _repetition(text)))
-    return found
+            quality = _lines_and_symbols(text, None) if has_good_words else _quality(text, text.split())
+            reasons.append(quality or (_repeated_lines(text) if has_few else _repetition(text)))
+    return reasons
 
 
 # ---- the rules ----------------------------------------------------------------------------------------------------
@@ -100,22 +100,22 @@ def _repetition(text: str) -> str | None:
     if fault := _repeated_lines(text):
         return fault
     parts = text.split()
-    for size, most in TOP_NGRAMS.items():
-        grams = Counter(" ".join(parts[place : place + size]) for place in range(len(parts) - size + 1))
+    for size, limit in TOP_NGRAMS.items():
+        grams = Counter(" ".join(parts[index : index + size]) for index in range(len(parts) - size + 1))
         if grams:
             gram, count = grams.most_common(1)[0]
-            if len(gram) * count / len(text) > most:
-                return f"the most frequent {size}-gram makes up over {most:.0%}"
-    for size, most in DUPLICATE_NGRAMS.items():
-        if _characters_of_duplicates(parts, size) / len(text) > most:
-            return f"repeated {size}-grams make up over {most:.0%}"
+            if len(gram) * count / len(text) > limit:
+                return f"the most frequent {size}-gram makes up over {limit:.0%}"
+    for size, limit in DUPLICATE_NGRAMS.items():
+        if _characters_of_duplicates(parts, size) / len(text) > limit:
+            return f"repeated {size}-grams make up over {limit:.0%}"
     return None
 
 
 def _repeated_lines(text: str) -> str | None:
     if "\n" not in text:
         return None
-    for what, separator, most, most_characters in (
+    for unit, separator, limit, character_limit in (
         ("paragraphs", "\n\n", MAX_DUPLICATE_PARAGRAPHS, MAX_DUPLICATE_PARAGRAPH_CHARACTERS),
         ("lines", "\n", MAX_DUPLICATE_LINES, MAX_DUPLICATE_LINE_CHARACTERS),
     ):
@@ -123,10 +123,10 @@ def _repeated_lines(text: str) -> str | None:
         if len(set(pieces)) == len(pieces):
             continue
         repeated = sum(len(piece) * (count - 1) for piece, count in Counter(pieces).items())
-        if 1 - len(set(pieces)) / len(pieces) > most:
-            return f"more than {most:.0%} of {what} are repeated"
-        if repeated / len(text) > most_characters:
-            return f"repeated {what} make up over {most_characters:.0%}"
+        if 1 - len(set(pieces)) / len(pieces) > limit:
+            return f"more than {limit:.0%} of {unit} are repeated"
+        if repeated / len(text) > character_limit:
+            return f"repeated {unit} make up over {character_limit:.0%}"
     return None
 
 
@@ -164,24 +164,24 @@ def _surely_few_repeats(parts: Words, texts: Sequence[str]) -> NDArray[np.bool_]
     sizes = np.array([len(text) for text in texts])
     passed = np.ones(len(texts), bool)
     before = np.concatenate([[0], np.cumsum(parts.characters)])  # characters of words before each word
-    for size, most in TOP_NGRAMS.items():
-        counts, places, owners, _ = _repeated(parts, size)
+    for size, limit in TOP_NGRAMS.items():
+        counts, starts, owners, _ = _repeated(parts, size)
         heaviest = np.zeros(len(texts), np.int64)
-        np.maximum.at(heaviest, owners, counts * (before[places + size] - before[places] + size - 1))
-        passed &= heaviest <= most * sizes
+        np.maximum.at(heaviest, owners, counts * (before[starts + size] - before[starts] + size - 1))
+        passed &= heaviest <= limit * sizes
     # Words in repeated 5-grams: repeated longer n-grams consist of them.
     size = min(DUPLICATE_NGRAMS)
-    _, places, _, again = _repeated(parts, size)
-    places = places[again]
+    _, starts, _, is_repeat = _repeated(parts, size)
+    starts = starts[is_repeat]
     change = np.zeros(len(parts.hashes) + 1, np.int64)
-    np.add.at(change, places, 1)
-    np.add.at(change, places + size, -1)
+    np.add.at(change, starts, 1)
+    np.add.at(change, starts + size, -1)
     covered = _sums(parts.characters * (np.cumsum(change)[:-1] > 0), parts.first)
     return passed & (covered <= min(DUPLICATE_NGRAMS.values()) * sizes)
 
 
 def _repeated(parts: Words, size: int) -> tuple[Int64, Int64, Int64, NDArray[np.bool_]]:
-    """Of each occurrence of an n-gram that its text repeats: (occurrences of the n-gram, index of its first word, of
+    """For each occurrence of an n-gram that its text repeats: (occurrences of the n-gram, index of its first word, of
     its text, whether it is not the first occurrence)."""
     grams, first = words.ngrams(parts, size)
     counts = np.diff(first)
@@ -191,12 +191,12 @@ def _repeated(parts: Words, size: int) -> tuple[Int64, Int64, Int64, NDArray[np.
     keys = keys[order]
     borders = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1], [True]])[: len(keys) + 1])
     times = np.diff(borders)
-    several = times > 1
-    firsts = np.minimum.reduceat(order, borders[:-1])[several] if len(keys) else order
-    found = order[np.repeat(several, times)]
-    times = times[several]
-    places = found - first[owners[found]] + parts.first[owners[found]]
-    return np.repeat(times, times), places, owners[found], found != np.repeat(firsts, times)
+    is_repeated = times > 1
+    firsts = np.minimum.reduceat(order, borders[:-1])[is_repeated] if len(keys) else order
+    occurrences = order[np.repeat(is_repeated, times)]
+    times = times[is_repeated]
+    starts = occurrences - first[owners[occurrences]] + parts.first[owners[occurrences]]
+    return (np.repeat(times, times), starts, owners[occurrences], occurrences != np.repeat(firsts, times))
 
 
 def _sums(values: NDArray[np.int64] | NDArray[np.bool_], first: Int64) -> Int64:

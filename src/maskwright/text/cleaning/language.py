@@ -18,12 +18,12 @@ SHOWN_LANGUAGES = 8
 def merge_languages(left_out: Mapping[str, int]) -> dict[str, int]:
     """Documents by drop reason, with all languages as one reason that lists them: a large corpus has dozens."""
     others = {name.removeprefix(STEP): count for name, count in left_out.items() if name.startswith(STEP)}
-    found = {name: count for name, count in left_out.items() if not name.startswith(STEP)}
+    merged = {name: count for name, count in left_out.items() if not name.startswith(STEP)}
     if others:
         shown = [f"{name} {count:,}" for name, count in [*others.items()][:SHOWN_LANGUAGES]]
         rest = [f"{len(others) - len(shown)} more languages"] if len(others) > len(shown) else []
-        found[STEP + ", ".join(shown + rest)] = sum(others.values())
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+        merged[STEP + ", ".join(shown + rest)] = sum(others.values())
+    return dict(sorted(merged.items(), key=lambda item: -item[1]))
 
 
 def language_of(text: str) -> tuple[str, float]:
@@ -36,10 +36,10 @@ def language_of(text: str) -> tuple[str, float]:
     return str(name), float(probability)
 
 
-def require_languages(wanted: tuple[str, ...]) -> None:
+def require_languages(codes: tuple[str, ...]) -> None:
     """Raises `InputError` for a code that the model does not know."""
     known = _model().labels
-    for code in wanted:
+    for code in codes:
         if code not in known:
             fix = f"use two-letter codes, of {', '.join(sorted(known))}"
             raise InputError(f"--language {code} is not known to py3langid", fix=fix)

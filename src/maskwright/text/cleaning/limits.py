@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from maskwright.core.errors import InputError
 from maskwright.text.document import Document
-from maskwright.text.kept import EVERYTHING, Kept
+from maskwright.text.text_form import WHOLE_TEXT, TextForm
 
 KEEP, TOO_SHORT, TOO_LONG, DUPLICATE, NEAR_DUPLICATE = range(5)
 NAMES = ["", "too short", "too long", "duplicates", "near duplicates"]
@@ -22,7 +22,7 @@ class Limits:
     min_characters: int = 1
     max_characters: int | None = None
     keep_duplicates: bool = False
-    compared: Kept = EVERYTHING
+    compared: TextForm = WHOLE_TEXT
     """The form of a text in which duplicates are equal."""
 
     def code(self, document: Document) -> int:
@@ -50,7 +50,7 @@ class Reasons:
         return self._code_of[reason]
 
 
-class Totals:
+class DropTotals:
     """Documents of all parts by drop code. Each part has drop codes of its own."""
 
     def __init__(self) -> None:

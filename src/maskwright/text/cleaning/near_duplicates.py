@@ -17,7 +17,7 @@ from maskwright.text.cleaning import words
 from maskwright.text.cleaning.words import UInt64
 
 SHINGLE_WORDS = 5
-"""As FineWeb has it (Penedo et al. 2024, https://arxiv.org/abs/2406.17557)."""
+"""FineWeb's value (Penedo et al. 2024, https://arxiv.org/abs/2406.17557)."""
 SIGNATURE = 128
 SEED = 1
 

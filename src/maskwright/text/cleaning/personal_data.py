@@ -16,8 +16,8 @@ NAME = r"[\w.!#$%&'*+/=?^`{|}~-]"
 EMAIL = re.compile(
     rf"(?<!{NAME}){NAME}++@[A-Za-z0-9](?:[A-Za-z0-9-]{{0,61}}[A-Za-z0-9])?(?:\.[A-Za-z0-9-]{{0,61}}[A-Za-z0-9])+"
 )
-"""Possessive, and with domain labels of at most 63 characters (RFC 1035). Without these bounds, an image in base64
-after an @ took minutes."""
+"""Possessive, and with domain labels of at most 63 characters (RFC 1035). Otherwise an image in base64 after an @ took
+minutes."""
 IP = re.compile(r"(?<![A-Za-z\d.])\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}(?![\d.]*\d|[A-Za-z])")
 PHONE = re.compile(
     r"(?<![\w+./-])(?:\+\d{1,3}[ .-]?|1[ .-](?=\(?[2-9]))?(?:\(\d{2,4}\)[ .-]?|\d{2,4}[ .-])"
@@ -26,8 +26,8 @@ PHONE = re.compile(
 """A 1 before an area code is North America's prefix."""
 NUMBERED = re.compile(r"(?:\b(?:version|ver|release|build|section|sec|chapter|v)\b\.?|§)\s*$", re.IGNORECASE)
 NUMBERED_CHARACTERS = 12
-"""Words before four numbers that are no IP address, and how far before the numbers they are searched."""
-SHOWN_CHARACTERS, SHOWN_FOUND = 12, 40
+"""Words before four numbers that are not an IP address, and the characters before the numbers that are searched."""
+SHOWN_CHARACTERS, SHOWN_MATCH = 12, 40
 """Characters shown of the text on each side of a replacement, and of the replaced text."""
 PLACEHOLDERS = {"email": "email@example.com", "ip": "22.214.171.124", "phone": "+1 202-555-0100"}
 PATTERNS = {"email": EMAIL, "ip": IP, "phone": PHONE}
@@ -55,22 +55,22 @@ def with_placeholders(
 
 
 def _placeholder(kind: str, counts: Counter[str], on_change: OnChange | None, match: re.Match[str]) -> str:
-    found = match.group()
+    text = match.group()
     if kind == "ip":
         before = match.string[max(0, match.start() - NUMBERED_CHARACTERS) : match.start()]
         try:
-            public = ipaddress.ip_address(found).is_global and not NUMBERED.search(before)
+            is_public = ipaddress.ip_address(text).is_global and not NUMBERED.search(before)
         except ValueError:  # 999.1.1.1, a version number
-            public = False
-        if not public:
-            return found
-    elif kind == "phone" and (_is_part(match) or _is_amount(found)):
-        return found
+            is_public = False
+        if not is_public:
+            return text
+    elif kind == "phone" and (_is_part(match) or _is_amount(text)):
+        return text
     counts[kind] += 1
     if on_change:
         begin = match.string[max(0, match.start() - SHOWN_CHARACTERS) : match.start()]
         end = match.string[match.end() : match.end() + SHOWN_CHARACTERS]
-        on_change(kind, f"{begin}{found[:SHOWN_FOUND]}{end} -> {begin}{PLACEHOLDERS[kind]}{end}")
+        on_change(kind, f"{begin}{text[:SHOWN_MATCH]}{end} -> {begin}{PLACEHOLDERS[kind]}{end}")
     return PLACEHOLDERS[kind]
 
 
@@ -81,10 +81,10 @@ def _is_part(match: re.Match[str]) -> bool:
     return (after[:1] == gaps[-1] and after[1:].isdigit()) or (before[1:] == gaps[0] and before[:1].isdigit())
 
 
-def _is_amount(found: str) -> bool:
+def _is_amount(text: str) -> bool:
     """Whether the match is three years (1914 1918 1939), or one number with dots for thousands (12.345.678)."""
-    if found.startswith(("+", "(")):
+    if text.startswith(("+", "(")):
         return False
-    groups = re.findall(r"\d+", found)
-    in_thousands = re.fullmatch(r"\d+(\.\d{3})+", found) is not None
+    groups = re.findall(r"\d+", text)
+    in_thousands = re.fullmatch(r"\d+(\.\d{3})+", text) is not None
     return in_thousands or (len(groups) == 3 and all(len(group) == 4 for group in groups))

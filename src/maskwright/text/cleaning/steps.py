@@ -22,11 +22,11 @@ import numpy as np
 from maskwright.core import extras, storage
 from maskwright.core.errors import InputError
 from maskwright.text.cleaning import c4, gopher, language, near_duplicates
-from maskwright.text.cleaning.contamination import NGRAM_WORDS, Contamination, Evaluations
+from maskwright.text.cleaning.contamination import NGRAM_WORDS, Contamination, EvaluationTexts
 from maskwright.text.cleaning.personal_data import PLACEHOLDERS, OnChange, with_placeholders
 from maskwright.text.cleaning.words import UInt64
 from maskwright.text.document import Document
-from maskwright.text.kept import EVERYTHING, Kept
+from maskwright.text.text_form import WHOLE_TEXT, TextForm
 
 RULES = ("gopher", "c4")
 C4_LINES = "lines that c4 leaves out"
@@ -40,12 +40,12 @@ class CleaningOptions:
     """A step is skipped if its option is empty."""
 
     filters: tuple[str, ...] = ()
-    """`gopher`, `c4`, or `module:function`, in the order in which they judge."""
+    """`gopher`, `c4`, or `module:function`, in the order of their use."""
     languages: tuple[str, ...] = ()
     language_probability: float = 0.5
-    """Least probability of a language in `languages`."""
+    """Lowest probability of a language in `languages`."""
     near_duplicates: float | None = None
-    """Least Jaccard similarity of near duplicates."""
+    """Lowest Jaccard similarity of near duplicates."""
     evaluation_files: tuple[str, ...] = ()
     contamination_words: int = NGRAM_WORDS
     masked: tuple[str, ...] = ()
@@ -83,8 +83,8 @@ class CleaningOptions:
         return [*(["rensa"] if self.near_duplicates else []), *(["py3langid"] if self.languages else [])]
 
     def record(self) -> dict[str, Any]:
-        """The options, with hashes of files and versions of packages on which drop reasons depend; for the manifest and
-        its plan."""
+        """The options, with hashes of files and versions of packages that decide drop reasons; for manifest and
+        plan."""
         files = storage.expand([*self.evaluation_files])
         hooks = [name for name in self.filters if name not in RULES]
         return {
@@ -97,7 +97,7 @@ class CleaningOptions:
 
 
 @dataclass(frozen=True)
-class Judged:
+class CleaningDecisions:
     """Drop reasons and dedup keys of documents."""
 
     reasons: list[str]
@@ -110,60 +110,60 @@ class Judged:
 
 class Cleaner:
     def __init__(
-        self, options: CleaningOptions, evaluations: Evaluations | None = None, kept: Kept = EVERYTHING
+        self, options: CleaningOptions, evaluations: EvaluationTexts | None = None, kept: TextForm = WHOLE_TEXT
     ) -> None:
-        """`evaluations`: those of the options' files, where there are any."""
+        """`evaluations`: read from the options' files, if any."""
         self.options, self._kept = options, kept
         self._hooks = {name: load_hook(name) for name in options.filters if name not in RULES}
         self._contamination = Contamination(evaluations) if evaluations else None
 
-    def judge(self, documents: Sequence[Document]) -> Judged:
+    def judge(self, documents: Sequence[Document]) -> CleaningDecisions:
         reasons, details = [""] * len(documents), [""] * len(documents)
         current = list(documents)
         if self.options.languages:
             self._languages(current, reasons, details)
         for name in self.options.filters:
-            staying = [place for place, reason in enumerate(reasons) if not reason]
-            self._filter(name, current, staying, reasons)
+            kept_idxs = [index for index, reason in enumerate(reasons) if not reason]
+            self._filter(name, current, kept_idxs, reasons)
         if self._contamination:
-            staying = [place for place, reason in enumerate(reasons) if not reason]
-            found = self._contamination.examples_in([current[place].utf8 for place in staying])
-            for place, example in zip(staying, found, strict=True):
+            kept_idxs = [index for index, reason in enumerate(reasons) if not reason]
+            examples = self._contamination.examples_in([current[index].utf8 for index in kept_idxs])
+            for index, example in zip(kept_idxs, examples, strict=True):
                 if example:
-                    reasons[place], details[place] = "contamination: holds an evaluation example", example
-        staying = [place for place, reason in enumerate(reasons) if not reason]
-        texts = [current[place].utf8 for place in staying]
+                    reasons[index], details[index] = "contamination: holds an evaluation example", example
+        kept_idxs = [index for index, reason in enumerate(reasons) if not reason]
+        texts = [current[index].utf8 for index in kept_idxs]
         if self.options.masked:
-            texts = [with_placeholders(current[place], self.options.masked, Counter()).utf8 for place in staying]
+            texts = [with_placeholders(current[index], self.options.masked, Counter()).utf8 for index in kept_idxs]
         keys = np.frombuffer(b"".join(map(self._kept.key, texts)), "<u8").reshape(len(texts), 2)
         if self.options.near_duplicates:
             keys = np.concatenate([keys, near_duplicates.band_keys(texts, self.options.near_duplicates)], axis=1)
-        return Judged(reasons, keys, details)
+        return CleaningDecisions(reasons, keys, details)
 
     def _languages(self, documents: list[Document], reasons: list[str], details: list[str]) -> None:
-        for place, document in enumerate(documents):
+        for index, document in enumerate(documents):
             name, probability = language.language_of(document.text)
             if name not in self.options.languages:
-                reasons[place] = f"{language.STEP}{name}"
+                reasons[index] = f"{language.STEP}{name}"
             elif probability < self.options.language_probability:
-                reasons[place] = f"{language.STEP}uncertain"
-            details[place] = f"{name} {probability:.2f}" if reasons[place] else ""
+                reasons[index] = f"{language.STEP}uncertain"
+            details[index] = f"{name} {probability:.2f}" if reasons[index] else ""
 
-    def _filter(self, name: str, documents: list[Document], staying: list[int], reasons: list[str]) -> None:
+    def _filter(self, name: str, documents: list[Document], kept_idxs: list[int], reasons: list[str]) -> None:
         if name == "gopher":
-            utf8 = [documents[place].utf8_lines for place in staying]
-            for place, fault in zip(staying, gopher.faults([text.decode() for text in utf8], utf8), strict=True):
-                reasons[place] = f"gopher: {fault}" if fault else ""
+            utf8 = [documents[index].utf8_lines for index in kept_idxs]
+            for index, fault in zip(kept_idxs, gopher.faults([text.decode() for text in utf8], utf8), strict=True):
+                reasons[index] = f"gopher: {fault}" if fault else ""
         elif name == "c4":
-            for place in staying:
-                kept = c4.lines_kept(_lines(documents[place]))
+            for index in kept_idxs:
+                kept = c4.lines_kept(_lines(documents[index]))
                 if isinstance(kept, str):
-                    reasons[place] = f"c4: {kept}"
+                    reasons[index] = f"c4: {kept}"
                 else:
-                    documents[place] = _with_lines(documents[place], kept)
+                    documents[index] = _with_lines(documents[index], kept)
         else:
-            for place in staying:
-                reasons[place] = _reason(name, self._hooks[name], documents[place])
+            for index in kept_idxs:
+                reasons[index] = _reason(name, self._hooks[name], documents[index])
 
 
 def apply_cleaning(
@@ -192,19 +192,19 @@ def _with_lines(document: Document, lines: Sequence[str]) -> Document:
 
 def _reason(name: str, hook: Hook, document: Document) -> str:
     """The drop reason by a hook's answer: True keeps the text, False drops it, a string is the reason to drop it."""
-    at = f"on {document.source}:{document.line}"
+    location = f"on {document.source}:{document.line}"
     try:
         answer = hook(document.text)
     except Exception as error:  # whatever the user's function raises
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        what = f"failed {at}: {type(error).__name__}: {error}"
+        what = f"failed {location}: {type(error).__name__}: {error}"
         fix = f"let the function answer for this text too; it failed at {frame.filename}:{frame.lineno}"
         raise InputError(what, where=f"--filter {name}", fix=fix) from None
     if isinstance(answer, str) and answer:
         return f"{name}: {answer[:80]}"
     if not isinstance(answer, bool):
-        fix = "let it return True to keep a text, or False or the reason to leave it out"
-        raise InputError(f"returned {answer!r:.40} {at}", where=f"--filter {name}", fix=fix)
+        fix = "let it return True to keep a text, or False or the reason to drop it"
+        raise InputError(f"returned {answer!r:.40} {location}", where=f"--filter {name}", fix=fix)
     return "" if answer else f"{name}: left out"
 
 
@@ -214,15 +214,15 @@ def load_hook(name: str) -> Hook:
     try:
         sys.path.insert(0, os.getcwd())
         try:
-            found = getattr(importlib.import_module(module_name), function)
+            hook = getattr(importlib.import_module(module_name), function)
         finally:
             sys.path.remove(os.getcwd())
     except Exception as error:  # whatever the user's module raises while it is read
         fix = "give MODULE:FUNCTION, with the module in the working directory or on PYTHONPATH"
         raise InputError(f"cannot be imported: {error}", where=f"--filter {name}", fix=fix) from None
-    if not callable(found):
-        raise InputError("is no function", where=f"--filter {name}", fix="give MODULE:FUNCTION")
-    return found
+    if not callable(hook):
+        raise InputError("is not a function", where=f"--filter {name}", fix="give MODULE:FUNCTION")
+    return hook
 
 
 def _file_of(name: str) -> str:

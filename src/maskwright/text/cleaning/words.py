@@ -1,6 +1,6 @@
 """The words of many texts as 64-bit hashes, found with numpy: 50 to 100 MB of text a second on one core.
 
-A hash is a function of the word's bytes alone. Neither the place of a word nor the texts beside it change it.
+A hash is a function of the word's bytes alone. Neither a word's position nor the other texts change it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ UInt64 = NDArray[np.uint64]
 Int64 = NDArray[np.int64]
 
 SEGMENT_BYTES = 1 << 16
-"""Text hashed at once: small enough for the processor's cache, a fifth faster than 1 MiB."""
+"""Text hashed at once: small enough for the processor's cache, which is a fifth faster than 1 MiB."""
 WHITE_SPACE = frozenset([*range(9, 14), *range(28, 32), 32])
 """The ASCII bytes that `str.split` splits at."""
 BASE = 0x9E3779B97F4A7C15
@@ -68,8 +68,8 @@ def normalized(texts: Sequence[bytes]) -> Words:
 
 def folded(text: bytes) -> bytes:
     """The text in one case and normal form (Unicode's compatibility caseless matching), with a space for `MARKS`."""
-    once = unicodedata.normalize("NFKC", text.decode()).casefold()
-    return MARKS.sub(" ", unicodedata.normalize("NFKC", once)).encode()
+    caseless = unicodedata.normalize("NFKC", text.decode()).casefold()
+    return MARKS.sub(" ", unicodedata.normalize("NFKC", caseless)).encode()
 
 
 def ngrams(words: Words, size: int) -> tuple[UInt64, Int64]:
@@ -79,8 +79,8 @@ def ngrams(words: Words, size: int) -> tuple[UInt64, Int64]:
     if not first[-1]:
         return np.zeros(0, np.uint64), first
     total = hashes[: len(hashes) - size + 1] * _factor(0)
-    for place in range(1, size):
-        total += hashes[place : len(hashes) - size + 1 + place] * _factor(place)
+    for index in range(1, size):
+        total += hashes[index : len(hashes) - size + 1 + index] * _factor(index)
     inside = np.repeat(words.first[:-1] - first[:-1], counts) + np.arange(first[-1])
     return mixed(total[inside]), first
 
@@ -94,15 +94,15 @@ def runs(words: Words, count: int) -> tuple[UInt64, Int64]:
     total = np.concatenate([[0], np.cumsum(words.quarters, dtype=np.int64)])
     end = np.searchsorted(total, total[:-1] + WHOLE * count)
     is_inside = end <= np.repeat(words.first[1:], np.diff(words.first))
-    found = [np.zeros(0, np.uint64)]
-    longest = WHOLE * count
-    powers, inverses = (_powers_of(pow(base, 2, 1 << 64), SEGMENT_BYTES + longest) for base in (BASE, _INVERSE))
+    hashes_of_runs = [np.zeros(0, np.uint64)]
+    longest_run = WHOLE * count
+    powers, inverses = (_powers_of(pow(base, 2, 1 << 64), SEGMENT_BYTES + longest_run) for base in (BASE, _INVERSE))
     for begin in range(0, size, SEGMENT_BYTES):
-        hashes = words.hashes[begin : begin + SEGMENT_BYTES + longest]
+        hashes = words.hashes[begin : begin + SEGMENT_BYTES + longest_run]
         sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes * powers[: len(hashes)])])
         starts = np.flatnonzero(is_inside[begin : begin + SEGMENT_BYTES])
-        found.append((sums[end[begin + starts] - begin] - sums[starts]) * inverses[starts] * np.uint64(BASE))
-    return mixed(np.concatenate(found)), np.concatenate([[0], np.cumsum(is_inside)])[words.first]
+        hashes_of_runs.append((sums[end[begin + starts] - begin] - sums[starts]) * inverses[starts] * np.uint64(BASE))
+    return mixed(np.concatenate(hashes_of_runs)), np.concatenate([[0], np.cumsum(is_inside)])[words.first]
 
 
 def mixed(values: UInt64) -> UInt64:
@@ -137,7 +137,7 @@ def _segments(texts: Sequence[bytes]) -> Iterator[tuple[bytes, Int64]]:
 
 
 def _before_character(text: bytes, end: int) -> int:
-    """The last begin of a character up to `end`."""
+    """The begin of the last character that begins up to `end`."""
     while text[end] & 0xC0 == 0x80:
         end -= 1
     return end
@@ -153,69 +153,69 @@ Part = tuple[UInt64, Int64, Int64, NDArray[np.bool_], NDArray[np.uint8]]
 def _split(segment: tuple[bytes, Int64], *, normalized: bool) -> Part:
     """(hashes, words up to the end of each text, characters, whether each has a letter, quarters) of a segment."""
     text, ends_of_texts = segment
-    flat = np.frombuffer(text.translate(_tables()[0]) if normalized else text, np.uint8)
-    inside = _in_words(flat, normalized=normalized, beyond_ascii=not text.isascii())
+    codes = np.frombuffer(text.translate(_tables()[0]) if normalized else text, np.uint8)
+    inside = _in_words(codes, normalized=normalized, beyond_ascii=not text.isascii())
     edges = np.flatnonzero(inside[1:] != inside[:-1]) + 1
     edges = np.concatenate([[0], edges]) if inside[0] else edges  # the last byte is a line feed: no word ends the text
     starts, ends = edges[::2], edges[1::2]
     quarters = np.full(len(starts), WHOLE, np.uint8)
-    if normalized and flat.max() >= UNSPACED_LEAD:
-        starts, ends, quarters = _characters_apart(flat, inside, starts, ends)
+    if normalized and codes.max() >= UNSPACED_LEAD:
+        starts, ends, quarters = _split_unspaced(codes, inside, starts, ends)
     powers, inverses = _powers()
-    values = np.add(flat, 1, dtype=np.uint64)  # a table of random numbers would take twice as long
-    values *= powers[: len(flat)]
-    sums = np.zeros(len(flat) + 1, np.uint64)
+    values = np.add(codes, 1, dtype=np.uint64)  # a table of random numbers would take twice as long
+    values *= powers[: len(codes)]
+    sums = np.zeros(len(codes) + 1, np.uint64)
     np.cumsum(values, out=sums[1:])
     hashes = mixed((sums[ends] - sums[starts]) * inverses[starts])
-    last = np.searchsorted(starts, ends_of_texts)
+    word_counts = np.searchsorted(starts, ends_of_texts)
     if normalized:
-        return hashes, last, ends - starts, np.zeros(len(starts), bool), quarters
+        return hashes, word_counts, ends - starts, np.zeros(len(starts), bool), quarters
     characters = ends - starts
     if not text.isascii():
-        before = np.zeros(len(flat) + 1, np.int32)
-        np.cumsum((flat & 0xC0) != 0x80, out=before[1:])
-        characters = (before[ends] - before[starts]).astype(np.int64)
-    letters = np.zeros(len(flat) + 1, np.int32)
-    np.cumsum(_tables()[2][flat], out=letters[1:])
-    return hashes, last, characters, letters[ends] > letters[starts], quarters
+        characters_before = np.zeros(len(codes) + 1, np.int32)
+        np.cumsum((codes & 0xC0) != 0x80, out=characters_before[1:])
+        characters = (characters_before[ends] - characters_before[starts]).astype(np.int64)
+    letters_before = np.zeros(len(codes) + 1, np.int32)
+    np.cumsum(_tables()[2][codes], out=letters_before[1:])
+    return hashes, word_counts, characters, letters_before[ends] > letters_before[starts], quarters
 
 
-def _characters_apart(
-    flat: NDArray[np.uint8], inside: NDArray[np.bool_], starts: Int64, ends: Int64
+def _split_unspaced(
+    codes: NDArray[np.uint8], inside: NDArray[np.bool_], starts: Int64, ends: Int64
 ) -> tuple[Int64, Int64, NDArray[np.uint8]]:
     """(starts, ends, quarters) of the words, each character of a script without spaces being one."""
-    lead, second = flat[:-1], flat[1:]
-    quarters, sizes = np.full(len(flat) + 1, WHOLE, np.uint8), np.full(len(flat), 3)
+    lead, second = codes[:-1], codes[1:]
+    quarters, sizes = np.full(len(codes) + 1, WHOLE, np.uint8), np.full(len(codes), 3)
     quarters[:-2][(lead >= 0xE3) & (lead <= 0xE9)] = HALF  # kana and most of the Chinese characters
-    more = np.flatnonzero((lead == 0xF0) & (second >= 0xA0))  # the rest of these, in four bytes
-    quarters[more], sizes[more] = HALF, 4
+    four_byte = np.flatnonzero((lead == 0xF0) & (second >= 0xA0))  # the rest of these, in four bytes
+    quarters[four_byte], sizes[four_byte] = HALF, 4
     quarters[:-2][(lead == 0xE0) & (second >= 0xB8)] = QUARTER  # Thai, Lao, Tibetan
     burmese, khmer = (second >= 0x80) & (second <= 0x82), (second == 0x9E) | (second == 0x9F)
     quarters[:-2][(lead == 0xE1) & (burmese | khmer)] = QUARTER
-    begins, stops = np.zeros(len(flat) + 1, bool), np.zeros(len(flat) + 1, bool)
-    places = np.flatnonzero(quarters < WHOLE)
-    after = np.minimum(places + sizes[places], len(flat) - 1)
-    begins[starts] = begins[places] = stops[ends] = stops[places] = stops[after] = True
+    begins, stops = np.zeros(len(codes) + 1, bool), np.zeros(len(codes) + 1, bool)
+    positions = np.flatnonzero(quarters < WHOLE)
+    after = np.minimum(positions + sizes[positions], len(codes) - 1)
+    begins[starts] = begins[positions] = stops[ends] = stops[positions] = stops[after] = True
     begins[after[inside[after]]] = True
     starts = np.flatnonzero(begins)
     borders = np.flatnonzero(begins | stops)
     return starts, borders[np.searchsorted(borders, starts, side="right")], quarters[starts]
 
 
-def _in_words(flat: NDArray[np.uint8], *, normalized: bool, beyond_ascii: bool) -> NDArray[np.bool_]:
+def _in_words(codes: NDArray[np.uint8], *, normalized: bool, beyond_ascii: bool) -> NDArray[np.bool_]:
     if not normalized:
-        return ~_tables()[1][flat]
-    inside = flat != 32
+        return ~_tables()[1][codes]
+    inside = codes != 32
     for lead, size in ((0xC2, 2), (0xE2, 3)):  # Latin-1's punctuation; dashes, quotation marks, symbols, arrows
-        places = np.flatnonzero(flat == lead) if beyond_ascii else flat[:0]
-        for offset in range(size if len(places) else 0):
-            inside[np.minimum(places + offset, len(flat) - 1)] = False
+        positions = np.flatnonzero(codes == lead) if beyond_ascii else codes[:0]
+        for offset in range(size if len(positions) else 0):
+            inside[np.minimum(positions + offset, len(codes) - 1)] = False
     return inside
 
 
 def _join(parts: list[Part]) -> Words:
-    before = np.cumsum([0, *(len(part[0]) for part in parts)])
-    ends = [part[1] + number for part, number in zip(parts, before[:-1], strict=True)]
+    words_before = np.cumsum([0, *(len(part[0]) for part in parts)])
+    ends = [part[1] + earlier_words for part, earlier_words in zip(parts, words_before[:-1], strict=True)]
     first = np.concatenate([np.zeros(1, np.int64), *ends])
     empty: Part = (np.zeros(0, np.uint64), first[:0], np.zeros(0, np.int64), np.zeros(0, bool), np.zeros(0, np.uint8))
     hashes, _, characters, letters, quarters = (np.concatenate(column) for column in zip(empty, *parts, strict=True))
@@ -224,8 +224,7 @@ def _join(parts: list[Part]) -> Words:
 
 @cache
 def _tables() -> tuple[bytes, NDArray[np.bool_], NDArray[np.bool_]]:
-    """For each byte: lower case, or a space where it is in no word; whether it is white space; whether it is a
-    letter."""
+    """For each byte: lower case, or a space outside words; whether it is white space; whether it is a letter."""
     lower = bytes(range(256)).lower()
     words = bytes(byte if byte >= 128 or chr(byte).isalnum() else 32 for byte in lower)
     letters = [byte < 128 and chr(byte).isalpha() for byte in range(256)]
@@ -242,12 +241,12 @@ def _powers() -> tuple[UInt64, UInt64]:
 def _powers_of(base: int, count: int) -> UInt64:
     powers, filled = np.ones(count, np.uint64), 1
     while filled < len(powers):
-        more = min(filled, len(powers) - filled)
-        powers[filled : filled + more] = powers[:more] * np.uint64(pow(base, filled, 1 << 64))
-        filled += more
+        added = min(filled, len(powers) - filled)
+        powers[filled : filled + added] = powers[:added] * np.uint64(pow(base, filled, 1 << 64))
+        filled += added
     return powers
 
 
 @cache
-def _factor(place: int) -> np.uint64:
-    return np.uint64(pow(BASE, 2 * place + 1, 1 << 64))
+def _factor(index: int) -> np.uint64:
+    return np.uint64(pow(BASE, 2 * index + 1, 1 << 64))

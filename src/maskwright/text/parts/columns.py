@@ -26,25 +26,25 @@ SIZE_BYTES = 8
 
 class ColumnWriter:
     def __init__(self, file: BinaryIO) -> None:
-        self._file, self._place = file, 0
+        self._file, self._end = file, 0
         self._extents: dict[str, list[tuple[int, int]]] = {}
         self._dtypes: dict[str, str] = {}
         self.note: Note = {}
         """JSON values, written last."""
 
     def append(self, name: str, values: NDArray[Any]) -> None:
-        """All extents of a column have one dtype."""
+        """Adds values to a column. All its extents have one dtype."""
         dtype = values.dtype.newbyteorder("<")
         assert self._dtypes.setdefault(name, dtype.str) == dtype.str, name
         content = np.ascontiguousarray(values, dtype)
         extents = self._extents.setdefault(name, [])
-        if extents and extents[-1][0] + extents[-1][1] * dtype.itemsize == self._place:  # then it can be mapped as one
-            place, count = extents.pop()
-            extents.append((place, count + len(values)))
+        if extents and extents[-1][0] + extents[-1][1] * dtype.itemsize == self._end:  # then it can be mapped as one
+            begin, count = extents.pop()
+            extents.append((begin, count + len(values)))
         else:
-            extents.append((self._place, len(values)))
+            extents.append((self._end, len(values)))
         self._write(content.data.cast("B") if len(values) else b"")
-        self._write(bytes(-self._place % ALIGNED_BYTES))
+        self._write(bytes(-self._end % ALIGNED_BYTES))
 
     def count(self, name: str) -> int:
         """Numbers in the column so far."""
@@ -52,7 +52,7 @@ class ColumnWriter:
 
     def _write(self, content: Any) -> None:
         self._file.write(content)
-        self._place += len(content)
+        self._end += len(content)
 
     def close(self) -> None:
         columns = {name: [dtype, self._extents[name]] for name, dtype in self._dtypes.items()}
@@ -63,7 +63,7 @@ class ColumnWriter:
 
 @contextmanager
 def written(path: str, *, sync: bool = True) -> Iterator[ColumnWriter]:
-    """`sync`: see `storage.atomic_writer`."""
+    """Writes a file of columns atomically. `sync`: see `storage.atomic_writer`."""
     with storage.atomic_writer(path, sync=sync) as file:
         writer = ColumnWriter(file)
         yield writer
@@ -97,14 +97,14 @@ class Columns:
     def pieces(self, name: str, begin: int = 0, end: int | None = None) -> list[NDArray[Any]]:
         """The numbers from `begin` to `end` in pieces, one for each extent, memory-mapped."""
         dtype, extents = self._columns[name]
-        found, first = [], 0
-        for place, count in extents:
+        pieces, first = [], 0
+        for extent_begin, count in extents:
             low, high = max(begin - first, 0), count if end is None else min(end - first, count)
             if low < high:
                 width = np.dtype(dtype).itemsize
-                found.append(np.asarray(np.memmap(self.path, dtype, "r", place + low * width, (high - low,))))
+                pieces.append(np.asarray(np.memmap(self.path, dtype, "r", extent_begin + low * width, (high - low,))))
             first += count
-        return found
+        return pieces
 
     def column(self, name: str, begin: int = 0, end: int | None = None) -> NDArray[Any]:
         pieces = self.pieces(name, begin, end)
@@ -114,11 +114,11 @@ class Columns:
         """`column` within one extent, by reading: faster than mapping for a few numbers of each of many files."""
         dtype, extents = self._columns[name]
         width, first = np.dtype(dtype).itemsize, 0
-        for place, count in extents:
+        for extent_begin, count in extents:
             if begin < first + count:
                 assert end <= first + count, name
                 with open(self.path, "rb") as file:
-                    file.seek(place + (begin - first) * width)
+                    file.seek(extent_begin + (begin - first) * width)
                     return np.frombuffer(file.read((end - begin) * width), dtype)
             first += count
         assert begin == end, name

@@ -1,4 +1,4 @@
-"""Parts of a text, in the order of reading: runs of whole files, and stretches of a large plain file, cut where a
+"""Parts of a text, in the order of reading: runs of whole files, and ranges of a large plain file, cut where a
 document ends. A part has all that a worker needs to read it."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from maskwright.core import storage
 from maskwright.processes.runner import Runner
-from maskwright.text.compression import COMPRESSIONS, Span, changed_while_read, file_record, stamp_of
+from maskwright.text.compression import COMPRESSIONS, ByteSpan, changed_while_read, file_record, stamp_of
 from maskwright.text.document import Fault
 from maskwright.text.layout import Layout
 from maskwright.text.parts.columns import Note, written
@@ -18,7 +18,7 @@ from maskwright.text.parts.phase import compute, paths_of
 from maskwright.text.records import Letters
 from maskwright.text.sources import SPLITTABLE, TEXT_ENDINGS, OnBadInput, Sources, file_kind
 
-PARTS_AT_LEAST = 2_048
+TARGET_PARTS = 2_048
 """Target number of parts of a large text: several per worker, so that stragglers matter little."""
 PART_BYTES = (32_000_000, 512_000_000)
 """Least and most bytes of a part on disk. A larger file is a part of its own."""
@@ -33,14 +33,14 @@ class Part:
     sizes: tuple[int, ...]
     """Bytes of each file."""
     stamps: tuple[tuple[int, int] | None, ...]
-    """Of each file: see `stamp_of`."""
+    """The stamp of each file: see `stamp_of`."""
     held_out: bool
     """Whether these are held-out files."""
     layout: Layout
     text_column: str
     on_bad_input: OnBadInput
     letters: Letters
-    span: Span | None = None
+    span: ByteSpan | None = None
     """The byte range of its only file; None for whole files."""
 
     @property
@@ -90,16 +90,16 @@ class Part:
 
 def cut(all_sources: Sequence[Sources], held_out: Sources | None = None) -> list[Part]:
     """The parts of all files, in the order of reading, by the files' sizes alone."""
-    wanted = _wanted_bytes(sum(sum(sources.sizes) for sources in all_sources))
+    part_bytes = _target_bytes(sum(sum(sources.sizes) for sources in all_sources))
     parts: list[Part] = []
     for sources in all_sources:
         begin = size = 0
         for end, bytes_ in enumerate(sources.sizes, 1):
-            if size and bytes_ > wanted:  # a large file is a part of its own
+            if size and bytes_ > part_bytes:  # a large file is a part of its own
                 parts.append(_part(sources, begin, end - 1, len(parts), held_out=sources is held_out))
                 begin, size = end - 1, 0
             size += bytes_
-            if size >= wanted or end == len(sources.files):
+            if size >= part_bytes or end == len(sources.files):
                 parts.append(_part(sources, begin, end, len(parts), held_out=sources is held_out))
                 begin, size = end, 0
     return parts
@@ -108,33 +108,33 @@ def cut(all_sources: Sequence[Sources], held_out: Sources | None = None) -> list
 def split(runner: Runner, folder: str, parts: Sequence[Part]) -> list[Part]:
     """The parts, with large files cut into stretches of whole documents where possible. `folder`: of result files."""
     # One process gets the largest stretches, as counting lines takes a fortieth of the time of encoding.
-    wanted = PART_BYTES[1] if runner.processes == 1 else _wanted_bytes(sum(part.bytes for part in parts))
-    rough: list[Part] = []
+    part_bytes = PART_BYTES[1] if runner.processes == 1 else _target_bytes(sum(part.bytes for part in parts))
+    stretches: list[Part] = []
     for part in parts:
-        count = part.bytes // wanted if part.splittable else 1
-        ends = [part.bytes * number // count for number in range(count + 1)] if count > 1 else []
-        rough += [replace(part, span=Span(begin, end, 1)) for begin, end in pairwise(ends)]
-    paths = paths_of(folder, "cut", [digest_of(part.identity()) for part in rough])
-    notes = compute(runner, borders, [*zip(rough, paths, strict=True)], "cut", [part.bytes for part in rough])
-    found: dict[int, list[Note]] = {}
-    for part, note in zip(rough, notes, strict=True):
-        found.setdefault(part.number, []).append(note)
+        count = part.bytes // part_bytes if part.splittable else 1
+        ends = [part.bytes * index // count for index in range(count + 1)] if count > 1 else []
+        stretches += [replace(part, span=ByteSpan(begin, end, 1)) for begin, end in pairwise(ends)]
+    paths = paths_of(folder, "cut", [digest_of(part.identity()) for part in stretches])
+    notes = compute(runner, borders, [*zip(stretches, paths, strict=True)], "cut", [part.bytes for part in stretches])
+    notes_of_part: dict[int, list[Note]] = {}
+    for part, note in zip(stretches, notes, strict=True):
+        notes_of_part.setdefault(part.number, []).append(note)
     exact = chain.from_iterable(
-        _stretches(part, found[part.number]) if part.number in found else [part] for part in parts
+        _stretches(part, notes_of_part[part.number]) if part.number in notes_of_part else [part] for part in parts
     )
-    return [replace(part, number=number) for number, part in enumerate(exact)]
+    return [replace(part, number=index) for index, part in enumerate(exact)]
 
 
-def _wanted_bytes(total: int) -> int:
+def _target_bytes(total: int) -> int:
     least, most = PART_BYTES
-    return min(max(total // PARTS_AT_LEAST, least), most)
+    return min(max(total // TARGET_PARTS, least), most)
 
 
 def _stretches(part: Part, notes: Sequence[Note]) -> Iterator[Part]:
     line = 1
     for note in notes:
         if note["begin"] < note["end"]:
-            yield replace(part, span=Span(note["begin"], note["end"], line))
+            yield replace(part, span=ByteSpan(note["begin"], note["end"], line))
         line += note["lines"]
 
 
@@ -142,23 +142,23 @@ def borders(task: tuple[Part, str]) -> Note:
     """Moves both ends of a stretch to the next end of a document, and counts its lines."""
     part, path = task
     assert part.span
-    between = part.layout == "sentences" and file_kind(part.files[0]) in TEXT_ENDINGS
+    ends_blank = part.layout == "sentences" and file_kind(part.files[0]) in TEXT_ENDINGS
     with storage.open_binary(part.files[0]) as file, written(path) as writer:
-        begin, end = (_border(file, at, after_blank_line=between) for at in (part.span.begin, part.span.end))
+        begin, end = (_border(file, offset, after_blank_line=ends_blank) for offset in (part.span.begin, part.span.end))
         file.seek(begin)
-        left, lines = end - begin, 0
-        while left and (block := file.read(min(left, storage.READ_BYTES))):
-            left, lines = left - len(block), lines + block.count(b"\n")
+        bytes_left, lines = end - begin, 0
+        while bytes_left and (block := file.read(min(bytes_left, storage.READ_BYTES))):
+            bytes_left, lines = bytes_left - len(block), lines + block.count(b"\n")
         writer.note = {"begin": begin, "end": end, "lines": lines}
     return writer.note
 
 
-def _border(file: BinaryIO, at: int, *, after_blank_line: bool) -> int:
-    """The first begin of a line from `at` on, of one after a blank line if that is asked for; or the file's end. It
-    depends on the file and `at` alone, so a stretch ends where the next one begins."""
-    if at == 0:
+def _border(file: BinaryIO, offset: int, *, after_blank_line: bool) -> int:
+    """The first begin of a line from `offset` on, of one after a blank line if that is asked for; or the file's end. It
+    depends on the file and `offset` alone, so a stretch ends where the next one begins."""
+    if offset == 0:
         return 0
-    file.seek(at - 1)
+    file.seek(offset - 1)
     _pass_line(file)
     while after_blank_line and _pass_line(file):
         pass

@@ -1,5 +1,4 @@
-"""Exact and near duplicates over all parts: sorted dedup keys in each part's file, and a search of one key range at a
-time."""
+"""Exact and near duplicates over all parts: sorted dedup keys in each part's file, searched by ranges of keys."""
 
 from __future__ import annotations
 
@@ -38,8 +37,8 @@ REPEATED = np.dtype([("place", "<u4"), ("part", "<u4"), ("first", "<u4")])
 
 def bands(cleaning: CleaningOptions) -> list[str]:
     """Names of the key columns of near duplicates."""
-    share = cleaning.near_duplicates
-    return [f"band-{number:03}" for number in range(bands_and_rows(share)[0])] if share else []
+    similarity = cleaning.near_duplicates
+    return [f"band-{band:03}" for band in range(bands_and_rows(similarity)[0])] if similarity else []
 
 
 def write_keys(
@@ -53,16 +52,16 @@ def write_keys(
 
     `keys` [documents]: 0 for no key. `second` [documents]: a column in which duplicates have to be equal too. `first`:
     number of the run's first document. A part has one run or more, in the order of reading."""
-    places = np.flatnonzero(keys)
-    places = places[np.argsort(keys[places], kind="stable")]
-    keys = keys[places]
+    document_idxs = np.flatnonzero(keys)
+    document_idxs = document_idxs[np.argsort(keys[document_idxs], kind="stable")]
+    keys = keys[document_idxs]
     borders = np.arange(1, RANGES, dtype=np.uint64) << np.uint64(64 - RANGES.bit_length() + 1)
     begins = np.concatenate([[0], np.searchsorted(keys, borders), [len(keys)]])
     writer.append(f"{name}.begins", (writer.count(f"{name}.keys") + begins).astype("<u8"))
     writer.append(f"{name}.keys", keys)
-    writer.append(f"{name}.places", (first + places).astype("<u4"))
+    writer.append(f"{name}.places", (first + document_idxs).astype("<u4"))
     if second is not None:
-        writer.append(f"{name}.second", second[places])
+        writer.append(f"{name}.second", second[document_idxs])
 
 
 def _runs_of(file: Columns, name: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
@@ -109,12 +108,12 @@ def resolve(
     exact: tuple[str, ...] = ()
     if held_out or not limits.keep_duplicates:
         # If duplicates are kept, only those of held-out documents are dropped.
-        exact = found_in(runner, folder, paths, (EXACT,), documents, held_out if limits.keep_duplicates else None)
-    near = found_in(runner, folder, paths, (*bands(cleaning),), documents, None) if bands(cleaning) else ()
+        exact = find_repeats(runner, folder, paths, (EXACT,), documents, held_out if limits.keep_duplicates else None)
+    near = find_repeats(runner, folder, paths, (*bands(cleaning),), documents, None) if bands(cleaning) else ()
     return Resolved(paths, exact, near)
 
 
-def found_in(
+def find_repeats(
     runner: Runner, folder: str, judged: tuple[str, ...], columns: tuple[str, ...], documents: int, held_out: int | None
 ) -> tuple[str, ...]:
     """The result files of the search for equal keys in the columns, one for each key range."""
@@ -144,10 +143,10 @@ class FindRepeats:
     """Number of held-out parts, which come first, if only repeats of their documents count; None to count all."""
 
     def __call__(self, task: tuple[int, str]) -> Note:
-        number, path = task
-        found = [self._search(column, number) for column in self.columns]
-        owners = np.concatenate([owner for owner, _ in found])
-        repeated = np.concatenate([rows for _, rows in found])
+        range_idx, path = task
+        results = [self._search(column, range_idx) for column in self.columns]
+        owners = np.concatenate([owner for owner, _ in results])
+        repeated = np.concatenate([rows for _, rows in results])
         order = np.argsort(owners, kind="stable")
         with written(path) as writer:
             writer.append("ends", np.cumsum(np.bincount(owners, minlength=len(self.judged)), dtype="<u8"))
@@ -155,16 +154,16 @@ class FindRepeats:
             writer.note = {"repeated": len(repeated)}
         return writer.note
 
-    def _search(self, name: str, number: int) -> tuple[NDArray[np.int64], Repeated]:
+    def _search(self, name: str, range_idx: int) -> tuple[NDArray[np.int64], Repeated]:
         """(part of each repeated document, its row of `REPEATED`)"""
         step = RANGES // self.ranges
-        keys, second, places, counts = [], [], [], []
+        keys, second, document_idxs, counts = [], [], [], []
         for path in self.judged:
             file = Columns(path)
             counts.append(0)
-            for begin, end in _runs_of(file, name, number * step, (number + 1) * step):
+            for begin, end in _runs_of(file, name, range_idx * step, (range_idx + 1) * step):
                 keys.append(file.numbers(f"{name}.keys", begin, end))
-                places.append(file.numbers(f"{name}.places", begin, end))
+                document_idxs.append(file.numbers(f"{name}.places", begin, end))
                 if f"{name}.second" in file:
                     second.append(file.numbers(f"{name}.second", begin, end))
                 counts[-1] += end - begin
@@ -175,9 +174,9 @@ class FindRepeats:
         if self.held_out is not None:
             leaks = (owners[later] >= self.held_out) & (owners[first] < self.held_out)
             later, first = later[leaks], first[leaks]
-        place = np.concatenate(places)
+        document_idx = np.concatenate(document_idxs)
         rows = np.empty(len(later), REPEATED)
-        rows["place"], rows["part"], rows["first"] = place[later], owners[first], place[first]
+        rows["place"], rows["part"], rows["first"] = document_idx[later], owners[first], document_idx[first]
         return owners[later], rows
 
 
@@ -192,12 +191,12 @@ def repeats(keys: Sequence[NDArray[np.uint64]]) -> tuple[NDArray[np.int64], NDAr
     return order[same], order[begins[same]]
 
 
-def repeated_in(searched: Sequence[str], part: int) -> Repeated:
+def repeated_in(search_paths: Sequence[str], part: int) -> Repeated:
     """The part's repeated documents in all key ranges."""
-    found = [np.zeros(0, REPEATED)]
-    for path in searched:
+    rows = [np.zeros(0, REPEATED)]
+    for path in search_paths:
         file = Columns(path)
         ends = file.numbers("ends", max(part - 1, 0), part + 1)
         begin, end = (0 if part == 0 else int(ends[0])), int(ends[-1])
-        found.append(file.numbers("repeated", 3 * begin, 3 * end).view(REPEATED))
-    return np.concatenate(found)
+        rows.append(file.numbers("repeated", 3 * begin, 3 * end).view(REPEATED))
+    return np.concatenate(rows)

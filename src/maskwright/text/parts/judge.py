@@ -16,11 +16,11 @@ from maskwright.text.cleaning.contamination import read_evaluations
 from maskwright.text.cleaning.limits import KEEP, Limits, Reasons
 from maskwright.text.cleaning.steps import Cleaner, CleaningOptions
 from maskwright.text.document import Document, Fault
-from maskwright.text.kept import Kept
 from maskwright.text.parts import duplicates
 from maskwright.text.parts.columns import ColumnWriter, Note, written
 from maskwright.text.parts.cut import Part
 from maskwright.text.parts.phase import fault_note
+from maskwright.text.text_form import TextForm
 
 BATCH_CHARACTERS = 2_000_000
 SHOWN_FAULTS = 10
@@ -77,7 +77,7 @@ class Judging:
         cleaner = _cleaner(judge.cleaning, judge.cleaning_digest, judge.limits.compared)
         codes, keys = list[Any](), list[Any]()
         for batch in batches(read(self.part, self._fault)):
-            batch_codes, batch_keys = self._judged(cleaner, batch)
+            batch_codes, batch_keys = self._judge(cleaner, batch)
             codes.append(batch_codes)
             keys.append(batch_keys)
             documents += len(batch)
@@ -95,17 +95,17 @@ class Judging:
             "faults": [[fault.kind, fault.where, fault.what, fault.fix] for fault in self._faults],
         }
 
-    def _judged(self, cleaner: Cleaner, batch: Sequence[Document]) -> tuple[NDArray[np.uint16], NDArray[np.uint64]]:
+    def _judge(self, cleaner: Cleaner, batch: Sequence[Document]) -> tuple[NDArray[np.uint16], NDArray[np.uint64]]:
         codes = np.array([*map(self.judge.limits.code, batch)], "<u2")
-        within = np.flatnonzero(codes == KEEP).tolist()
-        judged = cleaner.judge([batch[place] for place in within])
-        for place, reason, detail in zip(within, judged.reasons, judged.details, strict=True):
+        kept_idxs = np.flatnonzero(codes == KEEP).tolist()
+        decisions = cleaner.judge([batch[index] for index in kept_idxs])
+        for index, reason, detail in zip(kept_idxs, decisions.reasons, decisions.details, strict=True):
             if reason:
-                codes[place] = self._reasons.code(reason)
+                codes[index] = self._reasons.code(reason)
                 if self.observer:
-                    self.observer.dropped(batch[place], reason, detail)
-        keys = np.zeros((len(batch), judged.keys.shape[1]), "<u8")
-        keys[codes == KEEP] = judged.keys
+                    self.observer.dropped(batch[index], reason, detail)
+        keys = np.zeros((len(batch), decisions.keys.shape[1]), "<u8")
+        keys[codes == KEEP] = decisions.keys
         return codes, keys
 
     def _write(self, codes: list[Any], keys: list[Any]) -> None:
@@ -114,8 +114,8 @@ class Judging:
         self.writer.append("codes", np.concatenate([np.zeros(0, "<u2"), *codes]))
         matrix = np.concatenate([np.zeros((0, 2 + len(names)), "<u8"), *keys])
         duplicates.write_keys(self.writer, duplicates.EXACT, first, matrix[:, 0], matrix[:, 1])
-        for place, name in enumerate(names):
-            duplicates.write_keys(self.writer, name, first, matrix[:, 2 + place])
+        for band, name in enumerate(names):
+            duplicates.write_keys(self.writer, name, first, matrix[:, 2 + band])
         if self.observer:
             self.observer.write(self.writer, self.part, first)
 
@@ -151,7 +151,7 @@ def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 
 @lru_cache(maxsize=1)
-def _cleaner(options: CleaningOptions, digest: str, compared: Kept) -> Cleaner:
+def _cleaner(options: CleaningOptions, digest: str, compared: TextForm) -> Cleaner:
     """Cached for the process's next part. `digest` tells changed files apart."""
     files = options.evaluation_files
     return Cleaner(options, read_evaluations(files, options.contamination_words) if files else None, compared)

@@ -19,25 +19,25 @@ Task = tuple[Any, str]
 def compute(
     runner: Runner, work: Callable[[Task], Note], tasks: Sequence[Task], title: str, sizes: Sequence[int]
 ) -> list[Note]:
-    """The notes of all parts, in order. `work` writes its task's file (`columns.written`) and returns its note; a file
-    that is there is not computed again.
+    """The notes of all parts, in order. `work` writes its task's file (`columns.written`) and returns its note; an
+    existing file is not computed again.
 
     For an error in the input, `work` returns `fault_note`. Then the parts before it are still computed, and the first
     error in the order of reading is raised, as on one machine."""
     notes: dict[int, Note] = {}
-    for number, (_, path) in enumerate(tasks):
+    for idx, (_, path) in enumerate(tasks):
         if os.path.exists(path):
-            notes[number] = Columns(path).note
-    left = [number for number in range(len(tasks)) if number not in notes]
+            notes[idx] = Columns(path).note
+    missing = [idx for idx in range(len(tasks)) if idx not in notes]
     faults: dict[int, Note] = {}
-    awaited = set(left)
-    running = runner.run(work, [tasks[number] for number in left], title, [sizes[number] for number in left])
+    unfinished = set(missing)
+    running = runner.run(work, [tasks[idx] for idx in missing], title, [sizes[idx] for idx in missing])
     try:
-        for place, note in running if left else ():
-            number = left[place]
-            awaited.discard(number)
-            (faults if FAULT in note else notes)[number] = note
-            if faults and min(faults) < min(awaited, default=len(tasks)):
+        for index, note in running if missing else ():
+            idx = missing[index]
+            unfinished.discard(idx)
+            (faults if FAULT in note else notes)[idx] = note
+            if faults and min(faults) < min(unfinished, default=len(tasks)):
                 break
     finally:
         running.close()
@@ -45,7 +45,7 @@ def compute(
         name, what, where, fix = faults[min(faults)][FAULT]
         kind: type[InputError] = getattr(errors, name)
         raise kind(what, where=where, fix=fix)
-    return [notes[number] for number in range(len(tasks))]
+    return [notes[idx] for idx in range(len(tasks))]
 
 
 def fault_note(error: InputError) -> Note:
@@ -53,8 +53,8 @@ def fault_note(error: InputError) -> Note:
 
 
 def paths_of(folder: str, phase: str, digests: Sequence[str]) -> list[str]:
-    """The result file of each part in a phase. `digests`: of all that decides each. The phase's other files, of other
-    text or options, are deleted."""
+    """The result file of each part in a phase. `digests`: of all that decides each. Other files of the phase are
+    deleted."""
     names = [f"{phase}-{number:06}-{digest}" for number, digest in enumerate(digests)]
     for name in {*os.listdir(folder)} - {*names}:
         if storage.is_temporary(name) or name.startswith(f"{phase}-"):

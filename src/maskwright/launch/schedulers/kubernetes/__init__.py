@@ -1,1 +1,1 @@
-"""Objects for a Kubernetes cluster: the same command in each pod, and what follows when one ends."""
+"""Objects for a Kubernetes cluster: the same command in each pod, and the rules for a pod's end."""

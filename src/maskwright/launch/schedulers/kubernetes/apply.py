@@ -1,4 +1,4 @@
-"""`submit kubernetes`: the objects as YAML, or given to kubectl."""
+"""`submit kubernetes`: prints the objects as YAML, or applies them with kubectl."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from maskwright.launch.schedulers.kubernetes.pod import NAME, SCRATCH, Kind, Kub
 from maskwright.launch.target import VARIABLE, JobName, OnSubmission, Option, Restarts, Submission, Training, show
 
 LARGEST_CONFIG = 200_000
-"""Bytes. kubectl notes the whole object in an annotation, and annotations end at 262,144."""
+"""Bytes. kubectl writes the whole object into an annotation, and annotations may have 262,144 bytes."""
 KUBECTL_SECONDS = 120.0
 
 
@@ -35,7 +35,7 @@ class Kubernetes(target.Place):
     gpus_per_node: Annotated[int, Option("GPUs of each pod that compute; 0 computes on the CPU.", "N", min=0)] = 0
     cpus: Annotated[str | None, Option("Cores of each pod. Default: 4 for each GPU.", "N")] = None
     memory: Annotated[str, Option("Memory of each pod, as Kubernetes writes it.", "N")] = "16Gi"
-    kind: Annotated[Kind, Option("Object to make; all but indexed-job need an operator in the cluster.")] = (
+    kind: Annotated[Kind, Option("Object to create; all but indexed-job need an operator in the cluster.")] = (
         "indexed-job"
     )
     name: JobName = None
@@ -48,11 +48,11 @@ class Kubernetes(target.Place):
     node_selector: Annotated[tuple[str, ...], Option("Label that the nodes must have.", "KEY=VALUE")] = ()
     restarts: Restarts = 3
 
-    # Every end with 75 begins the pods again, so that a run that was to stop would go on.
+    # Pods are restarted after every 75, so a run that is to stop early would go on.
     leaves_out = frozenset({"stop_after_steps", "profile_steps"})
 
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
-        """Gives the objects to kubectl, or with `dry_run` shows them."""
+        """Applies the objects with kubectl, or with `dry_run` shows them."""
         job, objects = self.objects(command)
         text = to_yaml(objects)
         on_submission(
@@ -60,12 +60,12 @@ class Kubernetes(target.Place):
         )
 
     def objects(self, command: Training) -> tuple[KubernetesJob, list[dict[str, Any]]]:
-        """Raises `InputError` for what could not work in a cluster."""
+        """The job and its objects. Raises `InputError` for options that cannot work in a cluster."""
         config, text = checks.read(command)
         if len(text.encode()) > LARGEST_CONFIG:
             what = f"is larger than {LARGEST_CONFIG:,} bytes"
             raise InputError(what, where=command.config, fix="shorten its comments")
-        # By its content, so that another submission under the name leaves that of a job that runs as it is.
+        # Named by its content: another submission under the same name does not change it for a running job.
         digest, name = hashlib.sha256(text.encode()).hexdigest()[:8], checks.name_for(command.run, self.name)
         same = ("kind", "image", "namespace", "queue", "service_account", "memory", "restarts")
         job = KubernetesJob(
@@ -82,7 +82,7 @@ class Kubernetes(target.Place):
         )
         check_paths(job, checks.locations(command, config), command.run, bool(config.checkpoint.copy_to))
         sized = checks.sized(command, config, job.num_pods, job.gpus)
-        # The driver of a RayJob says to its gang what each pod computes on.
+        # The driver of a RayJob chooses the device of each pod.
         return job, manifests(job, command if self.kind == "rayjob" else sized, text)
 
 
@@ -107,7 +107,7 @@ def parse_secret(text: str) -> tuple[str, str]:
 
 
 def parse_selector(text: str) -> tuple[str, str]:
-    """`KEY=VALUE`, as of labels."""
+    """`KEY=VALUE` of a label."""
     key, _, value = text.partition("=")
     if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9./_-]*[A-Za-z0-9])?", key) or not re.fullmatch(r"[\w.-]+", value):
         fix = "--node-selector cloud.google.com/gke-accelerator=nvidia-h100-80gb"
@@ -116,19 +116,19 @@ def parse_selector(text: str) -> tuple[str, str]:
 
 
 def check_paths(job: KubernetesJob, locations: Mapping[str, str | None], run: str, copied: bool) -> None:
-    """Raises `InputError` when the run or its data would not be there in a pod, or gone with it. `locations`: see
-    `checks.locations`; `copied`: whether checkpoints are copied away."""
+    """Raises `InputError` if a pod does not see the data, or if the run would be lost with its pod. `locations`: see
+    `checks.locations`; `copied`: whether checkpoints are copied elsewhere."""
     claims = [mount.folder for mount in job.mounts if not mount.bucket]
     kept = [*claims, *([SCRATCH] if copied else [])]
     if not any(run.startswith(folder + "/") for folder in kept):
-        fix = "a folder inside a --mount CLAIM:/folder; or inside /tmp with checkpoint.copy_to, from where it continues"
+        fix = "give a folder in a --mount CLAIM:/folder; or one in /tmp with checkpoint.copy_to, to continue from there"
         raise InputError(f"{run} would be lost with its pod", where="--run", fix=fix)
     if ".." in run.split("/"):
         raise InputError(f"{run} leaves its folder", where="--run", fix="write it without ..")
     seen = [mount.folder for mount in job.mounts]
     for key, path in locations.items():
-        far = is_url(path or "") and key != "--from"  # which names a folder
-        if path and not far and not any(inside(path, folder) for folder in seen):
+        remote = is_url(path or "") and key != "--from"
+        if path and not remote and not any(inside(path, folder) for folder in seen):
             fix = f"mount it with --mount NAME:/folder, and {checks.setting(key, '/folder/…')}"
             raise InputError(f"{path} is not in a pod", where=key, fix=fix)
 
@@ -139,7 +139,7 @@ def to_yaml(objects: list[dict[str, Any]]) -> str:
 
 class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
-        return True  # &id001 is hard to read, and to edit
+        return True  # an alias such as &id001 is hard to read and to edit
 
     def text(self, value: str) -> yaml.Node:
         style = "|" if "\n" in value else None
@@ -157,14 +157,15 @@ def _apply(job: KubernetesJob, text: str, run: str) -> Submission:
         say(redact(line))
     if done.returncode:
         complaint = " ".join(done.stderr.split())[:600] or f"exit {done.returncode}"
-        raise MaskwrightError(complaint, where="kubectl apply", fix="as kubectl says; what was applied stays")
+        fix = "as kubectl says; objects that were applied stay"
+        raise MaskwrightError(complaint, where="kubectl apply", fix=fix)
     last = done.stdout.strip().rpartition("\n")[2]
-    inside = f" --namespace={job.namespace}" if job.namespace else ""
-    what = last.split(" ")[0]
+    namespace = f" --namespace={job.namespace}" if job.namespace else ""
+    name = last.split(" ")[0]
+    end = f"kubectl delete{namespace} {name}"
     if last.endswith(("unchanged", "configured")):
-        warn(f"{what} was there before: if it is over, `kubectl delete{inside} {what}` and submit again")
-    follow = f"kubectl logs{inside} --follow --selector=app.kubernetes.io/instance={job.name} --prefix"
-    end = f"kubectl delete{inside} {what}"
+        warn(f"{name} existed before; if it is over, `{end}` and submit again")
+    follow = f"kubectl logs{namespace} --follow --selector=app.kubernetes.io/instance={job.name} --prefix"
     say(f"follow it: {follow}")
     say(f"end it, to be continued: {end}")
-    return Submission(True, "kubectl", run, what, follow, end)
+    return Submission(True, "kubectl", run, name, follow, end)

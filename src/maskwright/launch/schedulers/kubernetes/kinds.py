@@ -1,8 +1,8 @@
-"""The objects for each kind of job. What each does when a pod ends, in `docs/kubernetes.md`, is decided here.
+"""The objects for each kind of job, with their rules for a pod's end (`docs/kubernetes.md`).
 
-One end is every pod's end: the others lose their partner and end with 75. So 75 and a disruption (preemption, drain,
-eviction) begin all pods again without being counted; an error (1, 2, 3) ends the job; all else, such as a kill for
-memory, counts as one of `--restarts`.
+The end of one pod ends all: the others lose their partner and end with 75. So all pods are restarted, without counting
+it, after a 75 and a disruption (preemption, drain, eviction); an error (1, 2, 3) ends the job; any other end, such as
+a kill for memory, counts as one of `--restarts`.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from maskwright.launch.schedulers.kubernetes.pod import (
 from maskwright.launch.target import Training, node_words
 
 FINAL = [1, 2, 3, 126, 127]
-"""Exit codes after which trying again gives the same: failed, bad input, health, and no such command in the image."""
+"""Exit codes that a restart would give again: failed, bad input, health, and no such command in the image."""
 INSTANCE = "app.kubernetes.io/instance"
 RAY_VERSION = "2.60.0"
-"""KubeRay wants one, and 2.52 at least for tokens. The Ray that runs is the image's."""
+"""KubeRay requires a version, and at least 2.52 for tokens. The image has the Ray that runs."""
 STOP_SECONDS = 30
-"""What a Ray job's driver has beyond the grace period of its gang before it is killed."""
+"""Time that a Ray job's driver has beyond the grace period of its gang before it is killed."""
 
 
 def manifests(job: KubernetesJob, command: Training, config: str) -> list[Manifest]:
-    """In the order in which they are applied; the job is the last."""
-    named = metadata(job) | {"name": job.config_map}
-    settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "data": {"run.yaml": config}}
+    """The objects in the order in which they are applied; the job is the last."""
+    name = metadata(job) | {"name": job.config_map}
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": name, "data": {"run.yaml": config}}
     kinds = {"indexed-job": _indexed_job, "jobset": _jobset, "trainjob": _trainjob, "rayjob": _rayjob}
-    return [settings, *kinds[job.kind](job, command)]
+    return [config_map, *kinds[job.kind](job, command)]
 
 
 def _words(command: Training) -> list[str]:
-    """The scheduler sees to the hours."""
+    """Words of the command without its limit of hours, which is the scheduler's (`_deadline`)."""
     return ["maskwright", *replace(command, config=CONFIG, stop_after_hours=None).words()]
 
 
 def _words_on(job: KubernetesJob, command: Training, node_rank: str, rendezvous: str) -> list[str]:
-    """On each pod. Between `$(` and `)` stand names of variables that Kubernetes fills in."""
+    """Words of the command on each pod. Kubernetes replaces `$(NAME)` by the variable's value."""
     words = [literal(word) for word in _words(command)]
     return words + (node_words(job.num_pods, node_rank, rendezvous) if job.num_pods > 1 else [])
 
@@ -76,7 +76,7 @@ def _indexed_job(job: KubernetesJob, command: Training) -> list[Manifest]:
             **_deadline(command),
             "backoffLimit": job.restarts,
             "podFailurePolicy": _policy("Ignore"),
-            # A pod is replaced once it has ended, not while it still saves.
+            # A pod is not replaced while it still saves.
             "podReplacementPolicy": "Failed",
             "template": pod,
         },
@@ -95,16 +95,16 @@ def _indexed_job(job: KubernetesJob, command: Training) -> list[Manifest]:
             "ports": [{"name": "rendezvous", "port": PORT}],
         },
     }
-    return [service, _wall(job), indexed_job]
+    return [service, _network_policy(job), indexed_job]
 
 
-def _policy(lost: str) -> Manifest:
-    """`lost`: the action for a pod that another try may help."""
-    named = {"containerName": CONTAINER, "operator": "In"}
+def _policy(restart: str) -> Manifest:
+    """`restart`: the action for an end after which a restart may help."""
+    container = {"containerName": CONTAINER, "operator": "In"}
     rules: list[Manifest] = [
-        {"action": "FailJob", "onExitCodes": {**named, "values": FINAL}},
-        {"action": lost, "onPodConditions": [{"type": "DisruptionTarget"}]},
-        {"action": lost, "onExitCodes": {**named, "values": [EARLY]}},
+        {"action": "FailJob", "onExitCodes": {**container, "values": FINAL}},
+        {"action": restart, "onPodConditions": [{"type": "DisruptionTarget"}]},
+        {"action": restart, "onExitCodes": {**container, "values": [EARLY]}},
     ]
     return {"rules": rules}
 
@@ -114,23 +114,23 @@ def _gang(job: KubernetesJob) -> Manifest:
     return {"completionMode": "Indexed", "completions": count, "parallelism": count}
 
 
-def _wall(job: KubernetesJob) -> Manifest:
-    """Whoever reaches the rendezvous takes part in the run: only the job's own pods may."""
-    own = {"matchLabels": {INSTANCE: job.name}}
+def _network_policy(job: KubernetesJob) -> Manifest:
+    """Lets only the job's pods reach the rendezvous: any process that reaches it can take part in the run."""
+    pods = {"matchLabels": {INSTANCE: job.name}}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": metadata(job),
-        "spec": {"podSelector": own, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": own}]}]},
+        "spec": {"podSelector": pods, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": pods}]}]},
     }
 
 
-# ---- JobSet, and Kubeflow's TrainJob, which makes one ----------------------------------------------------------------
+# ---- JobSet, and Kubeflow's TrainJob, which creates one --------------------------------------------------------------
 
 
 def _jobset_spec(job: KubernetesJob, words: Sequence[str] | None) -> Manifest:
-    """The first pod that ends badly fails the only Job, and with it all pods are made anew. The message of a Job that
-    failed by its policy ends in the number of the rule, by which the JobSet tells a wish from an error."""
+    """The first pod that fails makes the only Job fail, and then all pods are recreated. The message of a Job that
+    failed by its policy ends in the number of the rule: so the JobSet distinguishes an early stop from an error."""
     by_policy = {"onJobFailureReasons": ["PodFailurePolicy"]}
     job_spec = {
         **_gang(job),
@@ -142,7 +142,7 @@ def _jobset_spec(job: KubernetesJob, words: Sequence[str] | None) -> Manifest:
     return {
         "failurePolicy": {
             "maxRestarts": job.restarts,
-            # All old pods are gone before the first new one comes: the folder of the run has one writer.
+            # No new pod starts before all old ones are gone: the run directory has one writer.
             "restartStrategy": "BlockingRecreate",
             "rules": [
                 {
@@ -170,11 +170,11 @@ def _jobset(job: KubernetesJob, command: Training) -> list[Manifest]:
         "metadata": metadata(job, queued=True),
         "spec": inner,
     }
-    return [_wall(job), jobset] if job.num_pods > 1 else [jobset]
+    return [_network_policy(job), jobset] if job.num_pods > 1 else [jobset]
 
 
 def _trainjob(job: KubernetesJob, command: Training) -> list[Manifest]:
-    """A runtime of its own: what a TrainJob may change of a shared one does not include how pods end and restart."""
+    """A TrainJob with its own runtime: it cannot change the rules for restarts in a shared one."""
     inner = _jobset_spec(job, None)
     step = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
     inner["replicatedJobs"][0]["template"]["metadata"] = step
@@ -202,16 +202,16 @@ def _trainjob(job: KubernetesJob, command: Training) -> list[Manifest]:
             },
         },
     }
-    wall = [_wall(job)] if job.num_pods > 1 else []
-    return [*wall, runtime, trainjob]
+    policies = [_network_policy(job)] if job.num_pods > 1 else []
+    return [*policies, runtime, trainjob]
 
 
 # ---- RayJob (KubeRay) ------------------------------------------------------------------------------------------------
 
 
 def _rayjob(job: KubernetesJob, command: Training) -> list[Manifest]:
-    """A head that computes nothing, and `num_pods` pods. The command is the same: as a Ray job's driver it runs its
-    gang on them, begins it again itself, and reads how from the job's metadata."""
+    """A head that computes nothing, and `num_pods` pods. The same command is the job's driver: it runs its gang on the
+    pods and restarts it by itself, as the job's metadata says."""
     words = [*_words(command), "--num-nodes", str(job.num_pods), "--gpus-per-node", str(job.gpus)]
     for word in words:
         if shlex.quote(word) != word:
@@ -231,7 +231,7 @@ def _rayjob(job: KubernetesJob, command: Training) -> list[Manifest]:
                 "metadata": {RESTARTS_KEY: str(job.restarts)},
                 "runtimeEnvYAML": yaml.safe_dump(wait),
                 "submissionMode": "K8sJobMode",
-                "shutdownAfterJobFinishes": True,  # Kueue wants it, and an idle cluster costs
+                "shutdownAfterJobFinishes": True,  # Kueue requires it, and an idle cluster costs money
                 "backoffLimit": job.restarts,
                 "rayClusterSpec": _ray_cluster(job),
                 "submitterPodTemplate": _ray_pod(job, cpus="500m", memory="1Gi"),
@@ -249,7 +249,7 @@ def _ray_cluster(job: KubernetesJob) -> Manifest:
     count = job.num_pods
     return {
         "rayVersion": RAY_VERSION,
-        "authOptions": {"mode": "token"},  # Ray's ports run whatever they are told, for anyone without it
+        "authOptions": {"mode": "token"},  # without a token, Ray's ports run anyone's code
         "headGroupSpec": {"rayStartParams": {"num-cpus": "0"}, "template": head},
         "workerGroupSpecs": [
             {
@@ -265,7 +265,7 @@ def _ray_cluster(job: KubernetesJob) -> Manifest:
 
 
 def _ray_pod(job: KubernetesJob, *, cpus: str, memory: str) -> Manifest:
-    """As those that train, but without GPUs."""
+    """A pod like those that train, but without GPUs."""
     small = replace(job, gpus=0, node_selector=(), cpus=cpus, memory=memory)
     pod = template(small, None)
     pod["spec"]["containers"][0]["name"] = "ray"

@@ -1,4 +1,4 @@
-"""A pod that trains, as its template: what runs in it, what it may do, what it sees. Small dictionaries, as in YAML."""
+"""The template of a pod that trains: its command, its permissions and its folders."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from maskwright.core.errors import InputError
 
 Manifest = dict[str, Any]
 USER = 1000
-"""User and group of the processes, whatever the image says: `runAsNonRoot` wants a number. It owns what it writes to a
-claim (`fsGroup`)."""
+"""User and group of the processes, whatever the image says: `runAsNonRoot` needs a number. It owns the files that it
+writes to a claim (`fsGroup`)."""
 GPU = "nvidia.com/gpu"
 CONTAINER = "node"
-"""The name that Kubeflow's trainer looks for."""
+"""The name that Kubeflow's trainer requires."""
 Kind = Literal["indexed-job", "jobset", "trainjob", "rayjob"]
 SCRATCH = "/tmp"
-"""The one writable folder in a container that is not a claim's; it goes with the pod."""
+"""The only writable folder of a container besides claims; it is deleted with the pod."""
 CONFIG_FOLDER = "/etc/maskwright"
 CONFIG = f"{CONFIG_FOLDER}/run.yaml"
 NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
@@ -42,12 +42,12 @@ class KubernetesJob:
     mounts: tuple[Mount, ...]
     num_pods: int
     gpus: int
-    """Of each pod."""
+    """Number of GPUs of each pod."""
     namespace: str | None
     queue: str | None
     service_account: str | None
     secrets: tuple[tuple[str, str], ...]
-    """Secrets of the cluster, and the key in each that is a variable of the job."""
+    """(Secret of the cluster, the key in it that is a variable of the job)."""
     cpus: str
     memory: str
     node_selector: tuple[tuple[str, str], ...]
@@ -60,10 +60,11 @@ class KubernetesJob:
         names = {"--namespace": self.namespace, "--queue": self.queue, "--service-account": self.service_account}
         for option, name in names.items():
             if name is not None and not NAME.fullmatch(name):
-                raise InputError(f"{name[:80]!r} is no name of an object", where=option, fix="small letters, digits, -")
+                fix = "small letters, digits and -"
+                raise InputError(f"{name[:80]!r} is not a valid name", where=option, fix=fix)
         for option, quantity in (("--cpus", self.cpus), ("--memory", self.memory)):
             if not QUANTITY.fullmatch(quantity):
-                raise InputError(f"{quantity[:40]!r} is no quantity", where=option, fix="as in 4, 500m or 16Gi")
+                raise InputError(f"{quantity[:40]!r} is not a quantity", where=option, fix="as in 4, 500m or 16Gi")
         if not re.fullmatch(r"[^\s]+", self.image):
             raise InputError(f"{self.image!r} is not an image", where="--image", fix="--image REGISTRY/NAME:TAG")
         folders = [mount.folder for mount in self.mounts]
@@ -82,20 +83,20 @@ def labels(job: KubernetesJob) -> dict[str, str]:
 
 
 def metadata(job: KubernetesJob, *, queued: bool = False) -> Manifest:
-    """`queued`: Kueue admits the object, all of its pods or none; it suspends what it wants to end."""
+    """`queued`: Kueue admits the object, with all of its pods or none, and suspends it to end it."""
     queue = {"kueue.x-k8s.io/queue-name": job.queue} if queued and job.queue else {}
     namespace = {"namespace": job.namespace} if job.namespace else {}
     return {"name": job.name, **namespace, "labels": labels(job) | queue}
 
 
 def literal(word: str) -> str:
-    """Kubernetes replaces `$(NAME)` in the words of a command, and `$$` by a dollar."""
+    """The word escaped for a command, in which Kubernetes replaces `$(NAME)`, and `$$` by a dollar."""
     return word.replace("$", "$$")
 
 
 def template(job: KubernetesJob, words: Sequence[str] | None) -> Manifest:
-    """The `PodTemplateSpec`. `words`: the command, without a shell in between, so that SIGTERM reaches it; None where
-    an operator writes its own."""
+    """The `PodTemplateSpec`. `words`: the command, without a shell, so that SIGTERM reaches it; None if an operator
+    sets it."""
     buckets = any(mount.bucket for mount in job.mounts)
     annotations = {"annotations": {"gke-gcsfuse/volumes": "true"}} if buckets else {}
     account = {"serviceAccountName": job.service_account} if job.service_account else {}
@@ -133,7 +134,7 @@ def _container(job: KubernetesJob, words: Sequence[str] | None) -> Manifest:
         "image": job.image,
         **command,
         "env": environment(job),
-        # No limit of cores: a pod that is throttled for a moment holds up all others.
+        # No limit of cores: a throttled pod would delay all others.
         "resources": {"requests": amounts | gpus, "limits": {"memory": job.memory} | gpus},
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -153,8 +154,8 @@ def _container(job: KubernetesJob, words: Sequence[str] | None) -> Manifest:
 
 
 def environment(job: KubernetesJob) -> list[Manifest]:
-    """Values only of what is no secret; the rest from keys of the same names in the Secret."""
-    # Caches of torch go to the home folder and are named after the user, which the image need not know by its number.
+    """Variables: secrets come from keys of the same names in a Secret."""
+    # torch puts caches into the home folder and names them after the user, whose number the image may not know.
     known = [{"name": "HOME", "value": SCRATCH}, {"name": "USER", "value": "maskwright"}]
     secret = [{"name": key, "valueFrom": {"secretKeyRef": {"name": name, "key": key}}} for name, key in job.secrets]
     return known + secret
@@ -164,7 +165,7 @@ def _volumes(job: KubernetesJob) -> list[Manifest]:
     volumes: list[Manifest] = [
         {"name": "config", "configMap": {"name": job.config_map}},
         {"name": "scratch", "emptyDir": {}},
-        # NCCL and data loaders share memory there; a container has 64 MB otherwise. Counts against the memory limit.
+        # NCCL and data loaders share memory there; the default is 64 MB. It counts against the memory limit.
         {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
     ]
     for number, mount in enumerate(job.mounts):
@@ -179,8 +180,8 @@ def _volumes(job: KubernetesJob) -> list[Manifest]:
 
 
 def _tolerations(job: KubernetesJob) -> Manifest:
-    """Pools of GPUs and of spot machines are often tainted with their own labels."""
-    wanted = [{"key": key, "operator": "Equal", "value": value} for key, value in job.node_selector]
+    """Tolerates taints by the nodes' own labels, which pools of GPUs and of spot machines often have."""
+    tolerations = [{"key": key, "operator": "Equal", "value": value} for key, value in job.node_selector]
     if job.gpus:
-        wanted.append({"key": GPU, "operator": "Exists"})
-    return {"tolerations": wanted} if wanted else {}
+        tolerations.append({"key": GPU, "operator": "Exists"})
+    return {"tolerations": tolerations} if tolerations else {}

@@ -27,9 +27,9 @@ LOSE_NOTHING = ("Sequence", "Prepend", "Strip", "ByteLevel")
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What a tokenizer keeps of a text; in doubt, less. So texts that differ in, say, spaces before commas alone may
-    count as duplicates, and texts of the same ids always do, unless characters without a token differ."""
+class TextForm:
+    """The properties of a text that a tokenizer keeps; in doubt, fewer. So texts that differ in, say, spaces before
+    commas alone may count as duplicates, and texts of the same ids always do, unless only unknown characters differ."""
 
     white_space: bool = True
     case: bool = True
@@ -42,11 +42,11 @@ class Kept:
     """JSON of a normalizer that the other fields cannot describe, and that is applied itself."""
 
     def key(self, utf8: bytes) -> bytes:
-        """The `text_key` of what is kept."""
-        return text_key(self.of(utf8) if self != EVERYTHING else utf8)
+        """The `text_key` of the text in this form."""
+        return text_key(self.of(utf8) if self != WHOLE_TEXT else utf8)
 
     def of(self, utf8: bytes) -> bytes:
-        """What is kept of a text, in one spelling."""
+        """A text in this form."""
         if self.normalizer:
             normalizer = normalizer_of(self.normalizer)
             utf8 = "".join(map(normalizer.normalize_str, _pieces(utf8.decode()))).encode()
@@ -56,37 +56,37 @@ class Kept:
                 utf8 = fold.__wrapped__(text).encode()
             else:
                 words = [
-                    one if one.isascii() else fold(one) if len(one) < LONG_WORD else fold.__wrapped__(one)
-                    for one in text.split()
+                    word if word.isascii() else fold(word) if len(word) < LONG_WORD else fold.__wrapped__(word)
+                    for word in text.split()
                 ]
                 utf8 = "".join(words).encode()
         table, deleted = _ascii(self)
         return utf8.translate(table, deleted)
 
 
-EVERYTHING = Kept()
+WHOLE_TEXT = TextForm()
 
 
-def kept_by(location: str | None) -> Kept:
-    """What the tokenizer of a folder keeps; without a folder, everything. Raises `TokenizerError`."""
+def form_of(location: str | None) -> TextForm:
+    """The form that the tokenizer of a folder keeps; the whole text without a folder. Raises `TokenizerError`."""
     if not location:
-        return EVERYTHING
+        return WHOLE_TEXT
     content = read_tokenizer(location)[0]
     lost: dict[str, Any] = {}
     for step in steps(content.get("pre_tokenizer")):
         if step.get("type") in LOSE_WHITE_SPACE or step.get("behavior") == "Removed":
             lost["white_space"] = False
     for step in steps(content.get("normalizer")):
-        found = _lost_by(step)
-        if found is None:
+        fields = _lost_by(step)
+        if fields is None:
             lost["normalizer"] = json.dumps(content["normalizer"], sort_keys=True)
         else:
-            lost |= found if lost.get("form") != "NFKC" else {**found, "form": "NFKC"}
-    return Kept(**lost)
+            lost |= fields if lost.get("form") != "NFKC" else {**fields, "form": "NFKC"}
+    return TextForm(**lost)
 
 
 def _lost_by(step: dict[str, Any]) -> dict[str, Any] | None:
-    """Fields of `Kept` for a normalizer's step; None for one that has to be applied itself."""
+    """Fields of `TextForm` for a normalizer's step; None for one that has to be applied itself."""
     kind = step.get("type")
     if kind in LOSE_NOTHING:
         return {}
@@ -98,9 +98,9 @@ def _lost_by(step: dict[str, Any]) -> dict[str, Any] | None:
         return {"accents": False}
     if kind == "BertNormalizer":
         lowered, stripped = step.get("lowercase"), step.get("strip_accents")
-        found = {"case": not lowered, "accents": not (lowered if stripped is None else stripped)}
+        kept = {"case": not lowered, "accents": not (lowered if stripped is None else stripped)}
         cleaned = {"controls": False, "white_space": False} if step.get("clean_text") else {}
-        return {name: False for name, value in found.items() if not value} | cleaned
+        return {name: False for name, value in kept.items() if not value} | cleaned
     pattern, new = step.get("pattern"), step.get("content")
     old = pattern.get("String") if isinstance(pattern, dict) else None
     if kind == "Replace" and old == " " and new:
@@ -111,32 +111,32 @@ def _lost_by(step: dict[str, Any]) -> dict[str, Any] | None:
 
 
 @cache
-def _fold(kept: Kept) -> Any:
-    """Returns the function that folds a text or word, but for its ASCII. Most words were met before: the cache makes it
-    four times as fast."""
+def _fold(form: TextForm) -> Any:
+    """Returns the function that folds a text or word, but for its ASCII. Most words repeat: the cache makes it four
+    times as fast."""
 
     @lru_cache(1 << 16)
     def fold(text: str) -> str:
-        if kept.form or not kept.accents:
-            text = unicodedata.normalize("NFKD" if kept.form == "NFKC" else "NFD", text)
-        if not kept.accents:
+        if form.form or not form.accents:
+            text = unicodedata.normalize("NFKD" if form.form == "NFKC" else "NFD", text)
+        if not form.accents:
             text = _without("Mn", text)
-        if not kept.case:
+        if not form.case:
             text = text.lower().casefold()
-        if not kept.controls:
+        if not form.controls:
             text = _without("Cc Cf Cn Co", text.replace("\ufffd", ""))
-        return unicodedata.normalize(kept.form or "NFC", text) if kept.form or not kept.accents else text
+        return unicodedata.normalize(form.form or "NFC", text) if form.form or not form.accents else text
 
     return fold
 
 
 @cache
-def _ascii(kept: Kept) -> tuple[bytes, bytes]:
+def _ascii(form: TextForm) -> tuple[bytes, bytes]:
     """(translation of each byte, bytes to delete), for `bytes.translate`."""
-    table = bytes(range(256)) if kept.case else bytes(range(256)).lower()
+    table = bytes(range(256)) if form.case else bytes(range(256)).lower()
     spaces = [byte for byte in range(128) if chr(byte).isspace()]
     controls = [byte for byte in range(128) if unicodedata.category(chr(byte)) == "Cc"]
-    return table, bytes({*(() if kept.white_space else spaces), *(() if kept.controls else controls)})
+    return table, bytes({*(() if form.white_space else spaces), *(() if form.controls else controls)})
 
 
 def _without(categories: str, text: str) -> str:
@@ -151,8 +151,8 @@ def _without(categories: str, text: str) -> str:
 
 @cache
 def _candidates(categories: str) -> re.Pattern[str]:
-    """Matches runs of characters of these categories below U+10000, and of any above: `re` would look through a long
-    list for each of the latter."""
+    """Matches runs of characters of these categories below U+10000, and of any above: a list of the latter would slow
+    `re`."""
     wanted = {*categories.split()}
     codes = (code for code in range(0x10000) if unicodedata.category(chr(code)) in wanted)
     runs = [[code for _, code in run] for _, run in groupby(enumerate(codes), lambda pair: pair[1] - pair[0])]
