@@ -59,7 +59,7 @@ LAYERS["prove"] = (LAYERS["speedrun"] | {"training", "speedrun"}) - {"machine"}
 LAYERS["api"] = (LAYERS["speedrun"] | {"labels"}) - {"machine"}
 LAYERS["cli"] = set(LAYERS)
 ROOMS = {
-    "cloud": [{"google"}, {"provision", "vertex", "old_setup"}, {"jobs"}, {"inspect"}],
+    "cloud": [{"google"}, {"provision", "vertex", "old_setup"}, {"jobs"}, {"report"}],
     "data": [{"foreign", "prepare"}, {"pregenerate"}],
     "engines": [{"torch", "jax"}],
     "launch": [{"hosts"}, {"bucket", "ray"}, {"schedulers"}],

@@ -20,9 +20,9 @@ from maskwright.cloud.environment import Environment, build_environment
 from maskwright.cloud.google import inventory, rest
 from maskwright.cloud.google.inventory import KINDS
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.inspect.audit import ResourceAudit, audit
 from maskwright.cloud.provision import variables
 from maskwright.cloud.record import EnvironmentRecord
+from maskwright.cloud.report.audit import ResourceAudit, audit
 from maskwright.core.errors import CloudError
 
 LAB = {
@@ -126,7 +126,7 @@ def look(environment: Environment, wanted: dict[str, Any] | None = None, **optio
 def names(found: ResourceAudit) -> dict[str, list[str]]:
     kinds: dict[str, list[str]] = {}
     for item in found.items:
-        kinds.setdefault(item.found.kind, []).append(item.found.name)
+        kinds.setdefault(item.resource.kind, []).append(item.resource.name)
     return kinds
 
 
@@ -162,8 +162,8 @@ def test_one_of_every_kind_is_found_and_those_that_cost_are_the_exit_code(
     found = look(environment)
     assert found.unseen == []
     assert names(found) == {kind: [key.rpartition("/")[2].partition("@")[0]] for kind, (key, _) in ONE_OF_EACH.items()}
-    assert {item.found.kind for item in found.items if not item.found.bills} == FREE
-    assert {item.found.kind for item in found.unwanted} == set(ONE_OF_EACH) - FREE - {"deleted bucket"}
+    assert {item.resource.kind for item in found.items if not item.resource.bills} == FREE
+    assert {item.resource.kind for item in found.unwanted} == set(ONE_OF_EACH) - FREE - {"deleted bucket"}
     assert "deleted bucket gone in us; what it held; no price in the table; Google keeps it" in found.report()
     said = cli("env", "audit", yaml_file)
     assert said.code == 1 and "left over, and costs money:" in said.out
@@ -231,23 +231,23 @@ def test_what_is_wanted_is_kept_and_what_was_before_is_left_over(cloud: Cloud, e
     lab_of(cloud, environment)
     wanted = wanted_of(environment) | {"disk": {"name": "lab1-data-2"}}
     found = look(environment, wanted)
-    assert [item.found.name for item in found.unwanted] == ["lab1-data-1"]
+    assert [item.resource.name for item in found.unwanted] == ["lab1-data-1"]
     report = found.report()
     assert "bucket lab-proj-lab1-runs" in report and "2.0 kB" in report and "Terraform's state" in report
     cloud.resources[f"{Z}/disks/lab1-slice-x3"] = cloud.resources[f"{Z}/disks/lab1-slice-x1"] | {
         "name": "lab1-slice-x3"
     }
-    (alone,) = [item for item in look(environment, wanted).unwanted if item.found.name != "lab1-data-1"]
-    assert alone.found.name == "lab1-slice-x3", "a boot disk whose host is gone"
+    (alone,) = [item for item in look(environment, wanted).unwanted if item.resource.name != "lab1-data-1"]
+    assert alone.resource.name == "lab1-slice-x3", "a boot disk whose host is gone"
     del cloud.resources[f"{Z}/disks/lab1-slice-x3"]
     elsewhere = wanted | {"slice": wanted["slice"] | {"zone": "us-east5-a"}}
-    before = [f"{item.found.kind} {item.found.name}" for item in look(environment, elsewhere).unwanted]
+    before = [f"{item.resource.kind} {item.resource.name}" for item in look(environment, elsewhere).unwanted]
     assert {"instance lab1-slice-x1", "disk lab1-slice-x1"} < set(before), "hosts in a zone that they have left"
     down = look(environment, variables.without(wanted, variables.RUNNING))
     hosts = ["lab1-slice-x1", "lab1-slice-x2"]
-    assert [item.found.name for item in down.unwanted] == ["lab1-data-1", *hosts, *hosts]
+    assert [item.resource.name for item in down.unwanted] == ["lab1-data-1", *hosts, *hosts]
     gone = look(environment, {})
-    assert {"lab-proj-lab1-dataset", "lab-proj-lab1-runs"} < {item.found.name for item in gone.unwanted}
+    assert {"lab-proj-lab1-dataset", "lab-proj-lab1-runs"} < {item.resource.name for item in gone.unwanted}
 
 
 def test_prices_are_those_of_the_table_and_what_has_none_is_said(cloud: Cloud, environment: Environment) -> None:
@@ -260,7 +260,7 @@ def test_prices_are_those_of_the_table_and_what_has_none_is_said(cloud: Cloud, e
         return (None, usd) if usd else None
 
     found = look(environment, wanted_of(environment), price=price)
-    by_name = {(item.found.kind, item.found.name): item.usd_per_hour for item in found.items}
+    by_name = {(item.resource.kind, item.resource.name): item.usd_per_hour for item in found.items}
     assert by_name["instance", "lab1-slice-x1"] == 4 * 1.25
     assert by_name["disk", "lab1-data-1"] == pytest.approx(100 * 0.08 / 730)
     assert by_name["disk", "lab1-slice-x1"] is None
@@ -320,9 +320,9 @@ def test_a_bucket_is_priced_by_its_bytes_and_what_was_not_added_up_is_said(
     cloud: Cloud, environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab_of(cloud, environment)
-    monkeypatch.setattr("maskwright.cloud.inspect.audit.size_of_bucket", lambda google, name: (3 * 2**29, False))
+    monkeypatch.setattr("maskwright.cloud.report.audit.size_of_bucket", lambda google, name: (3 * 2**29, False))
     found = look(environment, wanted_of(environment), price=lambda *what: (None, 730.0))
-    assert {item.usd_per_hour for item in found.items if item.found.kind == "bucket"} == {1.5}
+    assert {item.usd_per_hour for item in found.items if item.resource.kind == "bucket"} == {1.5}
     assert "in all at least " in found.report()
 
 
@@ -344,7 +344,7 @@ def test_an_api_that_cannot_be_reached_is_tried_once(
     monkeypatch.setattr("maskwright.cloud.google.rest.time.sleep", tried.append)
     found = look(environment)
     assert len(tried) == rest.TRIES - 1
-    assert {one.kind for one in found.blind} >= {kind.name for kind in KINDS if kind.api == "compute"}
+    assert {one.kind for one in found.unknown} >= {kind.name for kind in KINDS if kind.api == "compute"}
 
 
 def test_a_region_of_before_is_looked_at_too(cloud: Cloud, environment: Environment) -> None:

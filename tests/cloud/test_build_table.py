@@ -76,8 +76,8 @@ def test_flags_are_true_or_left_out(value: str) -> None:
         (("update", T, T, D), ["slice"], [UP.format("slice")], "the slice's own hosts run the code, so _MIG=true is"),
         (("update", D, T, T), ["slice"], [RESEED, UP.format("slice")], "the slice's own hosts run the code"),
         (("update", D, T, D), ["nfs"], [], "neither group nor slice in the YAML, so _MIG=true changes nothing"),
-        (("destroy", D, T, D), ["slice"], [DOWN.format("group")], "no group to take away; the slice's own hosts run"),
-        (("destroy", T, T, D), ["slice"], [DOWN.format(BOTH)], "no group to take away"),
+        (("destroy", D, T, D), ["slice"], [DOWN.format("group")], "no group to delete; the slice's own hosts run"),
+        (("destroy", T, T, D), ["slice"], [DOWN.format(BOTH)], "no group to delete"),
     ],
 )
 def test_without_a_group_the_slices_hosts_are_meant(
@@ -146,7 +146,7 @@ def test_first_failure_ends_the_build_with_its_code(
     assert run(["env", "build", str(path), "--action", "create"]) == 3
     assert [words[1] for words in called] == ["image"]
     shown = capsys.readouterr().err
-    assert "nothing after it is run" in shown and shown.endswith("--yes: exit 3. Fix: see what it printed\n")
+    assert "the commands after it are not run" in shown and shown.endswith("--yes: exit 3. Fix: see what it printed\n")
     codes = iter([0, 3])
     assert run(["env", "build", str(path), "--action", "create", "--json"]) == 3
     shown = capsys.readouterr()
@@ -178,7 +178,7 @@ def test_dry_run_prints_and_says_what_has_no_part(tmp_path: Path, capsys: pytest
     assert run(words) == 0
     shown = capsys.readouterr()
     assert shown.out == f"maskwright env down {path} --only slice --yes\n"
-    assert "_DISK=true has no part in this row" in shown.err
+    assert "_DISK=true has no effect in this row" in shown.err
     assert run([*words, "--json"]) == 0
     step = {"command": f"maskwright env down {path} --only slice --yes", "exit_code": None, "seconds": None}
     assert json.loads(capsys.readouterr().out)["steps"] == [step]

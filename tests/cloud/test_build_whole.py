@@ -111,6 +111,6 @@ def update_rows(build: Build, name: str) -> None:
     build.change("size_gb: 2055", "size_gb: 3000")
     with seeder(build.cloud, SEEDED):
         said = build("update", "_DISK")
-    assert f"{name}-data-1 is deleted, with what is on it; {name}-data-2 takes its place" in said
+    assert f"{name}-data-1 is deleted with its data; {name}-data-2 replaces it" in said
     assert build.exists("disks") == [f"{name}-data-2"] and build.disks_of_hosts() == {f"{name}-data-2"}
     assert build.cloud.resources[f"{ZONE}/disks/{name}-data-2"]["sizeGb"] == "3000"

@@ -85,7 +85,7 @@ def test_queued_resources(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None
         metadata={"k": "v"},
         labels={"a": "b"},
     )
-    found = queued_resource.ensure(Google("lab-proj"), wanted)
+    found = queued_resource.create_if_missing(Google("lab-proj"), wanted)
     assert found.phase == "waiting" and len(cloud.calls("tpu.projects.locations.queuedResources.create")) == 1
     assert sent["tpu"]["nodeSpec"][0]["node"] == wanted.node()
     show = ["compute", "tpus", "queued-resources", "describe", "q1", place, "--format=value(state.state)"]

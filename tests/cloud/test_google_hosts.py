@@ -19,10 +19,10 @@ from maskwright.cloud.environment import read_environment
 from maskwright.cloud.google import queued_resource
 from maskwright.cloud.google.queued_resource import Wanted
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.inspect import host_health
-from maskwright.cloud.jobs import hosts as ground_module
-from maskwright.cloud.jobs.hosts import GoogleHosts
+from maskwright.cloud.jobs import google_hosts as google_hosts_module
+from maskwright.cloud.jobs.google_hosts import GoogleHosts
 from maskwright.cloud.jobs.watcher import PermanentRefusal
+from maskwright.cloud.report import host_health
 from maskwright.core.errors import InputError, Locked, MaskwrightError, TerraformError
 
 LAB = """
@@ -58,23 +58,23 @@ def google_hosts(tmp_path: Path, kind: str = "slice") -> GoogleHosts:
 
 def test_life_of_a_slice_as_a_watcher_sees_it(cloud: Cloud, terraform: SmallTerraform, tmp_path: Path) -> None:
     place = google_hosts(tmp_path)
-    assert place.has_bucket() and not place.look().exists
+    assert place.has_bucket() and not place.describe().exists
     place.up(0)
     for _ in range(5):
-        found = place.look()
-    assert (found.wanted, found.running, len(found.names), found.making) == (4, 4, 4, False)
+        found = place.describe()
+    assert (found.wanted, found.running, len(found.names), found.creating) == (4, 4, 4, False)
     cloud.preempt("lab1-slice", [1, 2])
-    found = place.look()
+    found = place.describe()
     assert (found.exists, found.running, len(found.names), len(found.stopped)) == (True, 2, 2, 2)
     assert not found.trouble and not found.refused
     place.down()
-    assert not place.look().exists
+    assert not place.describe().exists
     place.up(1)
-    assert place.look().placement == 1
+    assert place.describe().placement == 1
     assert record.read(read_environment(f"{tmp_path}/lab.yaml")).placement["slice"] == 1
     assert [key for key in cloud.resources if key.endswith("/us-east5-a/instanceGroupManagers/lab1-slice")]
-    place.remove()
-    assert not place.look().exists
+    place.force_delete()
+    assert not place.describe().exists
 
 
 def test_hosts_are_found_and_removed_whatever_becomes_of_the_yaml(
@@ -85,14 +85,14 @@ def test_hosts_are_found_and_removed_whatever_becomes_of_the_yaml(
     wanted = {"slice": {"zone": "us-east5-b"}}
     cloud.put("gs://lab-proj-maskwright-state/env/lab1/wanted.json", json.dumps(wanted))
     yaml.write_text(LAB.replace("zone: us-east5-b", "zone: us-east5-c"))  # for the next time
-    assert place.look().exists
+    assert place.describe().exists
     for broken in (LAB.replace("slice:", "slices:"), LAB.replace("slice: {", "# {")):
         yaml.write_text(broken)
-        assert place.look().exists and place.look().exists
+        assert place.describe().exists and place.describe().exists
     said = capsys.readouterr().err
-    assert said.count("until then its slice counts as it was") == 2 and "has no slice any more" in said
+    assert said.count("until then, its last valid slice counts") == 2 and "has no slice any more" in said
     cloud.fault(r"storage\.objects\.get", 403, "PERMISSION_DENIED", "no", times=9)
-    place.remove()
+    place.force_delete()
     assert not [key for key in cloud.resources if "/instances/" in key or "/instanceGroupManagers/" in key]
 
 
@@ -100,8 +100,8 @@ def test_no_machines_to_be_had_are_googles_words(cloud: Cloud, terraform: SmallT
     cloud.stockout("us-east5-b")
     place = google_hosts(tmp_path, "group")
     place.up(0)
-    found = [place.look() for _ in range(3)][-1]
-    assert found.exists and found.making and not found.running and "EXHAUSTED" in found.trouble and not found.refused
+    found = [place.describe() for _ in range(3)][-1]
+    assert found.exists and found.creating and not found.running and "EXHAUSTED" in found.trouble and not found.refused
 
 
 def test_group_is_repaired_host_by_host_and_a_slice_is_not(
@@ -109,13 +109,13 @@ def test_group_is_repaired_host_by_host_and_a_slice_is_not(
 ) -> None:
     place = google_hosts(tmp_path, "group")
     place.up(0)
-    before = [place.look() for _ in range(4)][-1].names
+    before = [place.describe() for _ in range(4)][-1].names
     assert not place.repair()
     cloud.preempt("lab1-group", [1])
     cloud.slow(r"compute\.instances\.start", 2)
-    assert place.look().stopped == before[1:] and place.repair()
-    assert place.look().making
-    found = [place.look() for _ in range(4)][-1]
+    assert place.describe().stopped == before[1:] and place.repair()
+    assert place.describe().creating
+    found = [place.describe() for _ in range(4)][-1]
     assert found.running == 2 and found.names == before
     assert not google_hosts(tmp_path).repair()
 
@@ -126,7 +126,7 @@ def test_each_state_of_a_machine_means_the_same_to_watcher_and_status(
     """Of an on-demand group, in which Google starts hosts again; its own documents name the states."""
     place = google_hosts(tmp_path, "group")
     place.up(0)
-    name = [place.look() for _ in range(4)][-1].names[1]
+    name = [place.describe() for _ in range(4)][-1].names[1]
     (machine,) = [body for key, body in cloud.resources.items() if key.endswith(f"/instances/{name}")]
     environment = read_environment(f"{tmp_path}/lab.yaml")
     compute = api("compute", "v1")
@@ -134,8 +134,8 @@ def test_each_state_of_a_machine_means_the_same_to_watcher_and_status(
     found = {}
     for state in compute.schemas["ManagedInstance"]["properties"]["instanceStatus"]["enum"]:
         machine["status"] = state
-        seen, health = place.look(), host_health.look(Google("lab-proj"), environment, "group", "us-east5-b")[1]
-        assert (seen.making, seen.running) == (health.verdict == "coming", 1 + (health.verdict == "starting"))
+        seen, health = place.describe(), host_health.describe(Google("lab-proj"), environment, "group", "us-east5-b")[1]
+        assert (seen.creating, seen.running) == (health.verdict == "coming", 1 + (health.verdict == "starting"))
         found.setdefault((health.verdict, name in seen.stopped), set()).add(state)
     assert found == {
         ("starting", False): {"RUNNING"},
@@ -149,28 +149,28 @@ def test_each_state_of_a_machine_means_the_same_to_watcher_and_status(
 def test_queued_slice_as_a_watcher_sees_it(cloud: Cloud, tmp_path: Path) -> None:
     (tmp_path / "lab.yaml").write_text(LAB.replace("v6e, topology: 4x4", "v5e, topology: 4x4"))
     place, google = google_hosts(tmp_path), Google("lab-proj")
-    assert not place.look().exists
+    assert not place.describe().exists
     wanted = Wanted("lab1-slice", "us-east5-b", "v5litepod-16", "v2-alpha-tpuv5-lite", "SPOT", "n", "s", "a@b")
     cloud.stockout("us-east5-b")
-    queued_resource.ensure(google, wanted)
-    found = [place.look() for _ in range(3)][-1]
-    assert found.exists and found.making and not found.running and not found.names
+    queued_resource.create_if_missing(google, wanted)
+    found = [place.describe() for _ in range(3)][-1]
+    assert found.exists and found.creating and not found.running and not found.names
     cloud.stockout("us-east5-b", dry=False)
-    found = [place.look() for _ in range(6)][-1]
+    found = [place.describe() for _ in range(6)][-1]
     assert (found.running, len(found.names), found.trouble) == (4, 4, "")
     cloud.preempt("lab1-slice")
-    found = [place.look() for _ in range(3)][-1]
-    assert found.exists and not found.running and not found.making and found.trouble
+    found = [place.describe() for _ in range(3)][-1]
+    assert found.exists and not found.running and not found.creating and found.trouble
     assert not place.repair()
-    place.remove()
-    assert not place.look().exists
+    place.force_delete()
+    assert not place.describe().exists
 
 
 def test_errors_are_told_apart(cloud: Cloud, terraform: SmallTerraform, tmp_path: Path) -> None:
     place = google_hosts(tmp_path)
     cloud.deny("compute.instanceGroupManagers.get")
     with pytest.raises(PermanentRefusal, match=r"compute\.instanceGroupManagers\.get"):
-        place.look()
+        place.describe()
     cloud.denied.clear()
     cases: list[tuple[MaskwrightError, type[MaskwrightError]]] = [
         (Locked("is in use by process 7 on there", fix="wait"), Locked),
@@ -208,15 +208,15 @@ def test_slice_moves_to_another_zone_with_the_real_terraform(
     build(1)
     place = google_hosts(tmp_path)
     place.up(0)
-    assert [place.look() for _ in range(4)][-1].running == 4
+    assert [place.describe() for _ in range(4)][-1].running == 4
     build(2)
-    place.remove()
-    assert not place.look().exists
+    place.force_delete()
+    assert not place.describe().exists
     place.down()
     place.up(1)
     wanted = record.wanted(environment)
     assert wanted and wanted["host"]["container"] == f"{environment.built_image}@sha256:{1:064}"
-    found = [place.look() for _ in range(4)][-1]
+    found = [place.describe() for _ in range(4)][-1]
     assert (found.running, found.placement) == (4, 1)
     groups = [key for key in cloud.resources if "/instanceGroupManagers/" in key]
     assert groups == ["compute/projects/lab-proj/zones/us-east5-a/instanceGroupManagers/lab1-slice"]
@@ -231,10 +231,10 @@ def test_lock_that_another_run_holds_is_told_apart_with_the_real_terraform(
     world = TerraformWorld(tmp_path / "terraform", cloud=cloud.url)
     for name, value in {**world.environment(), "XDG_CACHE_HOME": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(ground_module, "LOCK_TIMEOUT_SECONDS", 0.0)
+    monkeypatch.setattr(google_hosts_module, "LOCK_TIMEOUT_SECONDS", 0.0)
     held = {"ID": "1234", "Operation": "OperationTypeApply", "Who": "me@there", "Created": "2026-01-02T03:04:05Z"}
     cloud.put("gs://lab-proj-maskwright-state/env/lab1/default.tflock", json.dumps(held))
-    with pytest.raises(Locked, match=r"another run holds the state: me@there"):
+    with pytest.raises(Locked, match=r"another run holds the state's lock: me@there"):
         google_hosts(tmp_path, "group").up(0)
     assert not [key for key in cloud.resources if "instance" in key]
 

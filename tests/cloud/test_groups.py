@@ -72,7 +72,7 @@ def test_hosts_come_and_the_group_is_whole(cloud: Cloud, google: Google) -> None
     resize(google, 4)
     first = group(google)
     assert not is_whole(first) and not first.stable and not first.dead
-    assert all(member.action not in groups.WORKING for member in first.members)
+    assert all(member.action not in groups.KEEPING for member in first.members)
     found = settle(google)
     assert is_whole(found) and found.stable and len(found.members) == 4
     assert {one["labels"]["maskwright-environment"] for one in instances(cloud).values()} == {"lab1"}

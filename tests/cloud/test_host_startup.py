@@ -149,7 +149,7 @@ def test_from_boot_to_job_and_again_after_a_reboot(world: World) -> None:
     health = world.health("lab1-slice-a")
     assert (health["step"], health["ok"], health["image"]) == ("agent", True, "sha256:" + "1" * 64)
     assert health["versions"]["maskwright"] == __version__
-    assert host.run("startup.sh") == 0 and "runs already" in host.output  # started by hand while it runs
+    assert host.run("startup.sh") == 0 and "is already running" in host.output  # started by hand while it runs
 
     host.reboot()
     (host.folder / "was-set-up").unlink()
@@ -206,7 +206,7 @@ def test_container_with_another_version_is_refused(world: World) -> None:
     assert host.run("startup.sh") == 1
     health = world.health("lab1-slice-a")
     assert health["step"] == "version" and not health["ok"]
-    assert f"has maskwright 0.0.9, the environment wants {__version__}. Fix: maskwright env image" in health["what"]
+    assert f"has maskwright 0.0.9, but the environment wants {__version__}. Fix: maskwright env image" in health["what"]
     assert host.journal("shutdown") == [["shutdown", "-h", "now"]]  # nobody pays for a host that cannot work
     assert "start-up failed at version" in world.json("idle/lab1-slice-a.json")["what"]
 
@@ -235,9 +235,9 @@ def test_what_is_missing_is_said_with_a_fix(world: World) -> None:
         assert not agent_runs(host)() and host.journal("shutdown") == []
 
     refused("a", "pull", "Fix: build it: maskwright env image", lambda host: host.write("no-image", "x"))
-    refused("b", "mount-nfs", "see that the NFS exists", lambda host: host.write("nfs-is-down", "x"))
+    refused("b", "mount-nfs", "check that the NFS exists", lambda host: host.write("nfs-is-down", "x"))
     empty = lambda host: (host.folder / "disks/shared-pd/formatted").unlink()  # noqa: E731
-    refused("c", "mount-disk", "Fix: fill it first: maskwright env seed", empty)
+    refused("c", "mount-disk", "Fix: seed it first: maskwright env seed", empty)
     detached = lambda host: (host.root / "dev/disk/by-id/google-shared-pd").unlink()  # noqa: E731
     refused("d", "mount-disk", "Fix: maskwright env up", detached)
 
@@ -245,8 +245,8 @@ def test_what_is_missing_is_said_with_a_fix(world: World) -> None:
         (host.bin / "docker").unlink()
         host.write("no-mirror", "x")
 
-    refused("e", "docker", "network: {nat: true}, an image with docker, or host.setup", without_docker)
-    refused("f", "start", "does not tell maskwright-version. Fix: maskwright env up", lambda host: None, version=None)
+    refused("e", "docker", "network: {nat: true}, an image with docker, or a host.setup", without_docker)
+    refused("f", "start", "maskwright-version is missing. Fix: maskwright env up", lambda host: None, version=None)
 
 
 def test_docker_and_nfs_come_from_the_distribution_where_the_image_lacks_them(world: World) -> None:

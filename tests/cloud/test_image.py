@@ -235,7 +235,7 @@ def test_image_without_an_environment(
     assert run(words) == 2
     assert "gcloud artifacts repositories create lab1 --repository-format=docker" in capsys.readouterr().err
     assert run(["image", "build", "mine:1", *words[3:]]) == 2
-    assert "'mine:1' is no image of Artifact Registry with a tag" in capsys.readouterr().err
+    assert "'mine:1' is not an image of Artifact Registry with a tag" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_dockerfile_copies_what_is_packed_and_declares_what_is_passed() -> None:
     assert copied <= {*image.FILES, *image.FOLDERS}
     declared = {line.split()[1].partition("=")[0] for line in lines if line.startswith("ARG")}
     request = image.build_request(
-        image.order_of(build_environment(LAB, "lab.yaml"), "0"),
+        image.build_of(build_environment(LAB, "lab.yaml"), "0"),
         "s",
         image.arguments_of("tpu", libtpu=True, run_as="root"),
         service_account=None,

@@ -78,7 +78,7 @@ def test_a_new_project_gets_its_apis_and_its_bucket_and_a_second_time_changes_no
     before = len(cloud.journal)
     again = init(nfs={"tier": "BASIC_HDD"})
     assert again.code == 0 and lines(again, "bucket", "ok") == [
-        "gs://lab-proj-maskwright-state: there: versioned, private"
+        "gs://lab-proj-maskwright-state: exists: versioned, private"
     ]
     changes = [one["method"] for one in cloud.journal[before:] if one["verb"] not in ("GET", "HEAD")]
     assert set(changes) == {"cloudresourcemanager.projects.testIamPermissions"}
@@ -113,10 +113,10 @@ def test_apis_that_may_not_be_switched_on_are_said_and_the_rest_is_checked_all_t
         ({"versioning": {"enabled": False}}, "is not versioned", "--versioning"),
         (
             {"iamConfiguration": {"publicAccessPrevention": "inherited"}},
-            "may be made public, has access lists of its own",
+            "can be made public, has access lists",
             "--public-access-prevention --uniform-bucket-level-access",
         ),
-        ({"projectNumber": "777"}, "is of another project (number 777)", "state_bucket in the YAML"),
+        ({"projectNumber": "777"}, "belongs to another project (number 777)", "state_bucket in the YAML"),
     ],
 )
 def test_a_bucket_that_is_not_fit_is_refused_and_not_changed(
@@ -226,8 +226,8 @@ def test_a_short_quota_says_how_much_is_needed_there_and_free(cloud: Cloud, init
     cloud.set_quota("us-east5", "CPUS", 20, usage=6)
     result = init()
     gpus, cpus = sorted(lines(result, "quota", "missing"), reverse=True)
-    assert gpus.startswith("NVIDIA_L4_GPUS in us-east5: 2 GPUs needed (group), 1 free of 3. Fix: ask for 4 at https://")
-    assert cpus.startswith("CPUS in us-east5: 16 CPUs needed (group), 14 free of 20. Fix: ask for 22 at ")
+    assert gpus.startswith("NVIDIA_L4_GPUS in us-east5: 2 GPUs needed (group), 1 free of 3. Fix: request 4 at https://")
+    assert cpus.startswith("CPUS in us-east5: 16 CPUs needed (group), 14 free of 20. Fix: request 22 at ")
     assert result.code == 1
 
 
@@ -283,7 +283,7 @@ def test_a_type_that_a_zone_does_not_have_is_missing_there(cloud: Cloud, init: C
     fallbacks = SLICE | {"fallbacks": [{"zone": "us-east5-a"}]}
     result = init(group=None, slice=fallbacks)
     (line,) = lines(result, "capacity", "missing")
-    assert line.startswith("ct6e-standard-4t in us-east5-a: Google does not offer it there. Fix: take another zone")
+    assert line.startswith("ct6e-standard-4t in us-east5-a: Google does not offer it there. Fix: use another zone")
     result = init(disk={"size_gb": 100, "source": "gs://corpus/text"})
     (line,) = lines(result, "capacity", "missing")
     assert line.startswith("hyperdisk-ml in us-east5-b")
@@ -297,10 +297,10 @@ def test_googles_forecast_for_spot_is_told_and_never_called_fine(cloud: Cloud, i
     result = init(group=None, slice=SLICE)
     forecast, stock = lines(result, "capacity", "unknown")
     assert forecast.startswith(
-        "4 Spot ct6e-standard-4t in us-east5-b: Google's forecast: 0.25 of 1 that they can be had"
+        "4 Spot ct6e-standard-4t in us-east5-b: Google's forecast: available with a probability of 0.25"
     )
-    assert ", most then run 1:30:00. Fix: another zone" in forecast
-    assert "only known by trying" in stock and result.code == 0
+    assert ", most of them for 1:30:00. Fix: another zone" in forecast
+    assert "only an attempt shows" in stock and result.code == 0
     cloud.fault(r"compute\.advice\.capacity", 403, message="Required 'compute.advice.capacity' permission for 'x'")
     assert "gives no forecast" in lines(init(group=None, slice=SLICE), "capacity", "unknown")[0]
 
@@ -311,7 +311,7 @@ def test_googles_forecast_for_spot_is_told_and_never_called_fine(cloud: Cloud, i
         ({"count": "5", "inUseCount": "1"}, "ok", "4 needed, 4 free of 5"),
         ({"count": "5", "inUseCount": "2"}, "missing", "4 needed, 3 free of 5"),
         ({"count": "5", "instanceProperties": {"machineType": "n2-standard-8"}}, "missing", "holds n2-standard-8"),
-        (None, "missing", "there is none of that name"),
+        (None, "missing", "does not exist"),
     ],
 )
 def test_a_reservation_holds_enough_or_is_missing(

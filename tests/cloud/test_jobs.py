@@ -70,7 +70,7 @@ def submit(*words: str) -> list[str]:
 
 
 REFUSED: list[tuple[str, dict[str, Any], list[str], str]] = [
-    ("neither", {}, [], "lab.yaml: has neither slice nor group. Fix: write a section"),
+    ("neither", {}, [], "lab.yaml: has neither slice nor group. Fix: add a section"),
     ("both", {"slice": SLICE, "group": GROUP}, [], "has a slice and a group. Fix: --target slice"),
     ("other target", {"slice": SLICE}, ["--target", "group"], "--target: has no group. Fix: --target slice"),
     (
@@ -105,14 +105,14 @@ REFUSED: list[tuple[str, dict[str, Any], list[str], str]] = [
     ),
     (
         *("no place", {"slice": SLICE}, ["--set", "data.store=store"]),
-        "data.store: store is not on the hosts. Fix: gs://BUCKET/STORE, from where each host brings it",
+        "data.store: store is not on the hosts. Fix: gs://BUCKET/STORE, which each host fetches",
     ),
     (
         *("model in a bucket", {"slice": SLICE}, ["--set", "model.init_from=gs://b/roberta"]),
         "model.init_from: gs://b/roberta is read as a folder on the hosts. Fix: a folder below /mnt/common/shared_pd",
     ),
     ("no hosts", {"slice": SLICE}, [], "there is no slice. Fix: maskwright env up lab.yaml --only slice, or submit"),
-    ("no limit", {"slice": SLICE}, ["--max-cost", "inf"], "--max-cost: inf is not a limit. Fix: a number"),
+    ("no limit", {"slice": SLICE}, ["--max-cost", "inf"], "--max-cost: inf is not a limit. Fix: give a number"),
     ("no price", {"slice": SLICE}, ["--max-cost", "1", "--prices", "none.yaml"], "none.yaml: no such file"),
 ]
 
@@ -171,7 +171,7 @@ def test_detached_job_is_seen_followed_and_stopped(cloud: Cloud, say: Say) -> No
     text = say(*submit("--up", "--detach", "--stop-after-hours", "9", "--down-when-done", "--json"))
     told, _ = json.JSONDecoder().raw_decode(text)
     assert (told["submitted"], told["job"], told["where"]) == (True, "lab.yaml", f"gs://{BUCKET}/jobs/slice")
-    assert "looked after by `maskwright env watch lab.yaml`" in text
+    assert "`maskwright env watch lab.yaml` watches its hosts" in text
     folder = Folder(f"gs://{BUCKET}/jobs/slice")
     spec = folder.get_json("job.json")
     assert spec and spec["submission"] == 1
@@ -241,11 +241,11 @@ def test_env_down_ends_the_job_so_that_no_watcher_brings_the_hosts_back(
     monkeypatch.setattr(env, "_audit", lambda *_, json: None)  # of the real `down`
     say(*submit("--up", "--detach"))
     folder = Folder(f"gs://{BUCKET}/jobs/slice")
-    assert "this ends the job that runs on its slice (submission 1)" in say(
+    assert "this stops the job on its slice (submission 1)" in say(
         "env", "down", "lab.yaml", "--only", "slice", "--yes"
     )
     result = folder.get_json("0001/result.json")
-    assert result and (result["code"], result["cause"]) == (75, "env down took its hosts away")
+    assert result and (result["code"], result["cause"]) == (75, "env down deleted its hosts")
     say("env", "watch", "lab.yaml", "--poll-seconds", "0.1", code=75)
     assert not [key for key in cloud.resources if key.endswith("/instanceGroupManagers/lab1-slice")]
     say("env", "down", "lab.yaml", "--only", "slice", "--yes")

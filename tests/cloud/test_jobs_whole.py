@@ -19,7 +19,7 @@ from google_cloud.small_terraform import SmallTerraform
 
 from maskwright.cli import main
 from maskwright.cloud.jobs import follow, lease
-from maskwright.cloud.jobs.hosts import GoogleHosts
+from maskwright.cloud.jobs.google_hosts import GoogleHosts
 from maskwright.cloud.jobs.policy import Rules
 from maskwright.cloud.provision import commands
 from maskwright.core import storage
@@ -107,7 +107,7 @@ def test_preempted_run_goes_on_elsewhere_to_the_same_weights(
         and small.acts[-1] == "down group"
     )
     assert len(boots.booted) >= 4 and len(set(boots.booted)) == len(boots.booted)
-    assert "preempted, or lost: 2 of 2 hosts" in err and "EXHAUSTED" in err
+    assert "preempted or lost: 2 of 2 hosts" in err and "EXHAUSTED" in err
     fetched = [int(step) for step in re.findall(r"fetched step (\d+) from", out)]
     assert fetched and 0 < fetched[0] < 240, out
     assert not [key for key in cloud.resources if "/instances/" in key]

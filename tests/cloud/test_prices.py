@@ -164,9 +164,9 @@ def test_table_that_comes_along_is_whole() -> None:
         (ROWS.replace("on_demand: 2.0", "on_demand: .inf"), "on_demand"),
         (
             ROWS.replace("chip-hour", "machine-hour"),
-            "v6e in us-east5 is by the machine-hour, and counted by the chip-hour",
+            "v6e in us-east5 has the unit machine-hour, and needs chip-hour",
         ),
-        (ROWS.replace("GiB-month", "machine-hour", 1), "hyperdisk-balanced in us-east5 is by the machine-hour"),
+        (ROWS.replace("GiB-month", "machine-hour", 1), "hyperdisk-balanced in us-east5 has the unit machine-hour"),
     ],
 )
 def test_mistakes_in_an_own_table(text: str, what: str, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_waiting_ends_and_says_so(cloud: Cloud, google: Google) -> None:
     cloud.slow("compute.disks.insert", 10_000)
     operation = google.call("compute", "POST", DISKS, DISK)
     begun = time.monotonic()
-    with pytest.raises(CloudError, match=r"disks/d1: is not done after 0 s") as caught:
+    with pytest.raises(CloudError, match=r"disks/d1: is still running after 0 s") as caught:
         google.wait("compute", operation, seconds=0.2)
     assert caught.value.reason == "other" and time.monotonic() - begun < 2
 
@@ -257,7 +257,7 @@ def test_a_token_in_an_error_of_google_is_hidden(cloud: Cloud, google: Google, m
         (403, "Request had insufficient authentication scopes.", "", "permission", "scope cloud-platform"),
         (403, USE, "USER_PROJECT_DENIED", "permission", "--role=roles/serviceusage.serviceUsageConsumer"),
         (429, "Quota limit 'X' has been exceeded. Limit: 0 in zone z.", "RATE_LIMIT_EXCEEDED", "quota", "filter for X"),
-        (429, "Quota exceeded for … and limit 'Builds per day'", "RATE_LIMIT_EXCEEDED", "quota", "ask for more"),
+        (429, "Quota exceeded for … and limit 'Builds per day'", "RATE_LIMIT_EXCEEDED", "quota", "request more"),
         (400, "Specified reservation 'r' does not have available resources for it.", "", "capacity", "try again later"),
     ],
 )

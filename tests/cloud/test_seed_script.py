@@ -114,7 +114,7 @@ def test_disk_is_filled_and_checked(tmp_path: Path, cloud: Cloud, stack: ExitSta
     done = subprocess.run(["sha256sum", "--check", "--quiet", "MANIFEST.sha256"], cwd=seeder.files, check=False)
     assert done.returncode == 0
     calls = len(seeder.host.journal())
-    assert seeder.run() == 0 and "was done before" in seeder.host.output  # booted again
+    assert seeder.run() == 0 and "was already done" in seeder.host.output  # booted again
     assert [call[0] for call in seeder.host.journal()[calls:]] == ["shutdown"]
 
 
@@ -200,9 +200,9 @@ def failed(tmp_path: Path, cloud: Cloud, stack: ExitStack) -> Failed:
 
 
 def test_failures_are_said_in_the_bucket(failed: Failed) -> None:
-    foreign = failed("foreign", "format", "holds something that is not ours, and is left alone")
+    foreign = failed("foreign", "format", "has foreign data, which is not overwritten")
     assert foreign.host.journal("mkfs.ext4") == [] and foreign.host.journal("mount") == []
-    failed("nothing", "list", "Fix: see disk.source", source="gs://lab-data/nothing")
+    failed("nothing", "list", "Fix: check disk.source", source="gs://lab-data/nothing")
 
 
 @pytest.mark.long

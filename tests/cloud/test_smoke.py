@@ -99,7 +99,7 @@ def test_an_interruption_takes_all_away_too(planned: Smoke) -> None:
 
 
 def test_what_could_not_be_taken_away_is_the_exit_code(planned: Smoke, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(JobError, match="not everything was taken away"):
+    with pytest.raises(JobError, match="not everything was deleted"):
         smoke.smoke(planned, image=False, run=Recorder(env_audit=1))
     assert "STILL THERE, AND IT MAY COST MONEY" in capfd.readouterr().err
 
@@ -120,7 +120,7 @@ def test_its_files_are_an_environment_and_a_run_and_google_ends_the_machine(tmp_
 
 
 def test_every_command_and_option_that_it_types_exists(planned: Smoke, cli: Cli) -> None:
-    for words in (*planned.before(), *planned.after(True), *planned.end()):
+    for words in (*planned.preparation(), *planned.trial(True), *planned.teardown()):
         known = set(re.findall(r"--[a-z][a-z-]+", cli(*words[:2], "--help").out))
         assert {word for word in words if word.startswith("--")} <= known, words
 
@@ -129,7 +129,7 @@ def test_its_text_becomes_a_token_store(tmp_path: Path) -> None:
     """For real: the first two commands."""
     planned = smoke.plan(BASE, "vm", None, str(tmp_path))
     smoke.write(planned)
-    for words in planned.before()[:2]:
+    for words in planned.preparation()[:2]:
         subprocess.run([sys.executable, "-m", "maskwright", *words], check=True, capture_output=True)
     assert (tmp_path / "data" / "store" / "manifest.json").exists()
 
@@ -138,7 +138,7 @@ def test_it_says_what_it_costs_and_that_nobody_ran_it_and_asks(cli: Cli, tmp_pat
     path = tmp_path / "lab.yaml"
     path.write_text(yaml.safe_dump(BASE.model_dump(exclude_defaults=True)))
     result = cli("env", "smoke", path)
-    assert result.code == 2 and "nobody is there to say yes" in result.err
+    assert result.code == 2 and "cannot ask for confirmation without a terminal" in result.err
     assert "without access to Google Cloud" in result.err
     assert re.search(r"About 0\.\d\d USD if it takes 1 h", result.err)
     assert "have never run it" in " ".join(cli("env", "smoke", "--help").out.split())

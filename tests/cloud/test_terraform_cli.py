@@ -112,7 +112,7 @@ def test_who_deletes_a_bucket_is_told_that_nothing_brings_it_back() -> None:
     bucket = Change("google_storage_bucket.runs", "google_storage_bucket", "delete")
     disk = Change("google_compute_disk.data[0]", "google_compute_disk", "delete")
     told = [replaced(TerraformPlan((*changes,), "", "", True))[-1] for changes in ((disk, bucket), (disk,))]
-    assert "no soft delete" in told[0] and told[1] == f"with their data: {disk.address}"
+    assert "soft delete is off" in told[0] and told[1] == f"with their data: {disk.address}"
 
 
 def test_only_leaves_hosts_what_they_live_in() -> None:

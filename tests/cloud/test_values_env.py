@@ -259,8 +259,10 @@ def test_an_edited_script_of_the_set_up_is_told_from_an_untouched_one(monkeypatc
     for untouched in (whole, built, whole.replace(b"\n", b"\r\n")):
         assert "data_prep_seed_shared_disk_pd.sh is unchanged" in fate(untouched)
     assert "is unchanged" in fate(whole, MIG_SETUP_SCRIPT="../../env_setup/scripts/setup_mig.sh")
-    assert "is not beside values.env, so whether it was edited is not known" in fate(None)
-    told = "MIG_SETUP_SCRIPT names env_setup/scripts/setup_mig.sh, which was edited since the set-up wrote it. Fix: put"
+    assert "is not beside values.env, so whether it was edited is unknown" in fate(None)
+    told = (
+        "MIG_SETUP_SCRIPT names env_setup/scripts/setup_mig.sh, which was edited since the set-up wrote it. Fix: move"
+    )
     assert told in fails({}, read=lambda path: whole + b"mine\n")
     assert "MIG_SEED_DATA_PREP_SCRIPT names models/roberta/" in fails({"MIG_SETUP_SCRIPT": ""}, read=lambda path: b"")
 
@@ -305,14 +307,14 @@ def test_region_of_another_zone_is_refused() -> None:
         ({"PROJECT_ID": ""}, "PROJECT_ID is not set"),
         ({"ZONE": "europe"}, "zone is 'europe'. Fix: give a string such as us-east5-b, by"),
         ({"ENV_BUILD_NAME": "a-name-that-is-much-too-long"}, "name is 'a-name-that-is-much-too-long'"),
-        ({"TPU_ACCELERATOR_TYPE": "v3-pod"}, "no kind of TPU and size"),
-        ({"TPU_ACCELERATOR_TYPE": "v3-24"}, "has 12 chips, which no kind makes"),
+        ({"TPU_ACCELERATOR_TYPE": "v3-pod"}, "is not a kind of TPU and a size"),
+        ({"TPU_ACCELERATOR_TYPE": "v3-24"}, "has 12 chips, which no kind has"),
         ({"SHARED_FS_CAPACITY": "1 TB"}, "is not a number"),
         ({"SHARED_FS_CAPACITY": "100"}, "nfs.capacity_gb"),
         ({"SHARED_FS_TIER": "GOLD"}, "SHARED_FS_TIER is 'GOLD'"),
         ({"SHARED_PD_DISK_SIZE": None}, "SHARED_PD_DISK_SIZE is not set"),
         ({"GCS_DATASET": "bucket/data"}, "disk.source"),
-        ({"GCS_DATASET": "gs://bucket/data/part-*"}, "GCS_DATASET takes some of a folder"),
+        ({"GCS_DATASET": "gs://bucket/data/part-*"}, "GCS_DATASET names only a part of a folder"),
         ({"MOUNT_POINT": "mnt"}, "mount_point"),
     ],
 )
@@ -343,11 +345,11 @@ def test_command_writes_a_yaml_and_a_row_for_each_variable(
     assert run(["env", "import", str(values), str(auto), "--to", str(out)]) == 0
     shown = capsys.readouterr()
     assert len(shown.out.splitlines()) == len(DEFAULTS) + len(AUTO) + 1
-    assert "warning: STRANGE: no variable of values.env, left out" in shown.err
+    assert "warning: STRANGE: not a variable of values.env, left out" in shown.err
     assert "warning: slice is null until you choose: slice: {accelerator: v6e" in shown.err
     assert read_environment(str(out)).name == "env-20200430"
     assert run(["env", "import", str(values), "--to", str(out)]) == 2  # never over what a user has written since
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     assert run(["env", "import", str(values), "--to", str(tmp_path / "none" / "lab.yaml")]) == 2
     assert f"{tmp_path}/none: there is no such folder. Fix: make it" in capsys.readouterr().err
 

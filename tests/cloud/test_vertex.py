@@ -398,13 +398,13 @@ def told(pool: str, index: int, cluster: dict[str, list[str]]) -> str:
 
 def test_every_replica_knows_its_number_and_where_they_meet() -> None:
     places = [("workerpool0", 0), ("workerpool1", 0), ("workerpool1", 1)]
-    ranks = [node.words(told(pool, index, CLUSTER)) for pool, index in places]
+    ranks = [node.node_options(told(pool, index, CLUSTER)) for pool, index in places]
     assert [words[3] for words in ranks] == ["0", "1", "2"]
     assert all(words[:2] == ["--num-nodes", "3"] and words[-1] == "a-0:2222" for words in ranks)
-    assert node.words(told("workerpool0", 0, {"workerpool0": ["a-0:2222"]})) == node.words(None) == []
+    assert node.node_options(told("workerpool0", 0, {"workerpool0": ["a-0:2222"]})) == node.node_options(None) == []
     for text in ("{}", "not JSON", told("workerpool3", 0, CLUSTER), told("workerpool1", 2, CLUSTER)):
         with pytest.raises(InputError, match="CLUSTER_SPEC"):
-            node.words(text)
+            node.node_options(text)
 
 
 def test_the_command_gets_the_words_and_its_code_is_the_containers() -> None:

@@ -9,11 +9,21 @@ from typing import Any
 
 import pytest
 
-from maskwright.cloud.jobs.policy import Action, History, Rules, Seen, backoff, decide, metered, read_history, spent
+from maskwright.cloud.jobs.policy import (
+    Action,
+    History,
+    Observation,
+    Rules,
+    backoff,
+    decide,
+    reached_limit,
+    read_history,
+    with_cost,
+)
 
 RULES = Rules(patience_seconds=(600.0, 600.0, 600.0), seed="table")
-GOING = Seen(wanted=4, job="going", submission=1)
-WHOLE = replace(GOING, exists=True, machines=4, running=4, beating=4)
+GOING = Observation(wanted=4, job="going", submission=1)
+WHOLE = replace(GOING, exists=True, machines=4, running=4, live_agents=4)
 NOW = 1_000_000.0
 
 
@@ -21,11 +31,11 @@ def history(phase: str = "rest", **more: Any) -> History:
     return replace(History(submission=1, phase=phase, since=NOW - 60), **more)  # type: ignore[arg-type]
 
 
-ROWS: list[tuple[str, Seen, History, str, dict[str, Any]]] = [
+ROWS: list[tuple[str, Observation, History, str, dict[str, Any]]] = [
     ("no job, no hosts", replace(GOING, job="none"), history(), "nothing", {"phase": "rest"}),
     ("a job, no hosts", GOING, history(), "make", {"phase": "making", "tries": 0}),
     ("all well", WHOLE, history(), "nothing", {"phase": "up"}),
-    ("on their way", replace(GOING, exists=True, making=True), history(), "nothing", {"phase": "making"}),
+    ("being created", replace(GOING, exists=True, creating=True), history(), "nothing", {"phase": "making"}),
     ("preempted", replace(WHOLE, running=3, machines=3), history("up"), "wait", {"tries": 1, "placement": 0}),
     (
         "preempted again before it was stable",
@@ -37,7 +47,7 @@ ROWS: list[tuple[str, Seen, History, str, dict[str, Any]]] = [
     ("stable begins a new count", WHOLE, history("up", tries=1, rounds=2, since=NOW - 1e4), "nothing", {"tries": 0}),
     (
         "stockout",
-        replace(GOING, exists=True, making=True, trouble="ZONE_RESOURCE_POOL_EXHAUSTED"),
+        replace(GOING, exists=True, creating=True, trouble="ZONE_RESOURCE_POOL_EXHAUSTED"),
         history("making"),
         "wait",
         {"tries": 1, "placement": 0},
@@ -51,12 +61,12 @@ ROWS: list[tuple[str, Seen, History, str, dict[str, Any]]] = [
     ),
     ("not its time yet", GOING, history("broken", wait_until=NOW + 1), "wait", {"phase": "broken"}),
     ("its time", GOING, history("broken", wait_until=NOW, placement=2), "make", {"placement": 2}),
-    ("slow", replace(GOING, exists=True, making=True), history("making", since=NOW - 599), "nothing", {}),
-    ("too slow", replace(GOING, exists=True, making=True), history("making", since=NOW - 601), "wait", {"tries": 1}),
+    ("slow", replace(GOING, exists=True, creating=True), history("making", since=NOW - 599), "nothing", {}),
+    ("too slow", replace(GOING, exists=True, creating=True), history("making", since=NOW - 601), "wait", {"tries": 1}),
     ("killed before it was made", GOING, history("making"), "wait", {"tries": 1}),
     ("health says no", replace(WHOLE, refused="host 2: no TPU"), history("up"), "give up", {}),
-    ("agents not there yet", replace(WHOLE, beating=1), history("up"), "nothing", {"phase": "up"}),
-    ("an agent that never comes", replace(WHOLE, beating=3), history("up", since=NOW - 2000), "wait", {"tries": 1}),
+    ("agents not there yet", replace(WHOLE, live_agents=1), history("up"), "nothing", {"phase": "up"}),
+    ("an agent that never comes", replace(WHOLE, live_agents=3), history("up", since=NOW - 2000), "wait", {"tries": 1}),
     (
         "idle, and a job came",
         replace(GOING, exists=True, idle=4),
@@ -64,23 +74,31 @@ ROWS: list[tuple[str, Seen, History, str, dict[str, Any]]] = [
         "make",
         {"tries": 0, "placement": 0},
     ),
-    ("to stop, no hosts", replace(GOING, asked=True), history("broken", wait_until=NOW), "conclude", {}),
-    ("to stop, some hosts", replace(WHOLE, asked=True, running=3), history("up"), "nothing", {"phase": "broken"}),
+    ("to stop, no hosts", replace(GOING, stop_requested=True), history("broken", wait_until=NOW), "conclude", {}),
+    (
+        "to stop, some hosts",
+        replace(WHOLE, stop_requested=True, running=3),
+        history("up"),
+        "nothing",
+        {"phase": "broken"},
+    ),
     (
         "to stop, and host 0 is gone",
-        replace(WHOLE, asked=True, running=3),
+        replace(WHOLE, stop_requested=True, running=3),
         history("broken", since=NOW - 200),
         "conclude",
         {},
     ),
-    ("to stop, all hosts", replace(WHOLE, asked=True), history("up"), "nothing", {"phase": "up"}),
+    ("to stop, all hosts", replace(WHOLE, stop_requested=True), history("up"), "nothing", {"phase": "up"}),
     ("done", replace(WHOLE, job="over", code=0), history("up"), "end", {}),
     ("failed", replace(WHOLE, job="over", code=3), history("up"), "end", {}),
 ]
 
 
 @pytest.mark.parametrize(("name", "seen", "before", "kind", "after"), ROWS, ids=[row[0] for row in ROWS])
-def test_what_follows_from_a_look(name: str, seen: Seen, before: History, kind: str, after: dict[str, Any]) -> None:
+def test_what_follows_from_a_look(
+    name: str, seen: Observation, before: History, kind: str, after: dict[str, Any]
+) -> None:
     action, then = decide(RULES, seen, before, NOW)
     assert action.kind == kind
     assert {key: getattr(then, key) for key in after} == after
@@ -94,7 +112,7 @@ def test_what_follows_from_a_look(name: str, seen: Seen, before: History, kind: 
 
 def test_hosts_that_google_starts_again_have_their_time_and_no_more() -> None:
     rules = replace(RULES, repair_seconds=(900.0, 0.0, 0.0))
-    stopped, coming = replace(WHOLE, running=3, stopped=1), replace(WHOLE, running=3, making=True)
+    stopped, coming = replace(WHOLE, running=3, stopped=1), replace(WHOLE, running=3, creating=True)
     for seen in (stopped, coming):
         action, then = decide(rules, seen, history("up"), NOW)
         assert (action.kind, then.phase, then.since) == ("nothing", "repairing", NOW)
@@ -138,16 +156,16 @@ def test_down_when_done_takes_down_and_hands_on_the_code() -> None:
 
 
 def test_meter_counts_while_machines_exist() -> None:
-    first = metered(history(), WHOLE, 2.0, NOW)
+    first = with_cost(history(), WHOLE, 2.0, NOW)
     assert first.usd == 0 and first.hours == 0
-    second = metered(first, replace(WHOLE, machines=1), 2.0, NOW + 3600)
+    second = with_cost(first, replace(WHOLE, machines=1), 2.0, NOW + 3600)
     assert second.usd == pytest.approx(8.0) and second.hours == pytest.approx(1.0)
-    third = metered(second, replace(GOING), 2.0, NOW + 7200)  # the last one went at some time in this hour
+    third = with_cost(second, replace(GOING), 2.0, NOW + 7200)  # the last one went at some time in this hour
     assert third.usd == pytest.approx(10.0)
-    nobody = metered(third, replace(GOING), 2.0, NOW + 72_000)
+    nobody = with_cost(third, replace(GOING), 2.0, NOW + 72_000)
     assert nobody.usd == pytest.approx(10.0) and nobody.hours == pytest.approx(2.0)
-    assert metered(nobody, WHOLE, 2.0, NOW + 80_000).usd == pytest.approx(10.0)  # just made by somebody else
-    back = metered(second, WHOLE, 2.0, NOW)  # a clock that went back
+    assert with_cost(nobody, WHOLE, 2.0, NOW + 80_000).usd == pytest.approx(10.0)  # just made by somebody else
+    back = with_cost(second, WHOLE, 2.0, NOW)  # a clock that went back
     assert back.usd == second.usd
 
 
@@ -183,17 +201,17 @@ def test_hosts_on_which_no_agent_ever_speaks_are_not_made_for_ever() -> None:
     then, now, made = history(), NOW, 0
     for _ in range(10_000):
         there = then.phase in ("making", "up", "down")
-        action, then = decide(RULES, replace(WHOLE, beating=0) if there else GOING, then, now)
+        action, then = decide(RULES, replace(WHOLE, live_agents=0) if there else GOING, then, now)
         made += action.kind == "make"
         now = max(now + 60, action.until)
         if action.kind == "give up":
             break
-    assert made == 6 and action.code == 1 and "no agent speaks there" in action.why
-    over = replace(WHOLE, beating=0, job="over", code=1, cause=action.why)
+    assert made == 6 and action.code == 1 and "no agent reports there" in action.why
+    over = replace(WHOLE, live_agents=0, job="over", code=1, cause=action.why)
     assert decide(RULES, over, then, now)[0].kind == "down"  # they would not stop by themselves
     end, _ = decide(RULES, replace(over, exists=False, machines=0), then, now)
     assert (end.kind, end.code) == ("end", 1)
-    one = replace(WHOLE, beating=3)
+    one = replace(WHOLE, live_agents=3)
     _, then = decide(RULES, one, history("up", since=NOW - 2000, silent=1), NOW)
     assert then.silent == 2 and decide(RULES, WHOLE, then, NOW + 9000)[1].silent == 0
 
@@ -223,17 +241,17 @@ class World:
     asked_at: float | None = None
     waits: list[float] = field(default_factory=list)
 
-    def seen(self) -> Seen:
+    def seen(self) -> Observation:
         assert len(self.groups) <= 1, f"two placements at once: {self.groups}"
         placement, running = next(iter(self.groups.items()), (0, 0))
         making = bool(self.groups) and running < 4 and not self.idle and self.chance.random() < 0.5
-        return Seen(
+        return Observation(
             4,
             exists=bool(self.groups),
             machines=running,
             running=running,
-            beating=running,
-            making=making,
+            live_agents=running,
+            creating=making,
             idle=self.idle,
             trouble=self.trouble,
             placement=placement,
@@ -257,12 +275,12 @@ class World:
     def turn(self) -> None:
         """One turn of a watcher, which may be killed at each of its points."""
         seen = self.seen()
-        before = metered(read_history(self.stored, 1, 0), seen, USD, self.now)
+        before = with_cost(read_history(self.stored, 1, 0), seen, USD, self.now)
         action, after = decide(self.rules, seen, before, self.now)
         if self.chance.random() < 0.03:
             return
         self.stored = json.loads(json.dumps(after.to_json()))
-        if spent(self.rules, after) and self.asked_at is None:
+        if reached_limit(self.rules, after) and self.asked_at is None:
             self.asked_at = self.now
             assert after.usd <= (self.rules.max_usd or 0) + 8 * USD * 2 * POLL_SECONDS / 3600
         if self.chance.random() < 0.03:

@@ -36,7 +36,7 @@ class Machinery:
     price: float = 10.0
     repairs: bool = False
 
-    def look(self) -> MachineState:
+    def describe(self) -> MachineState:
         names = tuple(f"m-{n}" for n in range(self.running))
         trouble = "stockout" if self.place in self.dry and not self.running else ""
         making = bool(trouble)
@@ -72,7 +72,7 @@ class Machinery:
         self.running, self.stopped = 2, ()
         return True
 
-    def remove(self) -> None:
+    def force_delete(self) -> None:
         self.acts.append("remove")
         self.place, self.running, self.stopped = None, 0, ()
 
@@ -98,7 +98,7 @@ class Scene:
         self.now += seconds
         for worker in range(self.machinery.running):
             self.folder.put_json(f"hosts/host-{worker}.json", {"beat": self.now, "submission": 1, "idle": False})
-        return self.watcher.turn()
+        return self.watcher.poll()
 
     def until(self, kind: str, turns: int = 60) -> Action:
         for _ in range(turns):
@@ -122,14 +122,14 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
 def test_preempted_group_is_made_again_there_then_elsewhere(scene: Scene) -> None:
     scene.watching()
     scene.until("make")
-    assert scene.turn().why == "whole"
+    assert scene.turn().why == "all run"
     scene.machinery.running = 0  # taken away
     assert "preempted" in scene.turn().why
     scene.machinery.dry = {0}
     scene.until("make")
     scene.until("make")
     assert scene.machinery.acts == ["up 0", "down", "up 0", "down", "up 1"]
-    assert scene.turn().why == "whole"
+    assert scene.turn().why == "all run"
     scene.result(0)
     assert scene.turn() == Action("end", "", code=0) and scene.machinery.place == 1
 
@@ -206,14 +206,14 @@ def test_group_gets_back_the_hosts_it_lost_and_old_words_do_not_count(scene: Sce
     scene.until("make")
     scene.machinery.running, scene.machinery.stopped = 1, ("m-1",)
     scene.until("make")
-    assert scene.machinery.acts == ["up 0", "repair"] and scene.turn().why == "whole"
+    assert scene.machinery.acts == ["up 0", "repair"] and scene.turn().why == "all run"
     for name in ("m-0", "m-1"):  # they could not start, and stopped themselves
         scene.folder.put_json(f"health/{name}.json", {"step": "mounts", "ok": False, "final": True, "what": "no NFS"})
         scene.folder.put_json(f"idle/{name}.json", {"what": "start-up failed"})
     scene.machinery.running, scene.machinery.stopped = 0, ("m-0", "m-1")
     assert "m-0: mounts: no NFS" in scene.until("end").why
     scene.folder.put("job.json", JobSpec(Training("x", "r"), submission=2).to_json().encode())
-    assert scene.turn().kind == "make" and scene.turn().why == "whole"
+    assert scene.turn().kind == "make" and scene.turn().why == "all run"
 
 
 def test_budget_saves_then_takes_down_even_when_nothing_answers(scene: Scene) -> None:
@@ -269,7 +269,7 @@ def test_budget_is_kept_without_the_bucket_and_whatever_somebody_writes_there(
 
     monkeypatch.setattr(Folder, "get", gone)
     scene.machinery.fails = [MaskwrightError("nor can Terraform's", fix="x")] * 99
-    said = [scene.watcher.turn() for scene.now in (scene.now + 10.0 * n for n in range(60)) if scene.watcher]
+    said = [scene.watcher.poll() for scene.now in (scene.now + 10.0 * n for n in range(60)) if scene.watcher]
     assert scene.machinery.acts == ["up 0", "remove"] and len(scene.machinery.fails) == 96
     (down,) = [action for action in said if action.kind == "down"]
     assert "--stop-after-hours 0.1 is reached" in down.why and "the bucket cannot be reached" in down.why
@@ -315,7 +315,7 @@ def test_unknown_beat_is_not_a_life(scene: Scene, monkeypatch: pytest.MonkeyPatc
 
     def beats(**beat: object) -> int:
         scene.folder.put_json("hosts/host-0.json", beat)
-        return watcher._beating(1)
+        return watcher._live_agents(1)
 
     assert beats(beat=5) == 0 and beats(beat=5) == 0
     assert beats(beat=6) == 1
@@ -336,7 +336,7 @@ def test_watcher_and_leader_read_what_hosts_say_at_once(scene: Scene, monkeypatc
         return get(folder, name)
 
     monkeypatch.setattr(Folder, "get", waiting)
-    assert scene.turn().why == "whole"  # heartbeats and health
+    assert scene.turn().why == "all run"  # heartbeats and health
     Leader(scene.folder, 2, 5.0).poll(JobSpec(Training("x", "r")), 1, False)  # heartbeats and ends
 
 
@@ -346,17 +346,17 @@ def test_watcher_and_leader_read_what_hosts_say_at_once(scene: Scene, monkeypatc
 def test_one_lease_at_a_time_and_the_silent_one_is_taken_over(tmp_path: Path) -> None:
     folder, now = Folder(f"file://{tmp_path}"), 0.0
     first, second, third = (WatcherLease(folder, clock=lambda: now) for _ in range(3))
-    assert first.turn() and not second.turn() and not third.turn()
+    assert first.poll() and not second.poll() and not third.poll()
     assert second.holder.startswith("process ")
     now = 80.0
-    assert first.turn() and not second.turn()  # it beats
+    assert first.poll() and not second.poll()  # it beats
     now = 169.0
-    assert not second.turn() and not third.turn()
+    assert not second.poll() and not third.poll()
     now = 260.0
-    assert second.turn() and not third.turn()
-    assert not first.turn()  # it was asleep, and stands back
+    assert second.poll() and not third.poll()
+    assert not first.poll()  # it was asleep, and stands back
     second.leave()
-    assert third.turn()
+    assert third.poll()
 
 
 def test_of_many_that_try_at_once_one_gets_it(tmp_path: Path) -> None:
@@ -365,7 +365,7 @@ def test_of_many_that_try_at_once_one_gets_it(tmp_path: Path) -> None:
     folder = Folder(f"file://{tmp_path}")
     leases = [WatcherLease(folder) for _ in range(16)]
     with ThreadPoolExecutor(16) as pool:
-        assert sum(pool.map(WatcherLease.turn, leases)) == 1
+        assert sum(pool.map(WatcherLease.poll, leases)) == 1
 
 
 def test_second_watcher_does_nothing_and_takes_over(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

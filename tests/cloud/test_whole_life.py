@@ -94,7 +94,7 @@ def test_init_up_resize_seed_down(life: Life) -> None:
     assert "google_compute_disk" in shown and "no price for hyperdisk-ml in us-east5 (disk), not counted" in shown
     life.env("plan", "--detailed-exitcode", code=2)
     assert not life.exists("disks"), "a plan changes nothing"
-    assert "nobody is there to say yes" in life.env("up", code=2)
+    assert "cannot ask for confirmation without a terminal" in life.env("up", code=2)
 
     told = life.document("up", "--yes")
     assert told == life.document("status")
@@ -122,12 +122,12 @@ def test_init_up_resize_seed_down(life: Life) -> None:
     life.write(disk={**LAB["disk"], "size_gb": 200})
     life.env("plan", "--only", "slice", "--detailed-exitcode", code=0)  # hosts keep the disk that there is
     life.env("up", "--only", "slice", "--yes")
-    assert "is another disk than lab1-data-1" in life.env("seed", "--yes", code=2)
+    assert "would replace the disk lab1-data-1" in life.env("seed", "--yes", code=2)
 
     life.world.forget()
     life.write(slice={**LAB["slice"], "topology": "8x8"})
     shown = life.env("plan")
-    assert "made anew" in shown and "instance_group_manager" in shown
+    assert "replaced: " in shown and "instance_group_manager" in shown
     life.env("up", "--yes")
     order = [(op, kind.removeprefix("google_compute_")) for op, kind, _ in life.world.changes()]
     moved = [entry for entry in order if entry[1] in ("resource_policy", "instance_group_manager")]
@@ -145,7 +145,7 @@ def test_init_up_resize_seed_down(life: Life) -> None:
     assert "holds data" in life.env("down", "--only", "disk", "--yes", code=2)
 
     del life.cloud.resources[f"{ZONE}/disks/lab1-data-1"]  # by hand, as it costs money
-    assert "lab1-data-1: was seeded, and is not there" in life.env("up", "--yes", code=2)
+    assert "lab1-data-1: this disk was seeded but no longer exists" in life.env("up", "--yes", code=2)
     life.env("down", "--yes")
     assert life.exists("disks") == [], "nothing is made by taking away"
     life.env("plan", "--only", "disk", "--detailed-exitcode", code=2)  # another one, not seeded
@@ -186,7 +186,7 @@ def test_an_apply_that_fails_half_way_can_be_finished_either_way(life: Life) -> 
     life.cloud.fault("terraform.google_storage_bucket.create", 409, "", "the name is somebody else's", times=9)
     life.env("up", "--yes", code=1)
     assert life.exists("instances") == ["lab1-nfs"]
-    assert "nothing to take away" in life.env("down", "--yes")
+    assert "nothing to delete" in life.env("down", "--yes")
     life.write(disk=None, slice=None, nfs={"tier": "BASIC_SSD", "capacity_gb": 2560})
     said = life.env("up", "--yes", "--delete-data", code=2)
     assert "google_filestore_instance.nfs[0]" in said and "env down --only nfs --delete-data" in said
@@ -199,7 +199,7 @@ def test_seeding_that_fails_leaves_no_machine(life: Life) -> None:
     life.write(nfs=None, slice=None)
     life.env("init")
     shards = life.cloud.objects.pop(("corpus", "stores/one/manifest.json"))
-    assert "gs://corpus/stores: holds no file. Fix: correct disk.source" in life.env("seed", "--yes", code=2)
+    assert "gs://corpus/stores: has no files. Fix: correct disk.source" in life.env("seed", "--yes", code=2)
     for name in ("dict.txt", "train.bin", "train.idx"):
         life.cloud.put(f"gs://corpus/stores/shard0/{name}", "")
     said = life.env("seed", "--yes", code=2)
@@ -234,7 +234,7 @@ def test_a_held_lock_names_its_holder(life: Life) -> None:
     lock |= {"Created": "2026-11-20T09:00:00Z", "Path": "gs://x"}
     life.cloud.put("gs://lab-proj-maskwright-state/env/lab1/default.tflock", json.dumps(lock))
     said = life.env("up", "--yes", "--lock-timeout-seconds", "0", code=2)
-    assert "another run holds the state: ada@desk" in said and "force-unlock" in said
+    assert "another run holds the state's lock: ada@desk" in said and "force-unlock" in said
     assert not life.exists("networks")
 
 
@@ -251,7 +251,7 @@ def test_environments_stand_side_by_side(life: Life) -> None:
     assert not [name for name in life.exists("b") if "lab2" in name]
     subnetwork = {"name": "train", "network": "x/vpc", "ipCidrRange": "10.8.0.0/20", "privateIpGoogleAccess": True}
     compute.make(life.cloud, "projects/host-proj/regions/us-east5/subnetworks", subnetwork)
-    assert "hosts install docker from there, and no Cloud NAT is seen" in life.env("up", "--yes")
+    assert "hosts install docker from the internet, and no Cloud NAT was found" in life.env("up", "--yes")
     (template,) = life.exists("instanceTemplates")
     properties = life.cloud.resources[f"compute/projects/lab-proj/global/instanceTemplates/{template}"]["properties"]
     assert properties["networkInterfaces"][0]["subnetwork"] == "projects/host-proj/regions/us-east5/subnetworks/train"
@@ -270,9 +270,9 @@ def test_without_init_the_fix_is_named(life: Life) -> None:
 def test_nothing_is_made_by_taking_away_or_by_a_no(life: Life) -> None:
     life.write()
     life.cloud.put("gs://lab-proj-maskwright-state/env/started", "")
-    assert "nothing to take away" in life.env("down", "--yes")
-    assert "nothing to take away" in life.env("down", "--delete-data", "--yes")
-    assert "nobody is there to say yes" in life.env("seed", code=2)
+    assert "nothing to delete" in life.env("down", "--yes")
+    assert "nothing to delete" in life.env("down", "--delete-data", "--yes")
+    assert "cannot ask for confirmation without a terminal" in life.env("seed", code=2)
     assert life.exists("b") == ["lab-proj-maskwright-state"] and not life.exists("networks") + life.exists("disks")
 
 
@@ -283,8 +283,9 @@ def test_a_queued_slice_is_asked_for_after_a_yes_and_never_forgotten(life: Life)
     life.env("init")
     life.env("up", "--yes")
     life.write(nfs=None, disk=None, slice=v5e)
-    assert "queued resource lab1-slice (v5litepod-16, SPOT, in us-east5-b) will be asked for" in life.env("plan")
-    assert "nobody is there to say yes" in life.env("up", code=2) and not life.exists("queuedResources")
+    assert "queued resource lab1-slice (v5litepod-16, SPOT, in us-east5-b) will be requested" in life.env("plan")
+    assert "cannot ask for confirmation without a terminal" in life.env("up", code=2)
+    assert not life.exists("queuedResources")
     life.cloud.fault("tpu.projects.locations.queuedResources.create", 403, "PERMISSION_DENIED", "no", times=9)
     life.env("up", "--yes", code=1)
     record = json.loads(life.cloud.text("gs://lab-proj-maskwright-state/env/lab1/record.json"))
@@ -302,11 +303,11 @@ def test_of_two_commands_at_once_neither_forgets_what_the_other_did(life: Life) 
     path = life.write()
     life.cloud.put("gs://lab-proj-maskwright-state/env/started", "")
     one, other = EnvironmentSession(path), EnvironmentSession(path)
-    one.want(one.asked_for())
+    one.store_wanted(one.requested())
     with pytest.raises(MaskwrightError, match="another command has changed the environment"):
-        other.want({})
-    one.want({**one.asked_for(), "nfs": None})
-    EnvironmentSession(path).want({})
+        other.store_wanted({})
+    one.store_wanted({**one.requested(), "nfs": None})
+    EnvironmentSession(path).store_wanted({})
     life.cloud.put("gs://lab-proj-maskwright-state/env/lab1/wanted.json", "{")
     with pytest.raises(MaskwrightError, match="cannot be read"):
         EnvironmentSession(path)

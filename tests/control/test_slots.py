@@ -44,7 +44,7 @@ def location(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
 
 def test_hosts_that_claim_at_once_get_different_numbers(location: str) -> None:
     def claim(number: int) -> Slot | None:
-        return Slots(Folder(location), f"host-{number}", 8, 90.0).look()
+        return Slots(Folder(location), f"host-{number}", 8, 90.0).claim()
 
     with ThreadPoolExecutor(12) as threads:
         found = list(threads.map(claim, range(12)))
@@ -57,32 +57,32 @@ def test_hosts_that_claim_at_once_get_different_numbers(location: str) -> None:
 def test_silent_host_is_replaced_and_learns_of_it(location: str) -> None:
     folder = Folder(location)
     first, second = (Slots(folder, name, 1, 0.3) for name in ("first", "second"))
-    slot = first.look()
+    slot = first.claim()
     assert slot == Slot(0, 1)
     for beat in range(4):
         folder.put_json("hosts/host-0.json", {"beat": beat})
-        assert second.look() is None
+        assert second.claim() is None
         time.sleep(0.1)
     time.sleep(0.3)
     assert first.holds(slot)
-    assert second.look() == Slot(0, 2) and not first.holds(slot)
+    assert second.claim() == Slot(0, 2) and not first.holds(slot)
     folder.put_json("hosts/host-0.json", {"beat": 1, "gone": True, "instance": "second"})
-    assert Slots(folder, "third", 1, 90.0).look() == Slot(0, 3)  # at once: it said that it left
+    assert Slots(folder, "third", 1, 90.0).claim() == Slot(0, 3)  # at once: it said that it left
 
 
 def test_newcomers_do_not_take_one_number_from_each_other(location: str) -> None:
     """Two machines have gone, one silently, and two come in their place: neither has beaten when the other looks."""
     folder = Folder(location)
     for name in ("left", "died"):
-        assert Slots(folder, name, 2, 90.0).look()
+        assert Slots(folder, name, 2, 90.0).claim()
     folder.put_json("hosts/host-0.json", {"beat": 7, "gone": True, "instance": "left"})
     folder.put_json("hosts/host-1.json", {"beat": 7, "gone": False, "instance": "died"})
     one, other = (Slots(folder, name, 2, 0.5) for name in ("one", "other"))
-    assert one.look() == Slot(0, 2)
-    assert other.look() is None
+    assert one.claim() == Slot(0, 2)
+    assert other.claim() is None
     time.sleep(0.6)
     folder.put_json("hosts/host-0.json", {"beat": 1, "gone": False, "instance": "one"})
-    assert other.look() == Slot(1, 2)
+    assert other.claim() == Slot(1, 2)
     assert one.holds(Slot(0, 2))
 
 
@@ -94,7 +94,7 @@ def test_create_of_which_the_answer_was_lost_has_won(monkeypatch: pytest.MonkeyP
         monkeypatch.setitem(fsspec.config.conf, "gs", {"token": "anon", "endpoint_url": store.url})
         fsspec.get_filesystem_class("gs").clear_instance_cache()
         store.lose_answers = True
-        assert Slots(Folder("gs://bucket/jobs"), "one", 1, 90.0).look() == Slot(0, 1)
+        assert Slots(Folder("gs://bucket/jobs"), "one", 1, 90.0).claim() == Slot(0, 1)
 
 
 def test_configuration_in_a_bucket_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,11 +220,11 @@ def test_recreated_host_takes_over_and_the_job_goes_on(group: Group) -> None:
 def test_host_that_was_replaced_while_it_slept_ends_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Folder(f"file://{tmp_path}")
     slots = Slots(folder, "old", 1, 90.0)
-    slot = slots.look()
+    slot = slots.claim()
     agent = agent_module.Agent(folder, 0, 1, once=True, poll_seconds=0.1, instance="old", slots=slots, slot=slot)
     agent._sync()
     assert not agent.displaced
-    assert Slots(folder, "new", 1, 0.0).look() == Slot(0, 2)
+    assert Slots(folder, "new", 1, 0.0).claim() == Slot(0, 2)
     before = folder.get("hosts/host-0.json")
     agent._sync()
     assert agent.displaced

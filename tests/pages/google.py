@@ -45,7 +45,7 @@ def made(shell: Shell, location: str) -> Iterator[None]:
     """Without Terraform: the environment's disk is seeded and its slice is there, and nothing computes."""
     environment = read_environment(location)
     known = replace(record.EnvironmentRecord().for_disk(environment), seeded={"files": 1, "bytes": 19})
-    disk = {key: value for key, value in vars(known).items() if key in record.OF_DISK}
+    disk = {key: value for key, value in vars(known).items() if key in record.DISK_FIELDS}
     content = {"format": record.FORMAT, "disk": disk, "placement": known.placement}
     with fake_cloud(polls=0, project=PROJECT) as cloud:
         shell.environment |= cloud.environment()

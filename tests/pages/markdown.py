@@ -142,7 +142,7 @@ def visible(text: str) -> str:
 
 LEFT_OUT = re.compile(
     r"^(host \d+ \| )?(\w+ +(\d+%  )?[\d.,]+ ?[kMGTB]*(/[\d.,]+ ?[kMGTB]*)?( \w+)?  [\d.,]+ ?[kMGTB]*( \w+)?/s  "
-    r"|warning: other programs compute on this run's cores|hosts: whole$)"
+    r"|warning: other programs compute on this run's cores|hosts: all run$)"
 )
 """Lines that come at moments of their own. A terminal has a bar there; elsewhere it is a line every 15 seconds, and one
 at the end of what took over 2. The warning depends on the tests that run beside. A job's watcher looks now and then."""

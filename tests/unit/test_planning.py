@@ -15,8 +15,8 @@ from scipy import stats
 
 from maskwright.cli import plan as command
 from maskwright.cli.main import run
-from maskwright.cloud.hire import gpu_machine, hourly
 from maskwright.cloud.machines import TPUS
+from maskwright.cloud.offers import gpu_machine, hourly_offers
 from maskwright.cloud.old_setup import values_env
 from maskwright.cloud.prices import read_prices
 from maskwright.config.pretraining import RunConfig, build_config
@@ -238,16 +238,20 @@ def test_costs_are_those_of_the_table() -> None:
     table = read_prices()
     assert gpu_machine("nvidia-h100-80gb", 8) == "a3-highgpu-8g" and gpu_machine("nvidia-h100-80gb", 3) is None
     assert set(ACCELERATORS.values()) <= set(DEVICES)
-    found = {one.model: one for one in hourly(table, "v6e", "us-central1", 16)}
+    found = {one.model: one for one in hourly_offers(table, "v6e", "us-central1", 16)}
     row = table.find("v6e", "us-central1", "SPOT")
     assert row and found["SPOT"].usd == 16 * row[1] and found["SPOT"].machine == "16 chips of v6e"
-    attached = {one.model: one for one in hourly(table, "nvidia-tesla-t4", "us-central1", 2)}
+    attached = {one.model: one for one in hourly_offers(table, "nvidia-tesla-t4", "us-central1", 2)}
     assert (
         attached["STANDARD"].usd == pytest.approx(0.38 + 2 * 0.35) and attached["SPOT"].usd < attached["STANDARD"].usd
     )
     assert attached["SPOT"].machine == "n1-standard-8 with 2 x nvidia-tesla-t4"
-    assert hourly(table, "nvidia-tesla-t4", "us-central1", 3) == hourly(table, "nvidia-tesla-v100", "us-east4") == []
-    assert hourly(table, "a3-highgpu-8g", "nowhere") == []
+    assert (
+        hourly_offers(table, "nvidia-tesla-t4", "us-central1", 3)
+        == hourly_offers(table, "nvidia-tesla-v100", "us-east4")
+        == []
+    )
+    assert hourly_offers(table, "a3-highgpu-8g", "nowhere") == []
 
 
 # ---- data -----------------------------------------------------------------------------------------------------------

@@ -1,23 +1,23 @@
 #!/bin/bash
-# Runs as root on the temporary machine that fills the shared disk (metadata key startup-script): formats the disk where
-# it is empty, copies the source from its bucket, checks every file against the bucket's own checksums, runs the user's
-# preparation script, writes a manifest, and says in the bucket how it ended. Killed at any point and begun again, also
-# on another machine, it ends the same. docs/google-cloud-hosts.md tells the whole story.
+# Runs as root on the temporary machine that fills the shared disk (metadata key startup-script): formats the disk if it
+# is empty, copies the source from its bucket, verifies every file with the bucket's checksums, runs the user's
+# preparation script, writes a manifest, and reports the result in the bucket. If it is killed and started again, also on
+# another machine, the result is the same. docs/google-cloud-hosts.md describes it.
 #
 # The preparation script gets two arguments: the folder with the copied source, and the root of the disk. With such a
-# script the source lies in DISK/source, and may be removed there; without one it lies in DISK itself. A script that was
-# killed is run again from its beginning, on what it has left.
+# script the source is in DISK/source, where it may be deleted; without one it is in DISK itself. A script that was killed
+# is run again from its beginning, on the files that it has left.
 set -Eeuo pipefail
 
-root=${MASKWRIGHT_ROOT:-}   # tests put a folder in the place of /
+root=${MASKWRIGHT_ROOT:-}   # tests replace / by a folder
 patience=${MASKWRIGHT_PATIENCE_SECONDS:-300}
 pause=${MASKWRIGHT_PAUSE_SECONDS:-5}
 run=$root/run/maskwright
 storage=${STORAGE_EMULATOR_HOST:-https://storage.googleapis.com}
 label=maskwright-data
 disk=$root/mnt/maskwright-seed
-notes=$disk/.maskwright   # what was done; survives with the disk
-own='(lost\+found|\.maskwright)(/|$)|MANIFEST\.sha256$'   # ours, never the source's
+notes=$disk/.maskwright   # finished work; survives with the disk
+ours='(lost\+found|\.maskwright)(/|$)|MANIFEST\.sha256$'   # ours, never files of the source
 step=start environment='' result='' source='' prepare='' name='' device='' target='' begun=$SECONDS
 export CLOUDSDK_CONFIG=${CLOUDSDK_CONFIG:-$run/gcloud} CLOUDSDK_CORE_DISABLE_PROMPTS=1 CLOUDSDK_CORE_DISABLE_USAGE_REPORTING=1
 
@@ -32,9 +32,9 @@ exec > >(hide) 2>&1
 say() { echo "maskwright: $*"; }
 begin() { step=$1; say "$1${2:+: $2}"; }
 
-# ---- the metadata server and the bucket; a token goes from one pipe into the next, never into an argument or a file ----
+# ---- the metadata server and the bucket; a token goes only through pipes, never into an argument or a file -----------
 
-meta() {  # PATH: its value; 4 when there is none
+meta() {  # PATH: its value; exit code 4 if it does not exist
   local answer
   answer=$(curl -sS --max-time 20 --retry 10 --retry-delay 2 --retry-connrefused --retry-all-errors \
     -H 'Metadata-Flavor: Google' -w '\n%{http_code}' \
@@ -45,19 +45,19 @@ meta() {  # PATH: its value; 4 when there is none
     *) return 1 ;;
   esac
 }
-attribute() {  # VARIABLE NAME [must]: empty when it is not set
+attribute() {  # VARIABLE NAME [must]: empty if it is not set
   local code=0 text
   text=$(meta "attributes/$2") || code=$?
-  [ "$code" -eq 0 ] || { [ "$code" -eq 4 ] && [ -z "${3:-}" ]; } || fail "the metadata does not tell $2" 'maskwright env seed'
+  [ "$code" -eq 0 ] || { [ "$code" -eq 4 ] && [ -z "${3:-}" ]; } || fail "metadata attribute $2 is missing" 'maskwright env seed'
   printf -v "$1" '%s' "$text"
 }
-google() {  # as curl, with the service account's token; prints the answer and below it the status
+google() {  # curl with the service account's token; prints the answer, and the status on the last line
   local secret
   secret=$(meta service-accounts/default/token | sed -E 's/.*"access_token" *: *"([^"]+)".*/\1/')
   printf 'header = "Authorization: Bearer %s"\n' "$secret" |
     curl -sS -K - --max-time 60 --retry 6 --retry-delay 2 --retry-connrefused -w '\n%{http_code}' "$@"
 }
-url() {  # gs://BUCKET/OBJECT: bucket and object as the API has them
+url() {  # gs://BUCKET/OBJECT: path of the object in the API
   local path=${1#gs://} object
   object=${path#*/}
   printf 'b/%s/o%s%s' "${path%%/*}" "$2" "${object//\//%2F}"
@@ -89,34 +89,34 @@ fail() {  # WHAT FIX
   if mountpoint -q "$disk"; then umount "$disk" || say "$disk cannot be unmounted"; fi
   if [ -n "$result" ]; then
     put_result "{\"ok\": false, \"step\": \"$step\", \"what\": $(quote "$1. Fix: $2")}"
-    shutdown -h now   # nobody pays for a machine that has said all it can
+    shutdown -h now   # the result is reported, so the machine need not cost more
   fi
   exit 1
 }
 finish() {
   local code=$?
-  [ "$code" -eq 0 ] || [ -n "$reported" ] || fail "ended with $code at line ${line:-?}" 'the lines before this one in the log say more'
+  [ "$code" -eq 0 ] || [ -n "$reported" ] || fail "ended with $code at line ${line:-?}" 'see the lines before this one in the log'
 }
 trap 'line=$LINENO' ERR
 trap finish EXIT
 trap 'reported=yes; exit 143' HUP INT TERM
-again() {  # COMMAND…: until it works, for as long as patience lasts
+again() {  # COMMAND…: retry until it works, or patience is over
   local until=$((SECONDS + patience))
   until "$@"; do
     [ "$SECONDS" -lt "$until" ] || return 1
     sleep "$pause"
   done
 }
-complaint() {  # FILE: the last thing that gcloud, or a script, said of what went wrong
+last_error() {  # FILE: the last error message of gcloud or a script
   { grep -E 'ERROR' "$1" || tail -n 5 "$1" | grep -v '^ *$' || echo 'no message'; } | tail -n 1
 }
 
 # ---- checksums and the manifest --------------------------------------------------------------------------------------
 
 files() { python3 -I - "$@" <<'PYTHON'
-"""listing FILE PREFIX: what gcloud said of the source, one line a file, sorted; on stdout.
-check LISTING FOLDER HASHES: compares and removes what differs; its names on stdout, one a line.
-manifest DISK HASHES: the lines of `sha256sum` for all files of the disk; on stdout."""
+"""listing FILE PREFIX: print a sorted line for each file of gcloud's listing.
+check LISTING FOLDER HASHES: delete files that differ, and print their names.
+manifest DISK HASHES: print the lines of `sha256sum` for all files of the disk."""
 import base64, hashlib, json, os, re, subprocess, sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -134,7 +134,7 @@ def below(folder):
 
 
 def hashes(path):
-    """hashlib lets go of Python's lock, so threads are enough."""
+    """hashlib releases Python's lock, so threads are enough."""
     md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
         while block := file.read(1 << 22):
@@ -144,8 +144,8 @@ def hashes(path):
 
 
 def state(path):
-    about = os.stat(path)
-    return [about.st_size, about.st_mtime_ns]
+    status = os.stat(path)
+    return [status.st_size, status.st_mtime_ns]
 
 
 def crc32c(path):
@@ -156,13 +156,14 @@ def crc32c(path):
 
 def listing(file, prefix):
     with open(file) as stream:
-        found = json.load(stream)
+        objects = json.load(stream)
     rows = []
-    for one in found:
-        name = one["name"][len(prefix) :].lstrip("/") if one["name"].startswith(prefix) else ""
-        if not name or name.endswith("/") or OURS.match(name):  # a name that ends in / is a console's mark of a folder
+    for item in objects:
+        name = item["name"][len(prefix) :].lstrip("/") if item["name"].startswith(prefix) else ""
+        if not name or name.endswith("/") or OURS.match(name):  # the console marks a folder by a name that ends in /
             continue
-        rows.append([name, int(one["size"]), one.get("md5_hash") or "", one.get("crc32c_hash") or "", one["generation"]])
+        md5, crc = item.get("md5_hash") or "", item.get("crc32c_hash") or ""
+        rows.append([name, int(item["size"]), md5, crc, item["generation"]])
     for row in sorted(rows):
         print(json.dumps(row))
 
@@ -170,28 +171,28 @@ def listing(file, prefix):
 def check(file, folder, cache):
     with open(file) as stream:
         rows = [json.loads(line) for line in stream]
-    known, bad = {}, []
+    good, bad = {}, []
 
-    def look(row):
+    def verify(row):
         name, size, md5, crc, _ = row
         path = os.path.join(folder, name)
         if not os.path.isfile(path) or os.path.getsize(path) != size:
             return name, None, False
         before = state(path)
-        found, sha256 = hashes(path)
-        good = found == md5 if md5 else crc32c(path) == crc
-        return name, [*before, sha256], good
+        actual, sha256 = hashes(path)
+        same = actual == md5 if md5 else crc32c(path) == crc
+        return name, [*before, sha256], same
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        for name, about, good in threads.map(look, rows):
-            if good:
-                known[name] = about
+        for name, facts, same in threads.map(verify, rows):
+            if same:
+                good[name] = facts
             else:
                 bad.append(name)
     expected = {row[0] for row in rows}
     bad += [name for name, _ in below(folder) if name not in expected]
     with open(cache, "w") as stream:
-        json.dump({"folder": folder, "files": known}, stream)
+        json.dump({"folder": folder, "files": good}, stream)
     for name in bad:
         path = os.path.join(folder, name)
         if os.path.isfile(path):
@@ -201,13 +202,13 @@ def check(file, folder, cache):
 
 def manifest(disk, cache):
     with open(cache) as stream:
-        before = json.load(stream)
-    known = {os.path.join(before["folder"], name): about for name, about in before["files"].items()}
+        checked = json.load(stream)
+    known = {os.path.join(checked["folder"], name): facts for name, facts in checked["files"].items()}
 
-    def line(found):
-        relative, path = found
-        about = known.get(path)
-        sha256 = about[2] if about and about[:2] == state(path) else hashes(path)[1]
+    def line(names):
+        relative, path = names
+        facts = known.get(path)
+        sha256 = facts[2] if facts and facts[:2] == state(path) else hashes(path)[1]
         escaped = relative.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
         return ("\\" if escaped != relative else "") + f"{sha256}  {escaped}", os.path.getsize(path)
 
@@ -223,7 +224,7 @@ def manifest(disk, cache):
 {"listing": listing, "check": check, "manifest": manifest}[sys.argv[1]](*sys.argv[2:])
 PYTHON
 }
-keep() {  # FILE: standard input becomes its content, whole or not at all
+keep() {  # FILE: write standard input to it, atomically
   cat >"$1.new"
   sync "$1.new"
   mv -f "$1.new" "$1"
@@ -235,14 +236,14 @@ keep() {  # FILE: standard input becomes its content, whole or not at all
 format_disk() {
   begin format "$device"
   again test -e "$device" || fail 'the disk is not attached' 'maskwright env seed'
-  local found code=0
-  found=$(blkid -p -o value -s LABEL "$device") || code=$?
+  local existing code=0
+  existing=$(blkid -p -o value -s LABEL "$device") || code=$?
   if [ "$code" -eq 2 ] && [ -z "$(wipefs -n "$device")" ]; then
-    # No reserved blocks on a disk of data; tables are written as they are used, not for minutes before.
+    # A data disk needs no reserved blocks. Tables are written when they are used, which saves minutes now.
     mkfs.ext4 -q -m 0 -E lazy_itable_init=1,lazy_journal_init=1,nodiscard -L "$label" "$device" ||
       fail 'the disk cannot be formatted' 'see mkfs.ext4 in the log'
-  elif [ "$found" != "$label" ]; then
-    fail 'the disk holds something that is not ours, and is left alone' 'seed a new disk: change disk.size_gb, or empty this one by hand'
+  elif [ "$existing" != "$label" ]; then
+    fail 'the disk has foreign data, which is not overwritten' 'seed a new disk: change disk.size_gb, or empty this one by hand'
   fi
 }
 mount_disk() {
@@ -257,24 +258,24 @@ list_source() {
   prefix=${path#*/}
   [ "$prefix" != "$path" ] || prefix=
   if ! gcloud storage objects list "$source/**" --format='json(name,size,md5_hash,crc32c_hash,generation)' >"$run/found.json" 2>"$run/log"; then
-    fail "$(complaint "$run/log")" "see disk.source, and that $environment-train may read it (roles/storage.objectViewer)"
+    fail "$(last_error "$run/log")" "check disk.source, and that $environment-train may read it (roles/storage.objectViewer)"
   fi
   files listing "$run/found.json" "$prefix" >"$run/listing"
-  [ -s "$run/listing" ] || fail "$source holds no file" 'see disk.source'
+  [ -s "$run/listing" ] || fail "$source has no files" 'check disk.source'
   wanted=$(sha256sum <"$run/listing" | cut -c 1-64)
 }
 copy() {
   begin copy "$(wc -l <"$run/listing") files to $target"
   mkdir -p "$target"
-  # Of a copy that was killed: gcloud 528 takes them up and deletes them as unmatched, in either order.
+  # Left by a copy that was killed: gcloud 528 resumes them and deletes them as unmatched, in either order.
   find "$target" -type f -name '*_.gstmp' -exec rm -f {} +
   local tries=1
-  until gcloud storage rsync --recursive --delete-unmatched-destination-objects --exclude="$own" --no-user-output-enabled \
+  until gcloud storage rsync --recursive --delete-unmatched-destination-objects --exclude="$ours" --no-user-output-enabled \
     "$source" "$target" 2>"$run/log"; do
     [ "$tries" -lt 3 ] ||
-      fail "$(complaint "$run/log")" "see that the disk is large enough (disk.size_gb), and that $environment-train may read the source"
+      fail "$(last_error "$run/log")" "check that the disk is large enough (disk.size_gb), and that $environment-train may read the source"
     tries=$((tries + 1))
-    say "$(complaint "$run/log"): once more"
+    say "$(last_error "$run/log"): trying again"
     sleep "$pause"
   done
 }
@@ -284,21 +285,21 @@ copy_and_check() {
   begin verify
   files check "$run/listing" "$target" "$run/hashes.json" >"$run/bad"
   if [ -s "$run/bad" ]; then
-    # After a power cut a file may have its size and hold nothing; what is different was removed, and comes once more.
+    # After a power failure a file may have its size and no content. Files that differ were deleted, and are copied again.
     say "$(wc -l <"$run/bad") files differ from the bucket's, such as $(head -n 1 "$run/bad"): copied again"
     copy
     begin verify
     files check "$run/listing" "$target" "$run/hashes.json" >"$run/bad"
   fi
   bad=$(wc -l <"$run/bad")
-  [ "$bad" -eq 0 ] || fail "$bad files are not the bucket's, such as $(head -n 1 "$run/bad")" \
-    "see that nobody writes to $source meanwhile, then maskwright env seed"
+  [ "$bad" -eq 0 ] || fail "$bad files differ from the bucket's, such as $(head -n 1 "$run/bad")" \
+    "make sure that nothing writes to $source meanwhile, then maskwright env seed"
 }
 run_prepare() {
   begin prepare "$prepare"
   local code=0
   bash "$run/prepare.sh" "$target" "$disk" </dev/null 2>&1 | tee "$run/log" || code=$?
-  [ "$code" -eq 0 ] || fail "the preparation script ended with $code: $(complaint "$run/log")" 'correct disk.prepare, then maskwright env seed'
+  [ "$code" -eq 0 ] || fail "the preparation script ended with $code: $(last_error "$run/log")" 'correct disk.prepare, then maskwright env seed'
 }
 write_manifest() {
   begin manifest
@@ -322,7 +323,7 @@ main() {
   source=${source%/}
   device=$root/dev/disk/by-id/google-$name
   if get "$result" | grep -q '"ok": true'; then
-    say 'was done before'
+    say 'was already done'
     shutdown -h now
     return 0
   fi
@@ -333,11 +334,11 @@ main() {
   if [ -n "$prepare" ]; then
     target=$disk/source
     get "$prepare" >"$run/prepare.sh" || { step=prepare; fail "$prepare cannot be read" 'maskwright env seed, which uploads it'; }
-    case ${prepare##*/} in  # as startup.sh does: its name is its sha256
+    case ${prepare##*/} in  # as in startup.sh, its name is its sha256
       *[!0-9a-f]*.sh) ;;
       ????????????????????????????????????????????????????????????????.sh)
         [ "$(head -c -1 "$run/prepare.sh" | sha256sum | cut -c 1-64).sh" = "${prepare##*/}" ] ||
-          { step=prepare; fail "$prepare is not what was uploaded (its sha256 differs)" 'find out who writes the runs bucket, then maskwright env seed'; } ;;
+          { step=prepare; fail "$prepare is not what was uploaded (its sha256 differs)" 'find out who writes to the runs bucket, then maskwright env seed'; } ;;
     esac
     wanted=$(cat "$run/listing" "$run/prepare.sh" | sha256sum | cut -c 1-64)
   fi
@@ -351,7 +352,7 @@ main() {
   write_manifest
   begin unmount
   sync
-  umount "$disk" || fail 'the disk cannot be unmounted' 'see what holds it in the log'
+  umount "$disk" || fail 'the disk cannot be unmounted' 'see the log for what keeps it busy'
   step='done'
   say "done: $numbers"
   put_result "{\"ok\": true, $numbers, \"seconds\": $((SECONDS - begun))}"

@@ -1,20 +1,20 @@
 #!/bin/bash
-# Runs as root at every boot of a host, from the instance's metadata (key startup-script): mounts what the environment
-# shares, runs the user's set-up script, pulls the container and keeps the agent running in it. What it does, it does
-# again without harm. docs/google-cloud-hosts.md tells the whole story.
+# Runs as root at every boot of a host, from the instance's metadata (key startup-script): mounts disk and NFS, runs the
+# user's set-up script, pulls the container and keeps the agent running in it. Every step can be repeated.
+# docs/google-cloud-hosts.md describes it.
 set -Eeuo pipefail
 
-root=${MASKWRIGHT_ROOT:-}   # tests put a folder in the place of /
-patience=${MASKWRIGHT_PATIENCE_SECONDS:-300}   # for what comes by itself: devices, the network, a service, the registry
+root=${MASKWRIGHT_ROOT:-}   # tests replace / by a folder
+patience=${MASKWRIGHT_PATIENCE_SECONDS:-300}   # time to wait for devices, the network, a service, the registry
 pause=${MASKWRIGHT_PAUSE_SECONDS:-5}
 state=$root/var/lib/maskwright   # survives a reboot
-run=$root/run/maskwright         # does not: a file system in memory
+run=$root/run/maskwright         # does not survive it: a file system in memory
 storage=${STORAGE_EMULATOR_HOST:-https://storage.googleapis.com}
 name=maskwright-agent
 step=start instance='' bucket='' folder='' digest='' version=''
 environment='' kind='' hosts='' spec='' mount_point='' nfs='' disk='' container='' wanted='' setup='' idle_minutes='' index=''
 
-# The guest agent hands what is printed here to the serial port and to Cloud Logging.
+# The guest agent passes the output to the serial port and to Cloud Logging.
 hide() {
   sed -u -E \
     -e 's#(://)[^/@[:space:]]+@#\1***@#g' \
@@ -25,9 +25,9 @@ hide() {
 exec > >(hide) 2>&1
 say() { echo "maskwright: $*"; }
 
-# ---- the metadata server and the bucket; a token goes from one pipe into the next, never into an argument or a file ----
+# ---- the metadata server and the bucket; a token goes only through pipes, never into an argument or a file -----------
 
-meta() {  # PATH: its value; 4 when there is none
+meta() {  # PATH: its value; exit code 4 if it does not exist
   local answer
   answer=$(curl -sS --max-time 20 --retry 10 --retry-delay 2 --retry-connrefused --retry-all-errors \
     -H 'Metadata-Flavor: Google' -w '\n%{http_code}' \
@@ -38,21 +38,21 @@ meta() {  # PATH: its value; 4 when there is none
     *) return 1 ;;
   esac
 }
-attribute() {  # VARIABLE NAME [must]: empty when it is not set
+attribute() {  # VARIABLE NAME [must]: empty if it is not set
   local code=0 text
   text=$(meta "attributes/$2") || code=$?
-  [ "$code" -eq 0 ] || { [ "$code" -eq 4 ] && [ -z "${3:-}" ]; } || fail "the metadata does not tell $2" 'maskwright env up'
+  [ "$code" -eq 0 ] || { [ "$code" -eq 4 ] && [ -z "${3:-}" ]; } || fail "metadata attribute $2 is missing" 'maskwright env up'
   printf -v "$1" '%s' "$text"
 }
 token() { meta service-accounts/default/token | sed -E 's/.*"access_token" *: *"([^"]+)".*/\1/'; }
-google() {  # as curl, with the service account's token; prints the answer and below it the status
+google() {  # curl with the service account's token; prints the answer, and the status on the last line
   local secret
   secret=$(token)
   printf 'header = "Authorization: Bearer %s"\n' "$secret" |
     curl -sS -K - --max-time 60 --retry 4 --retry-delay 2 --retry-connrefused -w '\n%{http_code}' "$@"
 }
 encoded() { printf '%s' "${1//\//%2F}"; }
-get() {  # BUCKET OBJECT: its content; 4 when there is none
+get() {  # BUCKET OBJECT: its content; exit code 4 if it does not exist
   local answer
   answer=$(google "$storage/storage/v1/b/$1/o/$(encoded "$2")?alt=media")
   case ${answer##*$'\n'} in
@@ -61,7 +61,7 @@ get() {  # BUCKET OBJECT: its content; 4 when there is none
     *) echo "gs://$1/$2: cannot be read (HTTP ${answer##*$'\n'})" >&2; return 1 ;;
   esac
 }
-put() {  # OBJECT TEXT [&ifGenerationMatch=0]: 5 when it was there already
+put() {  # OBJECT TEXT [&ifGenerationMatch=0]: exit code 5 if it exists already
   local answer
   answer=$(google -X POST -H 'Content-Type: application/json' --data-raw "$2" \
     "$storage/upload/storage/v1/b/$bucket/o?uploadType=media&name=$(encoded "$1")${3:-}")
@@ -80,7 +80,7 @@ quote() {  # as JSON
 
 # ---- health ----------------------------------------------------------------------------------------------------------
 
-health() {  # true|false TEXT [final]: where `maskwright env status` and the watcher look; final when nothing is tried again
+health() {  # true|false TEXT [final]: for `maskwright env status` and the watcher; final: nothing is retried
   local text
   [ -n "$folder" ] || return 0
   text=$(printf '{"step": %s, "ok": %s, "final": %s, "what": %s, "time": %s, "instance": %s, "image": %s, "versions": {"maskwright": %s, "kernel": %s}}' \
@@ -89,10 +89,10 @@ health() {  # true|false TEXT [final]: where `maskwright env status` and the wat
   put "$folder/health/$instance.json" "$text" || say "health could not be reported"
 }
 begin() { step=$1; say "$1${2:+: $2}"; health true "${2:-}"; }
-power_off() {  # TEXT [&ifGenerationMatch=0]: the note first, so that the watcher does not bring the host back before there is a job
+power_off() {  # TEXT [&ifGenerationMatch=0]: with a note, so that the watcher does not recreate the host before there is a job
   local code=0
   put "$folder/idle/$instance.json" "{\"what\": $(quote "$1"), \"time\": $(date +%s)}" "${2:-}" || code=$?
-  [ "$code" -eq 0 ] || [ "$code" -eq 5 ] || say "the note could not be left"
+  [ "$code" -eq 0 ] || [ "$code" -eq 5 ] || say "the note could not be written"
   say "$1: powering off"
   shutdown -h now
 }
@@ -102,7 +102,7 @@ fail() {  # WHAT FIX
   say "$step: $1. Fix: $2"
   health false "$1. Fix: $2" final
   if [ -n "$folder" ] && [ -n "$idle_minutes" ]; then
-    say "the host stays for $idle_minutes minutes, to be looked at"
+    say "the host stays up for $idle_minutes minutes, for inspection"
     sleep "${idle_minutes}m" 9>&-
     power_off "start-up failed at $step: $1"
   fi
@@ -111,12 +111,12 @@ fail() {  # WHAT FIX
 finish() {
   local code=$?
   rm -rf "$run/docker"
-  [ "$code" -eq 0 ] || [ -n "$reported" ] || fail "ended with $code at line ${line:-?}" 'the lines before this one in the log say more'
+  [ "$code" -eq 0 ] || [ -n "$reported" ] || fail "ended with $code at line ${line:-?}" 'see the lines before this one in the log'
 }
 trap 'line=$LINENO' ERR
 trap finish EXIT
 trap 'reported=yes; exit 143' HUP INT TERM
-again() {  # COMMAND…: until it works, for as long as patience lasts
+again() {  # COMMAND…: retry until it works, or patience is over
   local until=$((SECONDS + patience))
   until "$@"; do
     [ "$SECONDS" -lt "$until" ] || return 1
@@ -126,7 +126,7 @@ again() {  # COMMAND…: until it works, for as long as patience lasts
 
 # ---- mounts ----------------------------------------------------------------------------------------------------------
 
-install_package() {  # NAME: from the distribution, where there is one and the network reaches it
+install_package() {  # NAME: from the distribution, if there is one and the network reaches it
   command -v apt-get >/dev/null || return 1
   say "installing $1"
   local get=(apt-get -qq -o "DPkg::Lock::Timeout=$patience" -o Acquire::Retries=2 -o Acquire::http::Timeout=20)
@@ -138,18 +138,18 @@ mount_nfs() {
   begin mount-nfs "$nfs"
   mkdir -p "$mounts/nfs_share"
   ! mountpoint -q "$mounts/nfs_share" || return 0
-  # nolock: what a host that was taken away had locked stays locked on an NFS 3 server, for ever, and its run could not go
-  # on. One writer at a time of a run's folder is a matter of its lease (run/lease.py).
+  # nolock: on an NFS 3 server, locks of a host that was deleted stay for ever, so its run could not continue. The lease
+  # of a run (run/lease.py) ensures that only one process writes its folder.
   local options=hard,timeo=600,retrans=3,vers=3,nolock
   if ! command -v mount.nfs >/dev/null && ! install_package nfs-common; then
-    # The kernel can do without its helper when the address is a number.
-    say 'there is no mount.nfs: mounting by the kernel alone'
+    # The kernel needs no helper if the address is numeric.
+    say 'mount.nfs is missing: mounting with the kernel alone'
     again mount -i -t nfs -o "$options,addr=${nfs%%:*}" "$nfs" "$mounts/nfs_share" ||
-      fail "$nfs cannot be mounted" 'an image with nfs-common, or network: {nat: true}; then look at the NFS with maskwright env status'
+      fail "$nfs cannot be mounted" 'use an image with nfs-common, or network: {nat: true}; then check the NFS with maskwright env status'
     return 0
   fi
   again mount -t nfs -o "$options" "$nfs" "$mounts/nfs_share" ||
-    fail "$nfs cannot be mounted" 'see that the NFS exists (maskwright env status), and the firewall of its network'
+    fail "$nfs cannot be mounted" 'check that the NFS exists (maskwright env status), and the firewall of its network'
 }
 mount_disk() {
   [ -n "$disk" ] || return 0
@@ -158,9 +158,9 @@ mount_disk() {
   again test -e "$device" || fail "the disk $disk is not attached" 'maskwright env up'
   mkdir -p "$mounts/shared_pd"
   ! mountpoint -q "$mounts/shared_pd" || return 0
-  # noload: with the disk read-only, ext4 could not replay its journal, and refuses.
+  # noload: ext4 refuses a read-only disk on which it would have to replay its journal.
   again mount -o ro,noload "$device" "$mounts/shared_pd" ||
-    fail "the disk $disk cannot be mounted" 'fill it first: maskwright env seed'
+    fail "the disk $disk cannot be mounted" 'seed it first: maskwright env seed'
 }
 
 # ---- the user's set-up script, docker, the container -----------------------------------------------------------------
@@ -170,24 +170,24 @@ run_setup() {
   begin setup "$setup"
   local path=${setup#gs://} file=$state/setup.sh stamp
   get "${path%%/*}" "${path#*/}" >"$file" || fail "$setup cannot be read" 'maskwright env up, which uploads it'
-  # The name is its sha256, said by the metadata: who may write the bucket does not thereby become root on the host.
+  # The name, which comes from the metadata, is its sha256: write access to the bucket does not give root on hosts.
   case ${path##*/} in
     *[!0-9a-f]*.sh) ;;
     ????????????????????????????????????????????????????????????????.sh)
       [ "$(head -c -1 "$file" | sha256sum | cut -c 1-64).sh" = "${path##*/}" ] ||
-        fail "$setup is not what was uploaded (its sha256 differs)" 'find out who writes the runs bucket, then maskwright env up' ;;
+        fail "$setup is not what was uploaded (its sha256 differs)" 'find out who writes to the runs bucket, then maskwright env up' ;;
   esac
   stamp=$state/setup-$(sha256sum <"$file" | cut -c 1-16).done
   [ ! -e "$stamp" ] || return 0
   MASKWRIGHT_MOUNT_POINT=$mounts MASKWRIGHT_KIND=$kind MASKWRIGHT_ENVIRONMENT=$environment bash "$file" </dev/null 9>&- ||
-    fail "the set-up script ended with $?" 'its lines are in the log; correct host.setup, then maskwright env up'
+    fail "the set-up script ended with $?" 'see its output in the log; correct host.setup, then maskwright env up'
   : >"$stamp"
 }
 find_docker() {
   begin docker
   command -v docker >/dev/null || install_package docker.io ||
-    fail 'this image has no docker, and it cannot be installed' 'network: {nat: true}, an image with docker, or host.setup that installs it'
-  again docker info >/dev/null || fail 'docker does not answer' 'look at its service on the host: journalctl -u docker'
+    fail 'this image has no docker, and it cannot be installed' 'use network: {nat: true}, an image with docker, or a host.setup that installs it'
+  again docker info >/dev/null || fail 'docker does not answer' 'see its service on the host: journalctl -u docker'
 }
 pull() {
   begin pull "$container"
@@ -195,7 +195,7 @@ pull() {
   chmod 700 "$run/docker"
   case ${container%%/*} in
     *-docker.pkg.dev | gcr.io | *.gcr.io)
-      # Docker writes the token down, for a few minutes, in a file system in memory.
+      # Docker stores the token for a few minutes, in a file system in memory.
       token | docker --config "$run/docker" login -u oauth2accesstoken --password-stdin "https://${container%%/*}" >/dev/null ||
         fail "cannot log in to ${container%%/*}" "the environment's service account needs roles/artifactregistry.reader: maskwright env up" ;;
   esac
@@ -211,7 +211,7 @@ check_image() {
   version=$(docker run --rm --network none --entrypoint maskwright "$container" --version | sed 's/^maskwright //') ||
     fail "$container does not run maskwright" 'build it: maskwright env image'
   [ "$version" = "$wanted" ] ||
-    fail "$container has maskwright $version, the environment wants $wanted" 'maskwright env image, then maskwright env up'
+    fail "$container has maskwright $version, but the environment wants $wanted" 'maskwright env image, then maskwright env up'
 }
 
 # ---- the agent -------------------------------------------------------------------------------------------------------
@@ -221,8 +221,8 @@ gpu_options() {
   nvidia || return 0
   begin gpu
   if grep -qs '^ID=cos' "$root/etc/os-release"; then
-    # Container-Optimized OS has no NVIDIA toolkit: its driver lies in a folder that must be made executable.
-    again cos-extensions install gpu </dev/null || fail 'the GPU driver cannot be installed' 'see cos-extensions in the log; or another group.image'
+    # Container-Optimized OS has no NVIDIA toolkit: its driver is in a folder that must be remounted as executable.
+    again cos-extensions install gpu </dev/null || fail 'the GPU driver cannot be installed' 'see cos-extensions in the log, or use another group.image'
     mountpoint -q "$root/var/lib/nvidia" || mount --bind "$root/var/lib/nvidia" "$root/var/lib/nvidia"
     mount -o remount,exec "$root/var/lib/nvidia"
     options+=(--volume /var/lib/nvidia/lib64:/usr/local/nvidia/lib64 --volume /var/lib/nvidia/bin:/usr/local/nvidia/bin)
@@ -233,23 +233,23 @@ gpu_options() {
     done
     return 0
   fi
-  again test -e "$root/dev/nvidia0" || fail 'there is a GPU and no driver' 'an image with the NVIDIA driver (group.image)'
+  again test -e "$root/dev/nvidia0" || fail 'there is a GPU and no driver' 'use an image with the NVIDIA driver (group.image)'
   command -v nvidia-ctk >/dev/null || command -v nvidia-container-cli >/dev/null ||
-    fail 'docker cannot use the GPU' 'an image with the NVIDIA container toolkit (group.image), or host.setup that installs it'
+    fail 'docker cannot use the GPU' 'use an image with the NVIDIA container toolkit (group.image), or a host.setup that installs it'
   options+=(--gpus all)
 }
 agent_options() {
   options=(--name "$name" --init --net host --shm-size 16g --ulimit memlock=-1 --ulimit nofile=1048576 --stop-timeout 120)
   [ "$kind" != slice ] || options+=(--privileged)
   gpu_options
-  # Its home outlives the container: what was compiled, and runs that were given a relative folder.
+  # Its home outlives the container: it has compiled programs, and runs in a relative folder.
   options+=(--volume "$state/home:/var/lib/maskwright/home" --env HOME=/var/lib/maskwright/home --workdir /var/lib/maskwright/home)
   options+=(--volume "$mounts:$mount_point")
   local pair
   for pair in "MASKWRIGHT_IMAGE=$digest" "MASKWRIGHT_ENVIRONMENT=$environment" "MASKWRIGHT_MOUNT_POINT=$mount_point"; do
     options+=(--env "$pair")
   done
-  # Else gcsfs asks each bucket's kind by gRPC first, with a minute's patience; ours are not hierarchical.
+  # Else gcsfs first asks for each bucket's kind by gRPC, with a timeout of a minute; ours are not hierarchical.
   options+=(--env GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT=false)
   words=(agent "$spec" --num-hosts "$hosts" --instance "$instance")
   [ -z "$index" ] || words+=(--host-index "$index")
@@ -262,11 +262,11 @@ start_agent() {
   [ "$running" != "true $label" ] || return 0
   [ -z "$running" ] || { docker stop -t 120 "$name" >/dev/null && docker rm -f "$name" >/dev/null; }
   set -- --label "maskwright=$label" "${options[@]}" --entrypoint maskwright "$container" "${words[@]}"
-  # The daemon of a Google host sends lines to Cloud Logging by itself; they come without secrets (core/secrets.py).
+  # The daemon of a Google host sends the log to Cloud Logging. Secrets are already redacted (core/secrets.py).
   if ! docker run --detach --log-driver gcplogs "$@" >/dev/null; then
     docker rm -f "$name" >/dev/null 2>&1 || true
-    say 'no Cloud Logging for the container: its log stays on the host (docker logs), the jobs'\'' in the bucket'
-    docker run --detach --log-driver local "$@" >/dev/null || fail 'the container cannot be started' 'see docker'\''s line above it in the log'
+    say 'no Cloud Logging for the container: its log stays on the host (docker logs), that of jobs in the bucket'
+    docker run --detach --log-driver local "$@" >/dev/null || fail 'the container cannot be started' 'see the line of docker before this one in the log'
   fi
 }
 keep_agent() {
@@ -277,15 +277,15 @@ keep_agent() {
     begin agent "host ${index:-not fixed}, $hosts hosts"
     code=$(docker wait "$name" 9>&-) || code=unknown
     case $code in
-      0) power_off "no job for $idle_minutes minutes" '&ifGenerationMatch=0'; return 0 ;;  # its own words are better
-      75) step=stopped; say 'the agent was told to end'; health true 'the agent was told to end'; return 0 ;;
+      0) power_off "no job for $idle_minutes minutes" '&ifGenerationMatch=0'; return 0 ;;  # keeps the agent's own note
+      75) step=stopped; say 'the agent was told to stop'; health true 'the agent was told to stop'; return 0 ;;
     esac
     last=$(docker logs --tail 1 "$name" 2>&1 | tail -n 1) || last=''
     docker rm -f "$name" >/dev/null 2>&1 || true
     say "the agent ended with $code: $last"
     if [ $((SECONDS - begun)) -gt 600 ]; then wait=1 failing=$SECONDS; fi
     if [ -n "$idle_minutes" ] && [ $((SECONDS - failing)) -ge $((${idle_minutes%.*} * 60 + 60)) ]; then
-      fail "the agent ends every time, at last with $code: $last" 'correct what it complains of, then maskwright env up'
+      fail "the agent keeps failing, last with $code: $last" 'correct that error, then maskwright env up'
     fi
     health false "the agent ended with $code: $last"
     sleep "$wait" 9>&-
@@ -296,7 +296,7 @@ keep_agent() {
 main() {
   mkdir -p "$state/home" "$run"
   exec 9>"$run/startup.lock"
-  flock -n 9 || { reported=yes; say 'runs already'; exit 0; }
+  flock -n 9 || { reported=yes; say 'is already running'; exit 0; }
   instance=$(meta name) || fail 'the metadata server does not answer' 'run it on a Google host'
   attribute spec maskwright-spec must
   bucket=${spec#gs://} folder=${spec%/job.json}
@@ -315,10 +315,10 @@ main() {
   [ -n "$index" ] || attribute index worker-id
   case $instance in
     "$environment-$kind"-*) ;;
-    *) [ -z "$index" ] || instance=$environment-$kind-w-$index ;;  # a TPU node's hosts have names of Google's own
+    *) [ -z "$index" ] || instance=$environment-$kind-w-$index ;;  # Google names the hosts of a TPU node itself
   esac
   mounts=$root$mount_point
-  # Container-Optimized OS has a root that cannot be written: the container sees the same paths all the same.
+  # The root of Container-Optimized OS is read-only. The container sees the same paths nevertheless.
   mkdir -p "$mounts" 2>/dev/null || { mounts=$state/mnt; mkdir -p "$mounts"; }
   begin boot "$environment $kind"
   mount_nfs

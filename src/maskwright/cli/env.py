@@ -1,4 +1,4 @@
-"""The commands of `maskwright env`: a training environment on Google Cloud, from its YAML to nothing left."""
+"""The commands of `maskwright env`: a training environment on Google Cloud, from its YAML to its deletion."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def schema(
 
 @env.command("init")
 def init(location: EnvironmentFile, json: AsJson = False) -> None:
-    """Make the project ready; check permissions, quota and capacity. Exit code 1 when something is missing."""
+    """Prepare the project; check permissions, quota and capacity. Exit code 1 if something is missing."""
     from maskwright.cloud.environment import read_environment
     from maskwright.cloud.google.rest import Google
     from maskwright.cloud.provision import init as task
@@ -113,20 +113,21 @@ def plan(
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
     json: AsJson = False,
 ) -> None:
-    """Show what `env up` would do and what it costs; nothing is changed."""
+    """Show what `env up` would do and what it costs. Changes nothing."""
     from maskwright.cloud.prices import estimate, read_prices, table
     from maskwright.cloud.provision import commands
 
     known = read_prices(prices)
-    session, drawn = commands.plan(location, parts=parts(only), lock_timeout_seconds=lock_timeout_seconds)
+    session, planned = commands.plan(location, parts=parts(only), lock_timeout_seconds=lock_timeout_seconds)
     cost = estimate(session.environment, known, session.record.placement)
     changes = [
-        {"address": change.address, "change": change.kind, "loses_data": change.loses_data} for change in drawn.changes
+        {"address": change.address, "change": change.kind, "loses_data": change.loses_data}
+        for change in planned.changes
     ]
-    while_up = ["", f"While all that {location} asks for is up:", table(cost)]
-    report = "\n".join([drawn.text.rstrip(), *replaced(drawn), *while_up])
-    print_result(report, {"differs": drawn.differs, "changes": changes, "cost": cost.as_json()}, json)
-    if detailed_exitcode and drawn.differs:
+    while_up = ["", f"While everything in {location} is up:", table(cost)]
+    report = "\n".join([planned.text.rstrip(), *replaced(planned), *while_up])
+    print_result(report, {"differs": planned.differs, "changes": changes, "cost": cost.as_json()}, json)
+    if detailed_exitcode and planned.differs:
         raise typer.Exit(2)
 
 
@@ -139,7 +140,7 @@ def up(
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
     json: AsJson = False,
 ) -> None:
-    """Create what the YAML asks for, or change what exists into it."""
+    """Create what the YAML asks for, or change what exists accordingly."""
     from maskwright.cloud.environment import read_environment
     from maskwright.cloud.prices import estimate, read_prices
     from maskwright.cloud.provision import commands
@@ -163,14 +164,12 @@ def up(
 @env.command("seed")
 def seed(
     location: EnvironmentFile,
-    again: Annotated[
-        bool, typer.Option("--again", help="Seed a new disk, in place of the one that is seeded.")
-    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="Seed a new disk, which replaces the seeded one.")] = False,
     move_hosts: Annotated[
         bool,
         typer.Option(
             "--move-hosts",
-            help="Let another disk take the place of the one that hosts have; they are recreated with it.",
+            help="Replace the disk even if hosts have it; they are recreated with the new one.",
         ),
     ] = False,
     anyway: Annotated[bool, typer.Option("--anyway", help="Copy the bucket even if no run can read it.")] = False,
@@ -186,10 +185,10 @@ def seed(
 
     with stdout_for_document(json):
         ask, wait = asking(yes), lock_timeout_seconds
-        moving = seeding.to_move(location, again) if move_hosts else []
+        moving = seeding.hosts_to_move(location, again) if move_hosts else []
         if moving:
-            say(f"the {' and the '.join(moving)} goes first, and is made again with the new disk")
-            confirm = _ending_jobs(location, moving, ask)
+            say(f"deleting the {' and the '.join(moving)} first, and recreating with the new disk")
+            confirm = _confirm_and_end_jobs(location, moving, ask)
             commands.down(location, parts=moving, confirm=confirm, lock_timeout_seconds=wait)
         try:
             seeding.seed(
@@ -203,7 +202,7 @@ def seed(
             )
         except BaseException:
             if moving:
-                say(f"the {' and the '.join(moving)} is away: `maskwright env up {location}`, once the disk is filled")
+                say(f"the {' and the '.join(moving)} is deleted: `maskwright env up {location}`, once the disk is full")
             raise
         if moving:
             commands.up(location, parts=moving, confirm=ask, lock_timeout_seconds=wait)
@@ -230,10 +229,10 @@ def watch(
     poll_seconds: PollSeconds = 10.0,
     json: AsJson = False,
 ) -> None:
-    """Recreate the hosts of the job when they are preempted, and delete them at a limit."""
+    """Recreate the hosts of a job when they are preempted, and delete them at a limit."""
     from maskwright.cloud.jobs import follow as following
     from maskwright.cloud.jobs import spec as jobs
-    from maskwright.cloud.jobs.hosts import GoogleHosts
+    from maskwright.cloud.jobs.google_hosts import GoogleHosts
 
     place = jobs.find(location, target)
     limits = following.make_limits(max_cost, stop_after_hours, down_when_done)
@@ -249,9 +248,9 @@ def watch(
 
 @env.command("status")
 def status(location: EnvironmentFile, json: AsJson = False, prices: Prices = None) -> None:
-    """Show what exists and costs money, how each host is, the disk, the job, and where YAML and cloud differ."""
-    from maskwright.cloud.inspect import status as task
+    """Show what exists, what it costs, how each host is, the disk and the job."""
     from maskwright.cloud.prices import read_prices
+    from maskwright.cloud.report import status as task
 
     report = task.read(location, read_prices(prices).find)
     print_result(report.report(), report.to_json(), json)
@@ -267,7 +266,7 @@ def down(
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
     json: AsJson = False,
 ) -> None:
-    """Delete what runs. Data stays, and is listed with what it costs, unless you say --delete-data."""
+    """Delete what runs. Data is kept, and listed with its cost, unless you give --delete-data."""
     from maskwright.cloud.jobs import status
     from maskwright.cloud.provision import commands
 
@@ -277,7 +276,7 @@ def down(
             location,
             parts=chosen_parts,
             delete_data=delete_data,
-            confirm=_ending_jobs(location, chosen_parts, asking(yes)),
+            confirm=_confirm_and_end_jobs(location, chosen_parts, asking(yes)),
             lock_timeout_seconds=lock_timeout_seconds,
         )
         if not (delete_data and not chosen_parts):
@@ -287,14 +286,14 @@ def down(
 
 @env.command("audit")
 def audit(location: EnvironmentFile, json: AsJson = False, prices: Prices = None) -> None:
-    """List all that exists, what costs money, and why. Exit code 1 when something is left over that does."""
+    """List all that exists, what costs money, and why. Exit code 1 if a leftover costs money."""
     from maskwright.cloud import record
     from maskwright.cloud.environment import read_environment
     from maskwright.cloud.google.rest import Google
 
     environment = read_environment(location)
-    wanted, remembered = record.wanted(environment), record.read(environment)
-    _audit(Google(environment.project), environment, wanted, remembered, prices, json=json)
+    wanted, known = record.wanted(environment), record.read(environment)
+    _audit(Google(environment.project), environment, wanted, known, prices, json=json)
 
 
 @env.command("prices")
@@ -306,7 +305,7 @@ def prices(
     prices: Prices = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the dated table of prices, which you may edit, or what an environment costs by it."""
+    """Print the dated price table, which you may edit, or what an environment costs by it."""
     from maskwright.cloud import prices as module
     from maskwright.cloud.environment import read_environment
 
@@ -320,20 +319,20 @@ def prices(
     print_result(module.table(costs), costs.as_json(), as_json)
 
 
-# ---- what they share -----------------------------------------------------------------------------------------------
+# ---- shared by the commands ----------------------------------------------------------------------------------------
 
 
 def _audit(
     google: Google, environment: Environment, wanted: Any, known: EnvironmentRecord, prices: str | None, json: bool
 ) -> None:
-    """Prints what is left, what it costs, and why. Exit code 1 if something that is not wanted costs money."""
-    from maskwright.cloud.inspect import audit
+    """Print what exists, what it costs, and why. Exit code 1 if something unwanted costs money."""
     from maskwright.cloud.prices import read_prices
+    from maskwright.cloud.report import audit
 
     queued, price = known.queued_zone is not None, read_prices(prices).find
-    left = audit.audit(google, environment, wanted=wanted, queued=queued, price=price)
-    print_result(left.report(), left.to_json(), json)
-    if not left.clean:
+    audited = audit.audit(google, environment, wanted=wanted, queued=queued, price=price)
+    print_result(audited.report(), audited.to_json(), json)
+    if not audited.clean:
         raise typer.Exit(1)
 
 
@@ -346,23 +345,23 @@ def parts(only: list[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(only or ()))
 
 
-def _ending_jobs(location: str, kinds: Collection[str], ask: Confirm) -> Confirm:
-    def confirm(drawn: TerraformPlan) -> None:
+def _confirm_and_end_jobs(location: str, kinds: Collection[str], ask: Confirm) -> Confirm:
+    def confirm(planned: TerraformPlan) -> None:
         from maskwright.cloud.jobs import status
 
-        ask(drawn)
-        status.end_jobs(location, kinds)  # before hosts go: a watcher would bring them back
+        ask(planned)
+        status.end_jobs(location, kinds)  # before the hosts are deleted: a watcher would recreate them
 
     return confirm
 
 
 def asking(yes: bool) -> Confirm:
-    """Returns a function that shows a plan on stderr and asks for confirmation, once for each plan."""
+    """A function that shows a plan on stderr and asks for confirmation, once for each plan."""
 
-    def confirm(drawn: TerraformPlan) -> None:
+    def confirm(planned: TerraformPlan) -> None:
         from maskwright.core.console import say
 
-        for line in [*drawn.text.rstrip().splitlines(), *replaced(drawn)]:
+        for line in [*planned.text.rstrip().splitlines(), *replaced(planned)]:
             say(line)
         if not yes:
             require_yes("Do this?", "env", "nothing was changed")
@@ -371,24 +370,24 @@ def asking(yes: bool) -> Confirm:
 
 
 def require_yes(question: str, where: str, otherwise: str) -> None:
-    """Asks on the terminal. Raises `InputError` without a terminal, and `StoppedEarly` for any answer but yes."""
+    """Ask on the terminal. Raises `InputError` without a terminal, and `StoppedEarly` for any answer but yes."""
     from maskwright.core.errors import InputError, StoppedEarly
 
     if not sys.stdin.isatty():
-        raise InputError("nobody is there to say yes", where=where, fix="--yes does not ask")
+        raise InputError("cannot ask for confirmation without a terminal", where=where, fix="--yes skips it")
     answer(f"{question} Only 'yes' is a yes: ", sys.stderr, end="")
     if sys.stdin.readline().strip() != "yes":
         raise StoppedEarly(otherwise)
 
 
-def replaced(drawn: TerraformPlan) -> list[str]:
-    """Lines on parts that are deleted or replaced, for users who do not read the plan."""
+def replaced(planned: TerraformPlan) -> list[str]:
+    """Lines about parts that are deleted or replaced, for users who do not read the plan."""
     lines = []
-    for kind, word in (("replace", "made anew"), ("delete", "taken away")):
-        if addresses := [change.address for change in drawn.changes if change.kind == kind]:
+    for kind, word in (("replace", "replaced"), ("delete", "deleted")):
+        if addresses := [change.address for change in planned.changes if change.kind == kind]:
             lines.append(f"{word}: {', '.join(addresses)}")
-    if lost := [change.address for change in drawn.changes if change.loses_data]:
+    if lost := [change.address for change in planned.changes if change.loses_data]:
         lines.append(f"with their data: {', '.join(lost)}")
-    if any(change.type == "google_storage_bucket" for change in drawn.changes if change.loses_data):
-        lines.append("buckets go at once, with their old versions: they have no soft delete that would bring them back")
+    if any(change.type == "google_storage_bucket" for change in planned.changes if change.loses_data):
+        lines.append("buckets are deleted at once, with their old versions: soft delete is off")
     return lines

@@ -34,7 +34,7 @@ def build(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run the commands that a row of the older Cloud Build set-up stands for. It ends with the first that fails."""
+    """Run the commands that a row of the older Cloud Build set-up stands for. Stops at the first failure."""
     from maskwright.cloud.environment import read_environment
     from maskwright.cloud.old_setup import build_table
     from maskwright.core.console import say, warn
@@ -54,20 +54,20 @@ def build(
     if row.disk is None and build_table.FLAGS[disk]:
         warn(build_table.DISK_HAS_NO_PART)
 
-    def tell(of: Sequence[Step]) -> None:
+    def print_steps(of: Sequence[Step]) -> None:
         image = environment.host.container or environment.built_image
         value = {"environment": location, "image": image, "steps": [asdict(step) for step in of]}
         print_result("\n".join(step.command for step in of), value, as_json)
 
     if dry_run:
-        return tell([Step(typed(["env", *words])) for words in listed])
+        return print_steps([Step(typed(["env", *words])) for words in listed])
     steps = CommandSequence()
     try:
         with stdout_for_document(as_json):
             build_table.run(listed, steps)
     finally:
         if as_json:
-            tell(steps.ran)
+            print_steps(steps.ran)
 
 
 @env.command("import")
@@ -80,12 +80,12 @@ def import_(
         str | None, typer.Option("--to", metavar="PATH", help="YAML to write. Default: it is printed.")
     ] = None,
     accelerator: Annotated[
-        TpuKind | None, typer.Option(help="Kind of TPU to take, in place of v2 or v3 that values.env names.")
+        TpuKind | None, typer.Option(help="Kind of TPU that replaces the v2 or v3 of values.env.")
     ] = None,
     with_group: Annotated[bool, typer.Option("--with-group", help="Keep the instance group beside the slice.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Turn the older Cloud Build set-up's values.env into an environment, and say what became of each variable."""
+    """Turn the older Cloud Build set-up's values.env into an environment, and report what becomes of each variable."""
     from maskwright.cloud.old_setup.values_env import import_values, table
     from maskwright.core import output
     from maskwright.core.console import answer, say, warn
@@ -93,7 +93,7 @@ def import_(
     from maskwright.core.shell import Variable, read_variables
 
     if out is not None and os.path.exists(out):
-        raise InputError("is there already", where=out, fix="give --to another name, or move the file away")
+        raise InputError("exists already", where=out, fix="give --to another name, or move the file")
     if out is not None:
         output.require_place(out)
     variables: dict[str, Variable] = {}
@@ -109,7 +109,7 @@ def import_(
 
     imported = import_values(variables, values[0], accelerator=accelerator, with_group=with_group, read=beside)
     if unknown := [row.variable for row in imported.rows if row.fate == "unknown"]:
-        warn(f"{', '.join(unknown)}: no variable of values.env, left out")
+        warn(f"{', '.join(unknown)}: not a variable of values.env, left out")
     if imported.offers:
         warn(f"slice is null until you choose: {'; '.join(imported.offers)}")
     if out is not None:
@@ -122,4 +122,4 @@ def import_(
         answer(imported.text.rstrip("\n"))
     else:
         answer(table(imported.rows))
-        say(f"{out} is written; look through it, then: maskwright env init {out}")
+        say(f"{out} is written; review it, then: maskwright env init {out}")

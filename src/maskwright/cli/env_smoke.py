@@ -19,7 +19,7 @@ def smoke(
     ] = "vm",
     container: Annotated[
         str | None,
-        typer.Option(metavar="IMAGE", help="Image to run. Default: Cloud Build builds one, which takes long."),
+        typer.Option(metavar="IMAGE", help="Image to run. Default: Cloud Build builds one, which takes a while."),
     ] = None,
     yes: Yes = False,
     prices: Prices = None,
@@ -41,11 +41,11 @@ def smoke(
     for line in (
         "This was written without access to Google Cloud: you are the first to run it, in your project and for money.",
         *table(costs).splitlines(),
-        f"About {usd:,.2f} USD if it takes {task.MOST_HOURS:g} h, by that table{more}; at the end all is deleted.",
+        f"About {usd:,.2f} USD if it takes {task.MOST_HOURS:g} h, by that table{more}; then everything is deleted.",
     ):
         say(line)
     if not yes:
-        require_yes("Spend that?", "env smoke", "nothing was made")
+        require_yes("Spend that?", "env smoke", "nothing was created")
     steps = CommandSequence()
     try:
         with stdout_for_document(as_json):

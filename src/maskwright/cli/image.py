@@ -47,7 +47,7 @@ def of_environment(
         environment = read_environment(location)
         chosen = accelerator or module.accelerator_of(environment)
         arguments = module.arguments_of(chosen, libtpu=libtpu, run_as="root")
-        order = module.order_of(environment, "SOURCE")
+        order = module.build_of(environment, "SOURCE")
         request = module.build_request(order, "SOURCE.tar.gz", arguments, service_account=service_account)
         return print_result(in_json(request), request, as_json)
     built = module.build_for(
@@ -96,7 +96,7 @@ def build(
 
     arguments, content = module.arguments_of(accelerator, libtpu=libtpu, run_as=run_as), module.pack(source)
     if staging is not None:
-        order = module.order(name, staging)
+        order = module.parse_build(name, staging)
         if dry_run:
             request = module.build_request(order, "SOURCE.tar.gz", arguments, service_account=service_account)
             return print_result(in_json(request), request, as_json)
@@ -105,7 +105,7 @@ def build(
             google, order, content, arguments, service_account=service_account, poll_seconds=poll_seconds
         )
         return _print(built, as_json)
-    words = ["docker", *module.docker_words(name, source, arguments)]
+    words = ["docker", *module.docker_arguments(name, source, arguments)]
     if dry_run:
         return print_result(shlex.join(words), {"command": words}, as_json)
     try:

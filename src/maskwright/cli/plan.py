@@ -66,15 +66,15 @@ def plan(
 
 def _places(name: str, region: str) -> list[tuple[DeviceCount, str | None, int, str]]:
     """(place, priced machine, number of them, region) of each part of an environment, or of a device."""
-    from maskwright.cloud.hire import gpu_machine, hosts_of
     from maskwright.cloud.machines import ATTACHED
+    from maskwright.cloud.offers import gpu_machine, training_hosts
     from maskwright.tasks.planning.devices import ACCELERATORS, DEVICES, DeviceCount, place
 
     if name == "here":
         return []
     if name.endswith((".yaml", ".yml")):
         places: list[tuple[DeviceCount, str | None, int, str]] = []
-        for hosts in hosts_of(name):
+        for hosts in training_hosts(name):
             device = DEVICES[ACCELERATORS.get(hosts.accelerator, hosts.accelerator)]
             device_count = DeviceCount(f"{name} {hosts.part}", device, hosts.count, hosts.topology)
             places.append((device_count, hosts.machine, hosts.machines, hosts.region))
@@ -106,17 +106,17 @@ def _elsewhere(
     vocab_size: int | None,
     search: bool,
 ) -> Estimate:
-    from maskwright.cloud.hire import hourly, sold_by
+    from maskwright.cloud.offers import counts_sold, hourly_offers
     from maskwright.core.extras import installed, missing
     from maskwright.tasks.planning import slices
     from maskwright.tasks.planning.estimate import Quote, elsewhere
 
-    quotes = [Quote(*price) for price in hourly(prices, machine, region, count)] if machine else []
+    quotes = [Quote(*price) for price in hourly_offers(prices, machine, region, count)] if machine else []
     unpriced = None
     if not quotes and place.device.family != "cpu":
         what = machine or f"a machine with {place.count} x {place.device.name}"
         unpriced = f"no price for {what} in {region}, not counted"
-        if machine is None and (counts := sorted({n for kind in _names(place.device.name) for n in sold_by(kind)})):
+        if machine is None and (counts := sorted({n for kind in _names(place.device.name) for n in counts_sold(kind)})):
             unpriced += f"; Google has machines with {' or '.join(map(str, counts))}"
     compiled, notes = None, []
     if place.is_slice:

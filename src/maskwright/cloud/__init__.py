@@ -1,1 +1,1 @@
-"""A training environment on Google Cloud: what it is made of, what it costs, how it comes and goes."""
+"""A training environment on Google Cloud: its parts, its cost, its creation and deletion."""

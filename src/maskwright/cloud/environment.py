@@ -1,6 +1,6 @@
 """The YAML in which a user describes one environment on Google Cloud.
 
-Keys are strict. What is `null` does not exist: a user takes a part away by an edit, not by another command. All names
+Unknown keys are refused. A part that is `null` does not exist, so a user deletes a part by editing the file. All names
 begin with the environment's own, so several environments can stand side by side in a project.
 """
 
@@ -34,27 +34,29 @@ Hours = Annotated[float, Field(gt=0.0, le=8_760.0)]
 
 
 class Network(Section):
-    """Network of hosts and of the NFS share. The environment makes one, unless `name` says which of yours to use."""
+    """Network of the hosts and the NFS share. The environment creates one, unless `name` names one of yours."""
 
     nat: bool | None = None
-    """Gateway through which hosts reach the internet to install packages, since they have no public addresses. Google's
-    own services are reached without it. When not set, it exists only where hosts need it: TPUs on Google's image, which
-    lacks docker. Not for a network of yours, where nothing is made."""
+    """Gateway through which hosts install packages from the internet, since they have no public addresses. Google's own
+    services are reached without it. When not set, it is created only for hosts that need it: TPUs on Google's image,
+    which lacks docker. It cannot be set for a network of yours, in which nothing is created."""
     name: NetworkName | None = None
-    """Network that exists already, for the hosts and the NFS share. Nothing is made in it, and it is never deleted."""
+    """An existing network for the hosts and the NFS share. Nothing is created in it, and it is never deleted."""
     project: Project | None = None
-    """Host project of that network (Shared VPC); the environment's own project when not set."""
+    """Host project of that network (Shared VPC). When not set, the environment's own project."""
     subnetworks: dict[Region, NetworkName] = Field(default_factory=dict)
     """Subnetwork of that network in each region that hosts may be in, as in {us-east5: training}."""
 
     @model_validator(mode="after")
-    def _one_of_theirs_or_ours(self) -> Network:
+    def _is_new_or_existing(self) -> Network:
         if self.name is None and (self.project is not None or self.subnetworks):
-            fix = "add network.name, or take project and subnetworks out"
-            raise Refused("network.project and network.subnetworks are of a network that exists", fix=fix)
+            fix = "add network.name, or remove project and subnetworks"
+            raise Refused("network.project and network.subnetworks need an existing network", fix=fix)
         if self.name is not None and self.nat is not None:
-            fix = "take network.nat out; where hosts need the internet, the owner of the network makes a gateway"
-            raise Refused(f"network.nat is not for {self.name}, in which nothing is made", fix=fix)
+            fix = "remove network.nat; if hosts need the internet, the owner of the network creates a gateway"
+            raise Refused(
+                f"network.nat cannot be set: nothing is created in {self.name}, which exists already", fix=fix
+            )
         return self
 
 
@@ -71,25 +73,24 @@ class Nfs(Section):
     @model_validator(mode="after")
     def _large_enough(self) -> Nfs:
         if self.tier == "BASIC_SSD" and self.capacity_gb < 2560:
-            raise Refused(
-                f"capacity_gb {self.capacity_gb} is below BASIC_SSD's 2560", fix="raise it, or take BASIC_HDD"
-            )
+            raise Refused(f"capacity_gb {self.capacity_gb} is below BASIC_SSD's 2560", fix="raise it, or use BASIC_HDD")
         return self
 
 
 class Disk(Section):
-    """A disk, seeded once from a bucket and then attached read-only to every host as MOUNT_POINT/shared_pd."""
+    """A disk that is seeded once from a bucket, then attached read-only to every host as MOUNT_POINT/shared_pd."""
 
     type: Literal["hyperdisk-ml", "pd-balanced", "pd-ssd", "pd-standard"] = "hyperdisk-ml"
-    """Type of the disk. Which types a host takes depends on its machine type; wrong pairs are refused."""
+    """Type of the disk. A host's machine type decides which types it can attach; other pairs are refused."""
     size_gb: Annotated[int, Field(ge=10, le=65_536)]
-    """Size in GiB. Another size is another disk, which has to be seeded again."""
+    """Size in GiB. Changing it creates another disk, which has to be seeded again."""
     source: Annotated[str, Field(pattern=BUCKET, examples=["gs://bucket/folder"])]
     """gs:// folder that `env seed` copies to the disk."""
     prepare: str | None = None
     """Script (path relative to this YAML) that `env seed` runs after copying, to prepare the data on the disk."""
     seeder_machine_type: str | None = None
-    """Machine type of the temporary machine that copies; n2-standard-8 when not set, c3-standard-8 for hyperdisk-ml."""
+    """Machine type of the temporary machine that copies. When not set, n2-standard-8, or c3-standard-8 for
+    hyperdisk-ml."""
 
     @property
     def seeder_machine(self) -> str:
@@ -99,13 +100,13 @@ class Disk(Section):
 
 class Fallback(Section):
     zone: Zone | None = None
-    """Zone of the hosts; the zone of the slice or group when not set."""
+    """Zone of the hosts. When not set, the zone of the slice or group."""
     provisioning_model: Model = "SPOT"
     """STANDARD (on demand), SPOT, FLEX_START or RESERVATION_BOUND."""
 
 
 class Placement(NamedTuple):
-    """A place where hosts may be: `Fallback` with its zone known."""
+    """A zone and provisioning model for hosts: a `Fallback` whose zone is resolved."""
 
     zone: str
     model: Model
@@ -117,41 +118,41 @@ class _Hosts(Section):
     reservation: str | None = None
     """Name of the reservation, for RESERVATION_BOUND."""
     max_run_hours: Hours | None = None
-    """Hours after which Google ends the hosts. FLEX_START needs it (168 at most)."""
+    """Hours after which Google deletes the hosts. FLEX_START requires it (168 at most)."""
     image: str | None = None
-    """Boot image or family, as projects/P/global/images/family/F; maskwright's choice for the machine when not set."""
+    """Boot image or family, as projects/P/global/images/family/F. When not set, maskwright's choice for the machine."""
     zone: Zone | None = None
-    """Zone of the hosts; the environment's own when not set."""
+    """Zone of the hosts. When not set, the environment's own."""
     fallbacks: list[Fallback] = Field(default_factory=list)
-    """Places where the watcher tries next when no machines are available."""
+    """Zones and models that the watcher tries next when no machines are available."""
 
     @property
     def queued(self) -> bool:
-        """Whether the hosts are a queued resource of the TPU API, which Terraform does not make."""
+        """Whether the hosts are a queued resource of the TPU API, which Terraform does not create."""
         return False
 
     def placements(self, zone: str) -> list[Placement]:
         """The hosts' own place, then the fallbacks. `zone` is the environment's."""
         home = self.zone or zone
-        others = [Placement(one.zone or home, one.provisioning_model) for one in self.fallbacks]
+        others = [Placement(fallback.zone or home, fallback.provisioning_model) for fallback in self.fallbacks]
         return [Placement(home, self.provisioning_model), *others]
 
     def place(self, zone: str, number: int) -> Placement:
-        """The place in use. Numbers wrap around."""
-        places = self.placements(zone)
-        return places[number % len(places)]
+        """The placement with this number. Numbers wrap around."""
+        placements = self.placements(zone)
+        return placements[number % len(placements)]
 
     def models(self) -> set[str]:
-        return {self.provisioning_model, *(place.provisioning_model for place in self.fallbacks)}
+        return {self.provisioning_model, *(fallback.provisioning_model for fallback in self.fallbacks)}
 
     @model_validator(mode="after")
-    def _models_have_what_they_need(self) -> _Hosts:
+    def _models_have_their_options(self) -> _Hosts:
         models = self.models()
         if "FLEX_START" in models and not 0 < (self.max_run_hours or 0) <= MOST_FLEX_START_HOURS:
-            most = f"add max_run_hours: {MOST_FLEX_START_HOURS}, or less"
-            raise Refused(f"FLEX_START needs max_run_hours, up to {MOST_FLEX_START_HOURS}", fix=most)
+            fix = f"add max_run_hours: {MOST_FLEX_START_HOURS}, or less"
+            raise Refused(f"FLEX_START requires max_run_hours, up to {MOST_FLEX_START_HOURS}", fix=fix)
         if ("RESERVATION_BOUND" in models) != (self.reservation is not None):
-            fix = "give both, as in provisioning_model: RESERVATION_BOUND and reservation: NAME, or neither"
+            fix = "set both, as in provisioning_model: RESERVATION_BOUND and reservation: NAME, or neither"
             raise Refused("RESERVATION_BOUND and reservation go together", fix=fix)
         return self
 
@@ -162,13 +163,14 @@ class Slice(_Hosts):
     kind: ClassVar = "slice"
 
     accelerator: machines.TpuKind
-    """Kind of TPU. v2, v3, v4 and v5e are queued resources of the TPU API; later kinds are instance groups."""
+    """Kind of TPU. v2 to v4 and v5e are created as queued resources of the TPU API, later kinds as instance groups."""
     topology: str
     """Chips along each side, such as 4x4 or 2x2x4."""
     machine_type: str | None = None
-    """Machine type of a host; follows from the topology. For v6e and 2x4 it chooses one host of 8 chips or two of 4."""
+    """Machine type of a host. When not set, it follows from the topology. For v6e and 2x4 it chooses between one host
+    of 8 chips and two of 4."""
     runtime_version: str | None = None
-    """Only for v2, v3, v4 and v5e: the TPU API's software version; maskwright's choice for the kind when not set."""
+    """Software version of the TPU API, for v2, v3, v4 and v5e only. When not set, maskwright's choice for the kind."""
 
     @property
     def queued(self) -> bool:
@@ -180,7 +182,7 @@ class Slice(_Hosts):
 
     @property
     def devices(self) -> int:
-        """As JAX counts them."""
+        """Number of devices, as JAX counts them."""
         return self.chips * machines.TPUS[self.accelerator].devices_per_chip
 
     @property
@@ -188,7 +190,7 @@ class Slice(_Hosts):
         return self.chips // machines.chips_per_host(self.accelerator, self.topology, self.machine_type)
 
     def machine(self) -> str:
-        """Machine type of a host; the accelerator type for queued resources."""
+        """Machine type of a host, or the accelerator type of a queued resource."""
         if self.queued:
             return machines.accelerator_type(self.accelerator, self.topology)
         size = machines.chips_per_host(self.accelerator, self.topology, self.machine_type)
@@ -199,14 +201,12 @@ class Slice(_Hosts):
         machines.check_topology(self.accelerator, self.topology)
         machines.chips_per_host(self.accelerator, self.topology, self.machine_type)
         if self.runtime_version is not None and not self.queued:
-            raise Refused(
-                "runtime_version is for v2, v3, v4 and v5e", fix=f"take it out; {self.accelerator} takes image"
-            )
+            raise Refused("runtime_version is for v2, v3, v4 and v5e", fix=f"remove it; {self.accelerator} takes image")
         if self.queued and (self.image is not None or self.max_run_hours is not None):
-            fix = f"take them out; {self.accelerator} takes runtime_version"
-            raise Refused(f"image and max_run_hours are not for {self.accelerator}", fix=fix)
+            fix = f"remove them; {self.accelerator} takes runtime_version"
+            raise Refused(f"image and max_run_hours cannot be set for {self.accelerator}", fix=fix)
         if self.queued and "FLEX_START" in self.models():
-            raise Refused(f"FLEX_START is not for {self.accelerator}", fix="take STANDARD, SPOT or RESERVATION_BOUND")
+            raise Refused(f"{self.accelerator} has no FLEX_START", fix="use STANDARD, SPOT or RESERVATION_BOUND")
         return self
 
 
@@ -237,39 +237,39 @@ class Group(_Hosts):
         family = machines.family_of(self.machine_type)
         if family.accelerator == "gpu" and not self.gpus:
             near = [name for name in machines.GPUS if machines.family_of(name) is family]
-            fix = f"take one of {', '.join(near or machines.GPUS)}"
-            raise Refused(f"{self.machine_type} is not a machine type that is known here", fix=fix)
+            fix = f"use one of {', '.join(near or machines.GPUS)}"
+            raise Refused(f"{self.machine_type} is not a known machine type", fix=fix)
         return self
 
 
 class Host(Section):
-    """This section says what every host runs."""
+    """What every host runs."""
 
     container: str | None = None
-    """Container image that every host runs; the one that `env image` builds when not set."""
+    """Container image that every host runs. When not set, the one that `env image` builds."""
     setup: str | None = None
     """Script (path relative to this YAML) that every host runs before its first job."""
     idle_minutes: Annotated[int, Field(ge=1)] | None = 60
-    """Minutes after which a host without a job stops itself; null means never."""
+    """Minutes after which a host without a job powers off; null means never."""
 
 
 class Environment(Section):
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,18}[a-z0-9]$", examples=["lab-1"])]
-    """Name of the environment, with which the names of all its parts begin; lower case, at most 20 characters."""
+    """Name of the environment, and the prefix of the names of all its parts; lower case, at most 20 characters."""
     project: Project
     """ID of the Google Cloud project."""
     zone: Zone
-    """Zone of the disk, of NFS, and of hosts that name no other."""
+    """Zone of the disk, of NFS, and of hosts that name no other zone."""
     labels: dict[str, Annotated[str, Field(pattern=r"^[a-z0-9_-]{0,63}$")]] = Field(default_factory=dict)
-    """Labels of everything that can carry them, besides maskwright-environment."""
+    """Labels of every resource that can carry them, besides maskwright-environment."""
     state_bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{1,61}[a-z0-9]$", examples=["my-state"])] | None = (
         None
     )
     """Bucket of Terraform's state. When not set, PROJECT-maskwright-state, which a project's environments share."""
     bucket_location: str | None = None
-    """Location of the buckets; the zone's region when not set."""
+    """Location of the buckets. When not set, the zone's region."""
     mount_point: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._-]+)+$", examples=["/mnt/data"])] = "/mnt/common"
-    """Folder on hosts that holds nfs_share and shared_pd."""
+    """Folder on hosts in which nfs_share and shared_pd are mounted."""
     network: Network = Network()
     nfs: Nfs | None = None
     disk: Disk | None = None
@@ -282,8 +282,10 @@ class Environment(Section):
     def _labels_are_labels(cls, value: dict[str, str]) -> dict[str, str]:
         for key in value:
             if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or key == ENVIRONMENT_LABEL:
-                fix = "begin it with a small letter; up to 63 of a-z, 0-9, _ and -"
-                raise Refused(f"{key[:70]!r} is not a label's name, or is ours", fix=fix)
+                fix = (
+                    f"begin it with a lower-case letter; up to 63 of a-z, 0-9, _ and -, other than {ENVIRONMENT_LABEL}"
+                )
+                raise Refused(f"{key[:70]!r} is not a valid label name", fix=fix)
         return value
 
     @model_validator(mode="after")
@@ -291,12 +293,12 @@ class Environment(Section):
         if self.needs_docker and self.network.nat is False:
             raise Refused(
                 "network.nat is false, but the slice's hosts install docker",
-                fix="set slice.image to one that has it, or take network.nat out",
+                fix="set slice.image to one that has it, or remove network.nat",
             )
-        without = [region for region in self.regions if self.network.name and region not in self.network.subnetworks]
-        if without:
-            fix = f"add it, as in network.subnetworks: {{{without[0]}: NAME}}"
-            raise Refused(f"network.subnetworks has none for {without[0]}, where hosts may be", fix=fix)
+        missing = [region for region in self.regions if self.network.name and region not in self.network.subnetworks]
+        if missing:
+            fix = f"add it, as in network.subnetworks: {{{missing[0]}: NAME}}"
+            raise Refused(f"network.subnetworks has none for {missing[0]}, where hosts may be", fix=fix)
         for hosts in self.hosts.values():
             fitting = machines.family_of(hosts.machine()).data_disks
             if self.disk is not None and self.disk.type not in fitting:
@@ -305,21 +307,21 @@ class Environment(Section):
                 raise Refused(f"hosts of {kind} cannot attach {self.disk.type}", fix=fix)
             for zone, _ in hosts.placements(self.zone):
                 if self.disk is not None and zone != self.zone:
-                    fix = f"take a zone for them that is {self.zone}, or leave disk out"
+                    fix = f"set their zone to {self.zone}, or remove disk"
                     raise Refused(f"hosts in {zone} cannot attach the disk, which is in {self.zone}", fix=fix)
                 if self.nfs is not None and region_of(zone) != self.region:
-                    fix = f"take a zone for them in {self.region}, or leave nfs out"
-                    raise Refused(f"hosts in {zone} are in another region than NFS, in {self.zone}", fix=fix)
+                    fix = f"set their zone to one in {self.region}, or remove nfs"
+                    raise Refused(f"hosts in {zone} are in another region than NFS, which is in {self.zone}", fix=fix)
         return self
 
     @property
     def hosts(self) -> dict[str, Slice | Group]:
-        """Its hosts by their kind, slice or group."""
-        return {one.kind: one for one in (self.slice, self.group) if one is not None}
+        """The slice and the group, by their kind."""
+        return {hosts.kind: hosts for hosts in (self.slice, self.group) if hosts is not None}
 
     @property
     def queued(self) -> bool:
-        """Whether its slice is a queued resource of the TPU API."""
+        """Whether the slice is a queued resource of the TPU API."""
         return self.slice is not None and self.slice.queued
 
     @property
@@ -351,9 +353,9 @@ class Environment(Section):
 
     @property
     def regions(self) -> list[str]:
-        """Regions of all places that hosts may be in; the environment's own first."""
-        places = [place for hosts in self.hosts.values() for place in hosts.placements(self.zone)]
-        return list(dict.fromkeys([self.region, *(region_of(place.zone) for place in places)]))
+        """Regions that hosts may be in, the environment's own first."""
+        placements = [place for hosts in self.hosts.values() for place in hosts.placements(self.zone)]
+        return list(dict.fromkeys([self.region, *(region_of(place.zone) for place in placements)]))
 
     @property
     def nat(self) -> bool:
@@ -362,8 +364,8 @@ class Environment(Section):
 
     @property
     def needs_docker(self) -> bool:
-        """Google's image of Compute Engine's TPUs comes without docker; docs/google-cloud-hosts.md says how that is
-        known."""
+        """Whether hosts install docker. Google's image for TPUs of Compute Engine lacks it: docs/google-cloud-hosts.md
+        has the source."""
         return self.slice is not None and not self.queued and self.slice.image is None
 
     @property
@@ -387,7 +389,7 @@ def region_of(zone: str) -> str:
 
 
 def read_environment(location: str) -> Environment:
-    """Raises `ConfigError` (exit 2). Refuses a YAML that holds a secret, since all of it ends in Terraform's state."""
+    """Raises `ConfigError` (exit 2), also for a YAML that holds a secret: all of it ends up in Terraform's state."""
     values = read_yaml(location, "start with `name:`, `project:` and `zone:`")
     if "data" in values and "schedule" in values and "project" not in values:
         raise ConfigError("is the YAML of a run, not of an environment", where=location, fix="see docs/google-cloud.md")
@@ -396,7 +398,7 @@ def read_environment(location: str) -> Environment:
 
 def build_environment(values: dict[str, Any], where: str) -> Environment:
     if redact(text := str(values)) != text:
-        fix = "leave it out: hosts have a service account, and `submit --env NAME` passes a variable by its name"
+        fix = "remove it: hosts have a service account, and `submit --env NAME` passes a variable by its name"
         raise ConfigError("holds a secret", where=where, fix=fix)
     try:
         return Environment.model_validate(values)
@@ -405,8 +407,8 @@ def build_environment(values: dict[str, Any], where: str) -> Environment:
         raise Guide(Environment, "the environment", known).explain(error, where) from None
 
 
-def beside(location: str, script: str | None) -> tuple[str, bytes] | None:
-    """sha256 and content of a script that the YAML at `location` names; None without one. Raises `InputError` when it
+def read_script(location: str, script: str | None) -> tuple[str, bytes] | None:
+    """sha256 and content of a script that the YAML at `location` names; None without one. Raises `InputError` if it
     cannot be read."""
     if script is None:
         return None

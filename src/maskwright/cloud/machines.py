@@ -1,7 +1,7 @@
-"""Google's machines by their names: TPU kinds, topologies and hosts, GPUs of machine types, disks that fit.
+"""Google's machine types: TPU kinds, topologies and hosts, GPUs, and the disks that each can attach.
 
 Sources, read in 2026: docs.cloud.google.com/compute/docs/tpus/tpu-machines (TPU7x, v6e, v5p), …/tpu/docs/v5e,
-…/tpu/docs/v4, …/v3 and …/runtimes (the TPU API), …/compute/docs/gpus. We have tried nothing of it on Google Cloud.
+…/tpu/docs/v4, …/v3 and …/runtimes (the TPU API), …/compute/docs/gpus. None of it was tried on Google Cloud by us.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ class Tpu:
     """A kind of TPU and the hosts that it comes in."""
 
     machines: dict[int, str]
-    """Machine type by the chips of a host. Empty: its slices are queued resources of the TPU API."""
+    """Machine type by the chips of a host. Empty if its slices are queued resources of the TPU API."""
     chips_per_host: int
     """Chips of each host in a slice of several hosts."""
     alone: int
-    """The most chips that one host has by itself."""
+    """The most chips of a single host."""
     dimensions: int
-    """Sides of a topology."""
+    """Number of sides of a topology."""
     type_prefix: str = ""
-    """Beginning of the TPU API's accelerator type."""
+    """Prefix of the TPU API's accelerator type."""
     type_unit: int = 1
-    """Count of each chip in the number of that accelerator type."""
+    """What one chip counts in the number of that accelerator type."""
     runtime_version: str = ""
     """The TPU API's software version."""
     devices_per_chip: int = 1
-    """Devices that JAX has for a chip: one for each core of v2 and v3 and each half of TPU7x, as libtpu counts them."""
+    """JAX devices of a chip: one for each core of v2 and v3 and each half of TPU7x, as libtpu counts them."""
 
 
 TpuKind = Literal["v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x"]
@@ -62,10 +62,10 @@ GPUS = {
 }
 """Accelerator type and number of GPUs in each machine type: docs.cloud.google.com/compute/docs/gpus"""
 ATTACHED = {"nvidia-tesla-t4": (1, 2, 4), "nvidia-tesla-v100": (1, 2, 4, 8)}
-"""GPUs that no machine type brings: so many of them are attached to an N1 machine, and paid for beside it.
+"""GPUs that no machine type includes: these numbers can be attached to an N1 machine, and are billed separately.
 cloud.google.com/compute/docs/gpus"""
 TPU_MACHINES = {machine: (kind, size) for kind, tpu in TPUS.items() for size, machine in tpu.machines.items()}
-"""Kind and number of the chips in each machine type with TPUs."""
+"""Kind and number of the chips in each TPU machine type."""
 
 SHARED_DISKS = ("hyperdisk-ml", "pd-balanced", "pd-ssd", "pd-standard")
 """Types of disk that many hosts can read at once."""
@@ -76,10 +76,10 @@ TPU7X_IMAGE = "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu
 
 @dataclass(frozen=True)
 class MachineFamily:
-    """Traits that the machine types of one family share."""
+    """What the machine types of a family have in common."""
 
     data_disks: tuple[str, ...] = SHARED_DISKS
-    """Types of disk that its machines can attach to read."""
+    """Types of disk that its machines can attach read-only."""
     boot_disk: str = "pd-balanced"
     """Type of the disk that its machines boot from."""
     accelerator: Literal["tpu", "gpu"] | None = None
@@ -106,10 +106,10 @@ FAMILIES = {
     **dict.fromkeys(("n1", "n2", "n2d", "e2"), MachineFamily(NO_HYPERDISK)),
     **dict.fromkeys(("c4", "c4a", "c4d", "n4", "n4a", "n4d", "h4d", "x4"), HYPERDISK_ONLY),
 }
-"""Families by the beginning of a machine type, or of the TPU API's accelerator type. Others take any
-of `SHARED_DISKS`: docs.cloud.google.com/tpu/docs/attach-durable-block-storage, …/compute/docs/disks/hyperdisks and
+"""Families by the prefix of a machine type or accelerator type. Others can attach any of `SHARED_DISKS`:
+ docs.cloud.google.com/tpu/docs/attach-durable-block-storage, …/compute/docs/disks/hyperdisks and
 …/compute/docs/accelerator-optimized-machines. Unverified: Hyperdisk ML on a3-ultragpu and a4, which the documentation
-of 2025 left out."""
+of 2025 does not mention."""
 
 
 def family_of(machine_type: str) -> MachineFamily:
@@ -118,7 +118,7 @@ def family_of(machine_type: str) -> MachineFamily:
 
 
 def machine_of(kind: str) -> str:
-    """A machine type of the TPU, or its accelerator type in the TPU API: either names its family."""
+    """A name with which `family_of` finds the family of a TPU kind."""
     tpu = TPUS[kind]
     return next(iter(tpu.machines.values()), tpu.type_prefix)
 
@@ -128,33 +128,33 @@ def chips(topology: str) -> int:
 
 
 def check_topology(kind: str, topology: str) -> None:
-    """Raises `Refused`. Not every topology that passes exists: Google refuses the others itself."""
+    """Raises `Refused`. Not every accepted topology exists: Google refuses the others."""
     tpu = TPUS[kind]
     if not re.fullmatch("x".join([r"[1-9]\d{0,2}"] * tpu.dimensions), topology):
         fix = f"{tpu.dimensions} numbers, as {'x'.join(['4'] * tpu.dimensions)}"
         raise Refused(f"{topology[:20]!r} is not a topology of {kind}", fix=fix)
     count = chips(topology)
     if count > tpu.alone and count % tpu.chips_per_host:
-        fix = f"hosts have {tpu.chips_per_host} chips each: take a multiple"
-        raise Refused(f"{topology} has {count} chips, which hosts do not divide", fix=fix)
+        fix = f"use a multiple of {tpu.chips_per_host} chips, as each host has"
+        raise Refused(f"{topology} has {count} chips, not a whole number of hosts", fix=fix)
     if tpu.machines and count <= tpu.alone and count not in tpu.machines:
         fix = f"machines of {kind} have {', '.join(str(size) for size in tpu.machines)} chips"
         raise Refused(f"{topology} has {count} chips, for which there is no machine type", fix=fix)
 
 
 def chips_per_host(kind: str, topology: str, machine_type: str | None = None) -> int:
-    """Raises `Refused` for a machine type that does not make the topology."""
+    """Raises `Refused` for a machine type that cannot form the topology."""
     tpu, count = TPUS[kind], chips(topology)
     if machine_type is None:
         return count if count <= tpu.alone else tpu.chips_per_host
     sizes = {name: size for size, name in tpu.machines.items()}
     if machine_type not in sizes or count % sizes[machine_type]:
         fix = f"one of {', '.join(sizes)} that divides {count} chips, or leave it out"
-        raise Refused(f"{machine_type} does not make {kind} {topology}", fix=fix)
+        raise Refused(f"{machine_type} cannot form {kind} {topology}", fix=fix)
     return sizes[machine_type]
 
 
 def accelerator_type(kind: str, topology: str) -> str:
-    """The TPU API's name, as v5litepod-16 (chips) or v4-32 (cores, two a chip)."""
+    """The TPU API's name, as v5litepod-16 (chips) or v4-32 (cores, two for each chip)."""
     tpu = TPUS[kind]
     return f"{tpu.type_prefix}-{chips(topology) * tpu.type_unit}"

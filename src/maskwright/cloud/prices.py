@@ -1,6 +1,6 @@
-"""The cost of an environment by the hour and by the month, from a dated table of prices that the user may edit.
+"""The cost of an environment by the hour and by the month, from a dated price table that the user may edit.
 
-A price that the table lacks is never guessed: its part is named, and not counted. Traffic, requests and the contents of
+A price that the table lacks is never guessed: its part is named, and not counted. Traffic, requests and the content of
 buckets depend on use and are not counted either.
 """
 
@@ -27,7 +27,7 @@ KEYS = {"STANDARD": "on_demand", "SPOT": "spot", "FLEX_START": "flex_start", "RE
 BOOT_DISK_GIB = 200
 """Size as in deploy/terraform/modules/hosts. Boot disks of the TPU API's machines cost nothing."""
 MOST_NAT_MACHINES = 32
-"""Google charges a gateway by the machine, up to so many: cloud.google.com/nat/pricing"""
+"""Google charges a gateway by the machine, up to this number: cloud.google.com/nat/pricing"""
 UNIT_WORDS = {"chip-hour": "chip", "GPU-hour": "GPU", "machine-hour": "machine", "GiB-month": "GiB"}
 
 STORAGE = re.compile(r"(pd|hyperdisk)-.+|BASIC_HDD|BASIC_SSD|ZONAL|REGIONAL|bucket")
@@ -54,12 +54,12 @@ class Price(Section):
 
     @model_validator(mode="after")
     def _is_of_its_unit(self) -> Price:
-        """A price is multiplied by a count. By another unit, it would be off by a factor."""
+        """A price is multiplied by a count, so another unit would change it by a factor."""
         kind, region = self.what, self.region
         wanted = "GiB-month" if STORAGE.fullmatch(kind) else "machine-hour"
         wanted = "chip-hour" if kind in TPUS else "GPU-hour" if kind in ATTACHED else wanted
         if self.unit != wanted:
-            what = f"{kind} in {region} is by the {self.unit}, and counted by the {wanted}"
+            what = f"{kind} in {region} has the unit {self.unit}, and needs {wanted}"
             raise Refused(what, fix=f"give its price by the {wanted}")
         return self
 
@@ -77,12 +77,12 @@ class Prices(Section):
                 what = f"{price.what} in {price.region} is from {price.source!r}, which sources does not have"
                 raise Refused(what, fix=f"add {price.source} to sources, with its address and date")
             if (price.what, price.region) in seen:
-                raise Refused(f"{price.what} in {price.region} is given twice", fix="take one of the two out")
+                raise Refused(f"{price.what} in {price.region} is given twice", fix="remove one of the two")
             seen.add((price.what, price.region))
         return self
 
     def find(self, what: str, region: str, model: str = "STANDARD") -> tuple[Price, float] | None:
-        """The row and its USD by provisioning model; None when there is no such price."""
+        """The row, and its USD for the provisioning model; None if there is no such price."""
         rows = {price.region: price for price in self.prices if price.what == what}
         row = rows.get(region) or rows.get("*")
         usd = getattr(row, KEYS[model], None)
@@ -91,14 +91,14 @@ class Prices(Section):
 
 @dataclass(frozen=True)
 class PricedPart:
-    """A part that has a price."""
+    """A part with its price."""
 
     part: str
     what: str
     count: int
     unit: str
     price: float
-    """USD for each unit."""
+    """USD for one unit and hour or month."""
     hourly: float
     """USD for all of them in an hour."""
     source: str
@@ -114,7 +114,7 @@ class PricedPart:
 class CostEstimate:
     lines: list[PricedPart]
     unpriced: dict[str, str]
-    """Parts without a price, each with a sentence that says so."""
+    """Parts without a price, each with a sentence about it."""
 
     @property
     def hourly(self) -> float:
@@ -141,34 +141,33 @@ def read_prices(location: str | None = None) -> Prices:
 
 
 def require_region(region: str, prices: Prices) -> None:
-    """Raises `InputError` for a region that neither `prices` nor the package's own table has anything of."""
+    """Raises `InputError` for a region that is neither in `prices` nor in the package's own table."""
     known = {price.region for table in (prices, read_prices()) for price in table.prices} - {"*"}
     if region not in known:
         near = difflib.get_close_matches(region, sorted(known), n=1)
-        fix = f"one of {', '.join(sorted(known))}; a table of yours, for --prices, may have others"
+        fix = f"one of {', '.join(sorted(known))}; your own table, for --prices, may have others"
         fix = f"did you mean {near[0]}?" if near else fix
-        raise InputError(f"no table of prices has a region {region[:40]!r}", where="--region", fix=fix)
+        raise InputError(f"the price table has no region {region[:40]!r}", where="--region", fix=fix)
 
 
 def estimate(environment: Environment, prices: Prices, placement: dict[str, int] | None = None) -> CostEstimate:
-    """Everything that the YAML asks for, while it runs. `placement` says by slice and group which of their places is in
-    use."""
+    """Cost of all that the YAML asks for, while it runs. `placement`: the number in use, by slice and group."""
     costs = CostEstimate([], {})
-    for part, what, region, model, count in _asked(environment, placement or {}):
-        found = prices.find(what, region, model)
-        if found is None:
+    for part, what, region, model, count in _priced_parts(environment, placement or {}):
+        offer = prices.find(what, region, model)
+        if offer is None:
             how = "" if model == "STANDARD" else f" {model}"
             costs.unpriced[part] = f"no price for {what}{how} in {region} ({part}), not counted"
             continue
-        price, usd = found
+        price, usd = offer
         hourly = count * usd / (HOURS_A_MONTH if price.unit == "GiB-month" else 1)
         date = prices.sources[price.source].date.isoformat()
         costs.lines.append(PricedPart(part, what, count, UNIT_WORDS[price.unit], usd, hourly, price.source, date))
     return costs
 
 
-def _asked(environment: Environment, placement: dict[str, int]) -> Iterator[tuple[str, str, str, str, int]]:
-    """(part, what, region, provisioning model, how many)"""
+def _priced_parts(environment: Environment, placement: dict[str, int]) -> Iterator[tuple[str, str, str, str, int]]:
+    """(part, what, region, provisioning model, quantity)"""
     for part, hosts in environment.hosts.items():
         place = hosts.place(environment.zone, placement.get(part, 0))
         home = region_of(place.zone)
@@ -187,7 +186,7 @@ def _asked(environment: Environment, placement: dict[str, int]) -> Iterator[tupl
 
 
 def table(costs: CostEstimate) -> str:
-    """The estimate for people: a line for each part, the total, and what it leaves out."""
+    """The estimate as a table: a line for each part, the total, and what is not counted."""
     lines = [f"{'part':<12} {'what':<16} {'how many':<15} {'USD each':>10} {'USD/hour':>10} {'USD/month':>11}  as of"]
     for line in costs.lines:
         count = f"{line.count:,} {line.unit}"

@@ -1,7 +1,7 @@
 """The record of an environment beside Terraform's state, in the same bucket: `env/NAME/record.json`.
 
-Terraform's state says what exists. The record says what the configuration cannot: which disk is the current one,
-whether it was seeded, which of the places for hosts is in use, and which image was built last.
+Terraform's state says what exists. The record has the rest: which disk is the current one, whether it was seeded, which
+placement of the hosts is in use, and which image was built last.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from maskwright.core.folder import Folder
 
 FORMAT = 1
 NAME = "record.json"
-OF_DISK = ("generation", "seeded", "disk_gb", "disk_type")
-"""Fields below `disk` in the file."""
+DISK_FIELDS = ("generation", "seeded", "disk_gb", "disk_type")
+"""Fields under `disk` in the file."""
 WANTED = "wanted.json"
-"""File with what was asked for last, as Terraform's variables."""
+"""File with the variables of Terraform that were wanted last."""
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,15 @@ class EnvironmentRecord:
     generation: int = 1
     """Number of the disk, counted from 1."""
     seeded: dict[str, Any] | None = None
-    """Files and bytes that `env seed` found on the disk; None before that."""
+    """Files and bytes that `env seed` counted on the disk; None before that."""
     disk_gb: int | None = None
-    """Size of the disk of this generation, once there is one. Another size is another disk."""
+    """Size of the disk of this generation, once it exists. Another size is another disk."""
     disk_type: str | None = None
     """Type of that disk. Another type is another disk too."""
     placement: dict[str, int] = field(default_factory=lambda: {"slice": 0, "group": 0})
-    """Places in use: by slice and group, a number in `placements` of its section."""
+    """Placements in use: by slice and group, the number in `placements` of its section."""
     queued_zone: str | None = None
-    """Zone in which a queued resource was asked for, which Terraform does not know."""
+    """Zone of the queued resource, which Terraform does not manage."""
     image: str | None = None
     """Image that `env image` built last, as REPOSITORY/maskwright:VERSION-SHA12@sha256:…"""
 
@@ -48,17 +48,17 @@ class EnvironmentRecord:
         return replace(self, generation=generation, seeded=None, disk_gb=disk.size_gb, disk_type=disk.type)
 
     def built(self, environment: Environment) -> str | None:
-        """The image by its digest, if it is of this version and for this environment. A host that is made again then
-        runs what the others run, whatever was built since."""
+        """The image by its digest, if it has this version and is for this environment. So a recreated host
+        runs the same image as the others, whatever was built since."""
         name, _, digest = (self.image or "").partition("@")
-        given, of_version = environment.host.container, f"{environment.built_image}:{__version__}-"
-        if not digest or not (name == given if given else name.startswith(of_version)):
+        container, of_version = environment.host.container, f"{environment.built_image}:{__version__}-"
+        if not digest or not (name == container if container else name.startswith(of_version)):
             return None
         folder, _, last = name.rpartition("/")
         return f"{folder}/{last.partition(':')[0]}@{digest}"
 
     def container(self, environment: Environment) -> str:
-        """What hosts run. Before `env image` there may be nothing under the name that this gives."""
+        """The image that hosts run. Before `env image`, it may not exist yet."""
         named = environment.host.container or f"{environment.built_image}:{__version__}"
         return self.built(environment) or named
 
@@ -71,15 +71,15 @@ def folder(environment: Environment) -> Folder:
 
 
 def read(environment: Environment) -> EnvironmentRecord:
-    """A new record where there is none. Raises `MaskwrightError` for one of another format."""
-    place = folder(environment)
-    values = place.get_json(NAME)
-    if values is None and place.get(NAME) is None:
+    """The record, or a new one if there is none. Raises `MaskwrightError` for another format."""
+    root = folder(environment)
+    values = root.get_json(NAME)
+    if values is None and root.get(NAME) is None:
         return EnvironmentRecord()
     if values is None or values.get("format") != FORMAT:
         fix = "use the version that wrote it, or restore the object's last version"
-        raise MaskwrightError(f"is not a record of format {FORMAT}", where=f"{place.location}/{NAME}", fix=fix)
-    disk = {key: values["disk"].get(key) for key in OF_DISK}
+        raise MaskwrightError(f"is not a record of format {FORMAT}", where=f"{root.location}/{NAME}", fix=fix)
+    disk = {key: values["disk"].get(key) for key in DISK_FIELDS}
     placement = {**EnvironmentRecord().placement, **values["placement"]}
     return EnvironmentRecord(
         **disk, placement=placement, queued_zone=values.get("queued_zone"), image=values.get("image")
@@ -87,12 +87,12 @@ def read(environment: Environment) -> EnvironmentRecord:
 
 
 def wanted(environment: Environment) -> dict[str, Any] | None:
-    """None when nothing was asked for yet, or it cannot be read."""
+    """The wanted variables; None before the first `env up`, or if they cannot be read."""
     return folder(environment).get_json(WANTED)
 
 
 def write(environment: Environment, record: EnvironmentRecord) -> None:
     values = vars(record)
-    disk = {key: values[key] for key in OF_DISK}
-    rest = {key: value for key, value in values.items() if key not in OF_DISK}
+    disk = {key: values[key] for key in DISK_FIELDS}
+    rest = {key: value for key, value in values.items() if key not in DISK_FIELDS}
     folder(environment).put_json(NAME, {"format": FORMAT, "disk": disk, **rest})

@@ -1,8 +1,8 @@
-"""`env smoke`: the smallest environment, end to end, in a user's own project, by the very commands that a user types.
+"""`env smoke`: the smallest environment, end to end, in the user's project, with the commands that a user types.
 
-NOBODY HAS RUN THIS YET: it was written and tested without Google Cloud. It makes an environment of its own, with a
-small disk and one machine that Google itself ends after half an hour, trains for some seconds, and takes everything
-away, also when something fails or Ctrl-C is pressed. An audit at the end says what is left.
+NOBODY HAS RUN THIS YET: it was written and tested without Google Cloud. It creates a separate environment with a small
+disk and one machine, which Google deletes after half an hour; trains for some seconds; and deletes everything, also
+after a failure or Ctrl-C. An audit at the end lists what is left.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from maskwright.processes.child import CommandSequence, Step, require
 
 Kind = Literal["vm", "tpu"]
 RUN_HOURS = 0.5
-"""Google ends the machine after so long, whatever becomes of this process."""
+"""Google deletes the machine after this time, even if this process dies."""
 MOST_HOURS = 1.0
-"""Hours of the estimate: the machine's half hour, seeding, and the disk all the while."""
+"""Hours of the estimate: the machine's half hour, seeding, and the disk throughout."""
 VM = {"machine_type": "n2-standard-8", "provisioning_model": "SPOT", "max_run_hours": RUN_HOURS}
 TPU = {"accelerator": "v6e", "topology": "1x1", "provisioning_model": "SPOT", "max_run_hours": RUN_HOURS}
 DISK_GB = 10
 STEPS, VOCABULARY = 20, 1000
 MODULES = ("argparse", "collections", "csv", "decimal", "json", "logging", "random", "statistics", "threading")
-"""Modules of Python itself. Their descriptions are text that every machine has."""
+"""Modules of Python's standard library, whose docstrings are text that every machine has."""
 Run = Callable[[Sequence[str]], int]
 
 
@@ -44,10 +44,10 @@ class Smoke:
     """A planned trial."""
 
     environment: Environment
-    """The small environment, not the user's own."""
+    """The small environment, not the user's."""
     kind: Kind
     files: str
-    """Folder for its YAML and everything else."""
+    """Folder for its YAML and all other files."""
 
     @property
     def yaml(self) -> str:
@@ -60,8 +60,8 @@ class Smoke:
     def source(self) -> str:
         return f"gs://{self.environment.dataset_bucket}/smoke"
 
-    def before(self) -> list[list[str]]:
-        """Commands up to a bucket that the data can be copied to."""
+    def preparation(self) -> list[list[str]]:
+        """Commands before the data is copied to the bucket."""
         text, tokenizer, store = self.path("text.txt"), self.path("tokenizer"), self.path("data/store")
         return [
             ["tokenizer", "train", text, "--to", tokenizer, "--vocab-size", str(VOCABULARY), "--layout", "lines"],
@@ -70,8 +70,8 @@ class Smoke:
             ["env", "up", self.yaml, "--only", "disk", "--yes"],
         ]
 
-    def after(self, image: bool) -> list[list[str]]:
-        """Commands from there to the end of a job."""
+    def trial(self, image: bool) -> list[list[str]]:
+        """Commands after that, to the end of a job."""
         hours = ["--stop-after-hours", str(RUN_HOURS / 2)]
         return [
             *([["env", "image", self.yaml]] if image else []),
@@ -81,12 +81,12 @@ class Smoke:
             ["env", "status", self.yaml],
         ]
 
-    def end(self) -> list[list[str]]:
+    def teardown(self) -> list[list[str]]:
         return [["env", "down", self.yaml, "--delete-data", "--yes"], ["env", "audit", self.yaml]]
 
 
 def values_of(base: Environment, kind: Kind, container: str | None) -> dict[str, Any]:
-    """The small environment beside `base`: its project, zone, state bucket and labels, and a name of its own."""
+    """Values of the small environment: project, zone, state bucket and labels of `base`, and another name."""
     name = f"{base.name[:13].rstrip('-')}-smoke"
     disk_type = "hyperdisk-ml" if kind == "tpu" else "pd-balanced"
     return {
@@ -115,24 +115,24 @@ def configuration(smoke: Smoke) -> dict[str, Any]:
 
 
 def describe(smoke: Smoke, image: bool) -> str:
-    """The commands that would run, below the environment's YAML."""
+    """The environment's YAML, and the commands that would run."""
     lines = [_yaml(smoke.environment.model_dump(exclude_defaults=True))]
-    lines += [typed(words) for words in smoke.before()]
+    lines += [typed(words) for words in smoke.preparation()]
     lines += [f"# {smoke.path('data')} is copied to {smoke.source}"]
-    lines += [typed(words) for words in (*smoke.after(image), *smoke.end())]
+    lines += [typed(words) for words in (*smoke.trial(image), *smoke.teardown())]
     return "\n".join(lines)
 
 
 def as_json(smoke: Smoke, image: bool, ran: Sequence[Step] | None) -> dict[str, Any]:
-    """`ran`: None where nothing was to be run, and `steps` has what would be."""
-    commands = [*smoke.before(), *smoke.after(image), *smoke.end()]
+    """`ran`: the finished steps; None in a dry run, where `steps` has the planned commands."""
+    commands = [*smoke.preparation(), *smoke.trial(image), *smoke.teardown()]
     ended = {step.command: step.exit_code for step in ran or ()}
     return {
         "environment": smoke.environment.model_dump(mode="json", exclude_defaults=True),
         "files": smoke.files,
         "image": smoke.environment.host.container or smoke.environment.built_image,
         "steps": [asdict(step) for step in ([Step(typed(words)) for words in commands] if ran is None else ran)],
-        "taken_away": None if ran is None else all(ended.get(typed(words)) == 0 for words in smoke.end()),
+        "taken_away": None if ran is None else all(ended.get(typed(words)) == 0 for words in smoke.teardown()),
     }
 
 
@@ -158,16 +158,16 @@ def write(smoke: Smoke) -> None:
 
 
 def text() -> str:
-    """Descriptions in some modules of Python, a paragraph on each line."""
+    """Docstrings of some of Python's modules, a paragraph on each line."""
     modules = [import_module(name) for name in MODULES]
-    members = [one for module in modules for one in (module, *dict(inspect.getmembers(module, callable)).values())]
-    paragraphs = [part for one in members for part in (inspect.getdoc(one) or "").split("\n\n")]
+    members = [item for module in modules for item in (module, *dict(inspect.getmembers(module, callable)).values())]
+    paragraphs = [part for item in members for part in (inspect.getdoc(item) or "").split("\n\n")]
     lines = dict.fromkeys(" ".join(paragraph.split()) for paragraph in paragraphs)
     return "\n".join(line for line in lines if len(line) > 40) + "\n"
 
 
 def copy(smoke: Smoke) -> None:
-    """Copies the token store to the bucket that the disk is seeded from."""
+    """Copy the token store to the bucket that the disk is seeded from."""
     folder, root = Folder(smoke.source), smoke.path("data")
     for place, _, names in os.walk(root):
         for name in sorted(names):
@@ -177,20 +177,20 @@ def copy(smoke: Smoke) -> None:
 
 
 def smoke(planned: Smoke, *, image: bool, run: Run | None = None) -> None:
-    """Raises `JobError` with the code of the first command that fails. Whatever happens, it takes everything away."""
+    """Run the trial, and delete everything whatever happens. Raises `JobError` with the code of the first failure."""
     run = run or CommandSequence().run
     write(planned)
     try:
-        for words in planned.before():
+        for words in planned.preparation():
             require(run, words)
         say(f"copying the token store to {planned.source}")
         copy(planned)
-        for words in planned.after(image):
+        for words in planned.trial(image):
             require(run, words)
     finally:
-        failed = [words for words in planned.end() if run(words)]
+        failed = [words for words in planned.teardown() if run(words)]
         if failed:
-            say(f"STILL THERE, AND IT MAY COST MONEY: run `{typed(failed[0])}` until it ends with 0")
+            say(f"STILL THERE, AND IT MAY COST MONEY: run `{typed(failed[0])}` until it exits with 0")
     if failed:
-        fix = f"run it again until it ends with 0: {typed(failed[0])}"
-        raise JobError("the job is done, but not everything was taken away", 1, where=planned.environment.name, fix=fix)
+        fix = f"run it again until it exits with 0: {typed(failed[0])}"
+        raise JobError("the job is done, but not everything was deleted", 1, where=planned.environment.name, fix=fix)

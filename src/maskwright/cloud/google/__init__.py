@@ -1,1 +1,1 @@
-"""Google's REST APIs: one session, its errors, and the resources that are asked about."""
+"""Google's REST APIs: one session, its errors, and the resources that are described, created and deleted."""

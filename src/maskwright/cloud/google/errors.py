@@ -1,8 +1,8 @@
 """Google's refusals as a `CloudError` that names the permission, quota, API or zone, and what to do about it.
 
-Three services word one thing in three ways (a status, a reason in `details`, a sentence), and the reason matters more
-than the code: 403 is a missing permission, an API that is off, a used-up quota or too many requests; 429 is a quota, a
-rate or a zone without machines. https://cloud.google.com/apis/design/errors
+Services report one thing in several ways (a status, a reason in `details`, a sentence), and the reason matters more
+than the code: 403 is a missing permission, a disabled API, a used-up quota or too many requests; 429 is a quota, a rate
+or a zone without machines. https://cloud.google.com/apis/design/errors
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from maskwright.core.errors import CloudError
 
 RATE = "rate"
-"""Too many requests in a minute, which waiting mends. This is no reason of a `CloudError`."""
+"""Per-minute rate limit: retried, never reported as a `CloudError` reason."""
 LOGIN = "gcloud auth application-default login, or a fresh token in GOOGLE_OAUTH_ACCESS_TOKEN (they last an hour)"
-ROLES = (  # the role with the least besides that permission; https://cloud.google.com/iam/docs/roles-permissions
+ROLES = (  # the role that adds least to that permission; https://cloud.google.com/iam/docs/roles-permissions
     ("storage.objects", "roles/storage.objectUser"),
     ("storage.", "roles/storage.admin"),
     ("compute.instances.osLogin", "roles/compute.osLogin"),
@@ -57,7 +57,7 @@ CAPACITY = re.compile(
     re.IGNORECASE,
 )
 HARD = re.compile(r"has been exceeded\. Limit|per[ _]?day", re.IGNORECASE)
-"""A quota of things, or a day's: waiting a minute mends neither, whichever reason stands beside the sentence."""
+"""A quota of resources, or of a day: waiting a minute does not help, whatever reason accompanies the sentence."""
 PER_TIME = re.compile(r"per[ _](?:minute|second|\d+ seconds)|rate limit", re.IGNORECASE)
 QUOTA = re.compile(r"quota", re.IGNORECASE)
 QUOTA_NAME = re.compile(
@@ -69,11 +69,11 @@ BILLING = re.compile(
     r"|billing account .{0,80}(?:disabled|absent|not found|closed)|absent billing account",
     re.IGNORECASE,
 )
-"""Each service has words of its own for it; serviceusage and storage no reason that says so."""
+"""Each service words it differently; serviceusage and storage give no reason for it."""
 ABSENT_PROJECT = re.compile(r"CONSUMER_INVALID|not found or deleted", re.IGNORECASE)
 CODES = {3: 400, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 13: 500, 14: 503, 16: 401}
-"""google.rpc.Code, in which long-running operations end, as the HTTP statuses of the same meaning."""
-NAMES = {  # compute's operations end in words
+"""google.rpc.Code, the error codes of long-running operations, as HTTP statuses of the same meaning."""
+NAMES = {  # compute's operations have names instead
     "QUOTA_EXCEEDED": 403,
     "PERMISSIONS_ERROR": 403,
     "RESOURCE_NOT_FOUND": 404,
@@ -83,65 +83,65 @@ NAMES = {  # compute's operations end in words
 
 
 def unsure(error: CloudError) -> bool:
-    """Whether nobody said no: there was no answer, or Google's service failed. Later it may answer otherwise."""
+    """Whether nothing was decided: there was no answer, or Google's service failed. Later it may answer."""
     return error.reason in ("unreached", "failed")
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """One of Google's errors, whichever way it came."""
+    """One of Google's errors, from an answer or an operation."""
 
     code: int
     """HTTP status."""
     message: str
     words: str = ""
-    """Everything else that Google said, to be searched."""
+    """All other text of the error, to be searched."""
     facts: dict[str, str] = field(default_factory=dict)
 
     @property
     def reason(self) -> str:
         """One of `CloudError`'s reasons, or `RATE`."""
-        said = f"{self.message} {self.words}"
-        if CAPACITY.search(said):
+        text = f"{self.message} {self.words}"
+        if CAPACITY.search(text):
             return "capacity"
-        if self.code in (403, 400, 404) and (OFF.search(said) or BILLING.search(said)):
+        if self.code in (403, 400, 404) and (OFF.search(text) or BILLING.search(text)):
             return "disabled"
         if self.code in (403, 429):
-            # Google adds "rateLimitExceeded" to whatever is RESOURCE_EXHAUSTED, so the sentence goes first.
+            # Google adds "rateLimitExceeded" to every RESOURCE_EXHAUSTED, so the sentence decides first.
             limited = PER_TIME.search(self.message) or "RATE_LIMIT_EXCEEDED" in self.words
             if limited and not HARD.search(self.message):
                 return RATE
             if (QUOTA.search(self.message) and "quota project" not in self.message) or QUOTA.search(self.words):
                 return "quota"
             return RATE if self.code == 429 or "ateLimitExceeded" in self.words else "permission"
-        if self.code == 409 and "not empty" not in said and "ABORTED" not in said:
+        if self.code == 409 and "not empty" not in text and "ABORTED" not in text:
             return "exists"
         return {401: "credentials", 404: "missing"}.get(self.code, "failed" if self.code >= 500 else "other")
 
 
 def of_answer(code: int, body: Any, text: str) -> Refusal:
-    """The refusal in a response that is no success. `body` is its JSON, or None."""
+    """The refusal in an unsuccessful response. `body` is its JSON, or None."""
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
         return Refusal(code, f"status {code}: {' '.join(text.split())[:200] or 'no text'}")
     words, facts = [str(error.get("status", ""))], {}
-    for one in [*(error.get("errors") or []), *(error.get("details") or [])]:
-        words.append(str(one.get("reason", "")))
-        facts.update({key: str(value) for key, value in (one.get("metadata") or {}).items()})
+    for detail in [*(error.get("errors") or []), *(error.get("details") or [])]:
+        words.append(str(detail.get("reason", "")))
+        facts.update({key: str(value) for key, value in (detail.get("metadata") or {}).items()})
     return Refusal(code, str(error.get("message", "")) or f"status {code}", " ".join(words), facts)
 
 
 def of_operation(operation: dict[str, Any]) -> Refusal | None:
-    """None when the operation did not fail. Compute's errors are a list, the others' a google.rpc.Status."""
+    """None if the operation did not fail. Compute's errors are a list, the others' a google.rpc.Status."""
     error = operation.get("error")
     if not error:
         return None
     if "errors" in error:
-        found = error["errors"] or [{}]
-        message = "; ".join(str(one.get("message") or one.get("code", "")) for one in found)
-        first = str(found[0].get("code", ""))
+        entries = error["errors"] or [{}]
+        message = "; ".join(str(entry.get("message") or entry.get("code", "")) for entry in entries)
+        first = str(entries[0].get("code", ""))
         code = NAMES.get(first) or int(operation.get("httpErrorStatusCode") or 400)
-        return Refusal(code, message, " ".join(str(one.get("code", "")) for one in found))
+        return Refusal(code, message, " ".join(str(entry.get("code", "")) for entry in entries))
     return Refusal(CODES.get(int(error.get("code", 2)), 500), str(error.get("message", "")), str(error.get("details")))
 
 
@@ -152,16 +152,16 @@ def cloud_error(refusal: Refusal, *, project: str, api: str, where: str) -> Clou
 
 
 def _explain(refusal: Refusal, reason: str, project: str, api: str) -> tuple[str, str]:
-    """The sentence that says what is wrong, and the fix."""
-    said = refusal.message.rstrip(". ")
+    """What is wrong, and the fix."""
+    message = refusal.message.rstrip(". ")
     match reason:
         case "credentials":
-            return f"Google does not accept the credentials: {said}", LOGIN
+            return f"Google does not accept the credentials: {message}", LOGIN
         case "permission":
             return _permission(refusal, project, api)
-        case "disabled" if BILLING.search(f"{said} {refusal.words}"):
+        case "disabled" if BILLING.search(f"{message} {refusal.words}"):
             fix = f"link one: gcloud billing projects link {project} --billing-account=ACCOUNT"
-            return f"project {project} has no billing account ({said})", fix
+            return f"project {project} has no billing account ({message})", fix
         case "disabled":
             service = refusal.facts.get("service", f"{api}.googleapis.com")
             fix = f"gcloud services enable {service} --project={project}, wait a minute, and run this again"
@@ -169,37 +169,37 @@ def _explain(refusal: Refusal, reason: str, project: str, api: str) -> tuple[str
         case "quota":
             name = _quota(refusal)
             page = f"https://console.cloud.google.com/iam-admin/quotas?project={project}"
-            fix = f"ask for more at {page}" + (f" (filter for {name})" if name else "") + ", or ask for less"
-            return f"quota {name or 'of the project'} does not allow it: {said}", fix
+            fix = f"request more at {page}" + (f" (filter for {name})" if name else "") + ", or use less"
+            return f"quota {name or 'of the project'} is exceeded: {message}", fix
         case "rate":
-            return f"too many requests, even after waiting: {said}", "run this again in a few minutes"
+            return f"too many requests, even after waiting: {message}", "run this again in a few minutes"
         case "capacity":
             fix = "try again later, or another zone or provisioning model (slice.fallbacks tries several in turn)"
-            return f"Google has no such machines free there now: {said}", fix
+            return f"Google has no such machines free there now: {message}", fix
         case "missing":
             fix = "check project, zone and name; `maskwright env status` shows what exists"
-            return f"does not exist: {said}", fix
+            return f"does not exist: {message}", fix
         case "exists":
-            return f"exists already: {said}", "use it, choose another name, or remove it first"
+            return f"exists already: {message}", "use it, choose another name, or delete it first"
         case "failed":
-            return f"Google's service fails (status {refusal.code}): {said}", "run this again in a few minutes"
-    return f"refused (status {refusal.code}): {said}", "correct what the message names"
+            return f"Google's service fails (status {refusal.code}): {message}", "run this again in a few minutes"
+    return f"refused (status {refusal.code}): {message}", "correct what the message names"
 
 
 def _permission(refusal: Refusal, project: str, api: str) -> tuple[str, str]:
-    said = refusal.message.rstrip(". ")
-    if "authentication scopes" in said:
+    message = refusal.message.rstrip(". ")
+    if "authentication scopes" in message:
         fix = "gcloud auth application-default login; a machine's own credentials need the scope cloud-platform"
-        return f"the credentials are for something else: {said}", fix
-    if ABSENT_PROJECT.search(f"{said} {refusal.words}"):
+        return f"the credentials lack the scope for this: {message}", fix
+    if ABSENT_PROJECT.search(f"{message} {refusal.words}"):
         fix = "check `project:` in the YAML (the ID, not the name), or ask its owner for roles/browser"
-        return f"project {project} does not exist, or is not to be seen: {said}", fix
-    if "quota project" in said:
-        return said, f"gcloud auth application-default set-quota-project {project}"
+        return f"project {project} does not exist, or you may not see it: {message}", fix
+    if "quota project" in message:
+        return message, f"gcloud auth application-default set-quota-project {project}"
     permission = refusal.facts.get("permission") or _first(PERMISSION, refusal.message)
     if permission is None:
         fix = f"ask an owner of project {project} for the roles that `maskwright env init` lists"
-        return f"permission denied on {api}.googleapis.com: {said}", fix
+        return f"permission denied on {api}.googleapis.com: {message}", fix
     fix = f"ask an owner to run: {grant(project, role_of(permission))}"
     return f"permission {permission} is missing in project {project}", fix
 
@@ -211,15 +211,15 @@ def _quota(refusal: Refusal) -> str | None:
 
 def _first(pattern: re.Pattern[str], text: str) -> str | None:
     """The group of `pattern` that matched."""
-    found = pattern.search(text)
-    return next((name for name in found.groups() if name), None) if found else None
+    match = pattern.search(text)
+    return next((name for name in match.groups() if name), None) if match else None
 
 
 def grant(project: str, role: str) -> str:
-    """The command line with which an owner grants it."""
+    """The command with which an owner grants a role."""
     return f"gcloud projects add-iam-policy-binding {project} --member=user:YOU --role={role}"
 
 
 def role_of(permission: str) -> str:
-    """The predefined role to ask for. Owners hold all."""
+    """The predefined role that has a permission."""
     return next((role for start, role in ROLES if permission.startswith(start)), "roles/editor")

@@ -1,4 +1,4 @@
-"""What a state of a host's machine means: of an instance (Compute Engine) or of a node (TPU API).
+"""States of a host's machine: an instance of Compute Engine, or a node of the TPU API.
 
 docs.cloud.google.com/compute/docs/instances/instance-lifecycle
 """
@@ -10,9 +10,9 @@ from typing import Literal
 from maskwright.launch.tpu_vm import TRANSITIONAL_STATES
 
 Life = Literal["runs", "coming", "stopped", "gone"]
-"""coming: it will run without anyone doing anything; gone: being deleted, or in a state that is not known here."""
+"""coming: will run by itself; gone: being deleted, or in an unknown state."""
 COMING = {"PENDING", "PROVISIONING", "STAGING", "REPAIRING"} | TRANSITIONAL_STATES
-"""REPAIRING is a machine that Google moves to other hardware or starts again there."""
+"""REPAIRING: Google moves the machine to other hardware, or restarts it there."""
 STOPPED = {"PENDING_STOP", "PREEMPTED", "STOPPED", "STOPPING", "SUSPENDED", "SUSPENDING", "TERMINATED"}
 
 

@@ -1,7 +1,7 @@
-"""Everything of an environment that exists in the project, whoever made it. Every kind of resource that could be left
-over is listed, in all zones and regions, and kinds that could not be looked at are named.
+"""List every resource of an environment in the project, whoever created it: all kinds that could be left over, in all
+zones and regions. Kinds that could not be listed are named.
 
-The label maskwright-environment marks a resource. Where a kind has no labels, or nobody set one, the name decides.
+The label maskwright-environment marks a resource. Without a label, the name decides.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Part = Literal[
     "slice", "group", "seeder", "disk", "nfs", "network", "buckets", "registry", "account", "vertex", "other"
 ]
 MOST_OBJECTS = 1000
-"""Objects of a bucket whose sizes are added up: one page."""
+"""Objects of a bucket that count towards its size: one page."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of resource, and how its list is read."""
+    """A kind of resource, and how to list it."""
 
     name: str
     api: str
@@ -37,9 +37,9 @@ class Kind:
     labels: str | None = "labels"
     """Dotted path to the labels; None for a kind without labels."""
     bills: str | None = None
-    """Why one costs money; None for a kind that does not."""
+    """Why it costs money; None for a kind that is free."""
     free: Callable[[Body], bool] = lambda body: False
-    """Whether this one costs nothing although its kind does."""
+    """Whether a resource is free although its kind is not."""
     query: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -53,44 +53,44 @@ class CloudResource:
     """A zone, a region, or "global"."""
     part: Part
     bills: str | None
-    """Why it costs money; None when it does not."""
+    """Why it costs money; None if it is free."""
     priced: tuple[str, str, str, float] | None
-    """What, region, provisioning model and how many (GiB of a bucket), as the table of prices has them."""
+    """What, region, provisioning model and quantity (GiB of a bucket), as in the price table."""
     body: Body
-    """The resource as Google describes it."""
+    """Google's description of the resource."""
     labelled: bool = True
-    """False when only its name says whose it is."""
+    """False if it was recognised only by its name."""
 
 
 @dataclass(frozen=True)
 class Unseen:
-    """A kind that could not be looked at."""
+    """A kind that could not be listed."""
 
     kind: str
     reason: str
-    """One of `CloudError`'s reasons. While an API is disabled, nothing of the kind can be made."""
+    """One of `CloudError`'s reasons. While an API is disabled, nothing of the kind can be created."""
     why: str
 
 
 @dataclass(frozen=True)
 class Inventory:
-    found: list[CloudResource]
+    resources: list[CloudResource]
     unseen: list[Unseen]
 
-    def of(self, kind: str, part: Part | None = None) -> list[CloudResource]:
-        return [one for one in self.found if one.kind == kind and part in (None, one.part)]
+    def of(self, kind: str) -> list[CloudResource]:
+        return [resource for resource in self.resources if resource.kind == kind]
 
 
 # ---- what costs money ----------------------------------------------------------------------------------------------
 
 
 def _at_rest(*states: str) -> Callable[[Body], bool]:
-    """Says whether a resource is in one of these states, in which it costs nothing."""
+    """A predicate: whether a resource is in one of these states, in which it is free."""
 
     def free(body: Body) -> bool:
         state = body.get("state") or body.get("status")
-        told = state.get("state") if isinstance(state, Mapping) else state
-        return str(told).removeprefix("JOB_STATE_") in states
+        state = state.get("state") if isinstance(state, Mapping) else state
+        return str(state).removeprefix("JOB_STATE_") in states
 
     return free
 
@@ -103,8 +103,8 @@ def _without_nat(body: Body) -> bool:
     return not body.get("nats")
 
 
-TO_COME = "a TPU that comes without another question"
-"""A queued resource costs nothing itself, but at any time it can become a node, which does."""
+TO_COME = "a TPU that may come at any time"
+"""A queued resource is free, but at any time it can become a node, which is not."""
 OFF = _at_rest("TERMINATED", "STOPPED", "SUSPENDED", "PREEMPTED")
 ENDED = _at_rest("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED")
 LOST = _at_rest("SUSPENDED", "FAILED")
@@ -144,14 +144,14 @@ KINDS = (
 )
 
 
-# ---- looking -------------------------------------------------------------------------------------------------------
+# ---- listing -------------------------------------------------------------------------------------------------------
 
 
-def take(google: Google, environment: Environment, regions: Collection[str] = ()) -> Inventory:
-    """A kind that cannot be looked at raises nothing; it is in `unseen`. `regions` are looked at besides the
-    environment's own. Raises `CloudError` for credentials that Google does not accept."""
+def take_inventory(google: Google, environment: Environment, regions: Collection[str] = ()) -> Inventory:
+    """List the resources, in `regions` too. A kind that cannot be listed goes to `unseen`. Raises `CloudError` only for
+    credentials that Google does not accept."""
     others, unseen = _others(environment)
-    found: list[CloudResource] = []
+    resources: list[CloudResource] = []
     unreached: dict[str, CloudError] = {}
     everywhere = list(dict.fromkeys([*environment.regions, *regions]))
     for kind in KINDS:
@@ -161,24 +161,24 @@ def take(google: Google, environment: Environment, regions: Collection[str] = ()
             query |= {"returnPartialSuccess": True} if kind.api == "compute" else {}
             missed: list[str] = []
             try:
-                if kind.api in unreached:  # a minute was spent on trying, and there are many kinds
+                if kind.api in unreached:  # retrying took a minute, and there are many kinds
                     raise unreached[kind.api]
                 for body in google.pages(kind.api, kind.path.format(**names), kind.key, missed=missed, **query):
                     if _is_ours(environment, kind, body, others):
-                        found.append(_found(environment, kind, body))
+                        resources.append(_resource(environment, kind, body))
             except CloudError as error:
-                if error.reason == "credentials":  # every other call would be refused as well
+                if error.reason == "credentials":  # every other call would be refused too
                     raise
                 if error.reason == "unreached":
                     unreached[kind.api] = error
                 unseen.append(Unseen(kind.name, error.reason, str(error)))
             if missed:
-                unseen.append(Unseen(kind.name, "other", f"Google could not look in {', '.join(sorted(set(missed)))}"))
-    return Inventory(found, unseen)
+                unseen.append(Unseen(kind.name, "other", f"Google could not list {', '.join(sorted(set(missed)))}"))
+    return Inventory(resources, unseen)
 
 
 def _others(environment: Environment) -> tuple[list[str], list[Unseen]]:
-    """Environments of the same state bucket whose names begin with this one's. What bears their names is theirs."""
+    """Environments in the same state bucket whose names begin with this one's: resources of those names are theirs."""
     where = record.folder(environment)
     try:
         names = record.Folder(where.location.rpartition("/")[0]).names("")
@@ -187,14 +187,14 @@ def _others(environment: Environment) -> tuple[list[str], list[Unseen]]:
     return [name for name in names if name.startswith(f"{environment.name}-")], []
 
 
-def _theirs(environment: Environment, body: Body, name: str) -> bool:
-    """Whether it is, or is in, the network of this project that the environment was put into: nothing is made there."""
+def _in_existing_network(environment: Environment, body: Body, name: str) -> bool:
+    """Whether it is, or is in, the existing network that the environment uses, where nothing is created."""
     network, link = environment.network, str(body.get("network", "")).rpartition("/")[2]
     return network.name == (link or name) and network.project in (None, environment.project)
 
 
 def name_of(body: Body) -> str:
-    """The last word of a path such as "projects/…/instances/x"; for a service account, the part before the @."""
+    """The last part of a path such as "projects/…/instances/x"; of a service account, the part before the @."""
     return str(body.get("email") or body.get("name", "")).rpartition("/")[2].partition("@")[0]
 
 
@@ -202,28 +202,28 @@ def _is_ours(environment: Environment, kind: Kind, body: Body, others: Collectio
     if ENVIRONMENT_LABEL in (labels := _labels(kind, body)):
         return bool(labels[ENVIRONMENT_LABEL] == environment.name)
     name = name_of(body)
-    if kind.name in ("network", "subnetwork", "firewall", "router") and _theirs(environment, body, name):
+    if kind.name in ("network", "subnetwork", "firewall", "router") and _in_existing_network(environment, body, name):
         return False
     if kind.api == "storage":
         if name == environment.state:
-            return False  # it belongs to all environments, though one may be called maskwright
+            return False  # shared by all environments, of which one may be named maskwright
         name = name.removeprefix(f"{environment.project}-")
     if kind.name == "repository" and name == environment.name:
         return True
-    mine = name == environment.name or name.startswith(f"{environment.name}-")
-    return mine and not any(name == other or name.startswith(f"{other}-") for other in others)
+    named = name == environment.name or name.startswith(f"{environment.name}-")
+    return named and not any(name == other or name.startswith(f"{other}-") for other in others)
 
 
 def _labels(kind: Kind, body: Body) -> Mapping[str, str]:
     if kind.labels is None:
         return {}
-    found: Any = body
+    labels: Any = body
     for word in kind.labels.split("."):
-        found = (found or {}).get(word) or {}
-    return dict(found)
+        labels = (labels or {}).get(word) or {}
+    return dict(labels)
 
 
-def _found(environment: Environment, kind: Kind, body: Body) -> CloudResource:
+def _resource(environment: Environment, kind: Kind, body: Body) -> CloudResource:
     name, labelled = name_of(body), kind.labels is None or ENVIRONMENT_LABEL in _labels(kind, body)
     where, bills = _place(body), None if kind.free(body) else kind.bills
     price = priced(kind.name, body, where) if bills else None
@@ -232,8 +232,8 @@ def _found(environment: Environment, kind: Kind, body: Body) -> CloudResource:
 
 def _place(body: Body) -> str:
     for key in ("name", "selfLink"):
-        if found := re.search(r"(?:zones|regions|locations)/([^/]+)", str(body.get(key, ""))):
-            return found[1]
+        if match := re.search(r"(?:zones|regions|locations)/([^/]+)", str(body.get(key, ""))):
+            return match[1]
     return str(body.get("location", "global")).lower()
 
 
@@ -250,11 +250,11 @@ HOSTS = (
     *("instance", "disk", "instance group", "instance template", "resource policy"),
     *("TPU node", "queued resource"),
 )
-"""Kinds that hosts and the seeding machine consist of."""
+"""Kinds of which hosts and the seeding machine consist."""
 
 
 def part_of(environment: Environment, kind: str, name: str) -> Part:
-    """Part of the environment that it belongs to, by Terraform's names."""
+    """The part of the environment that a resource belongs to, by the names that Terraform gives."""
     if kind in PARTS:
         return PARTS[kind]
     rest = name.removeprefix(f"{environment.name}-")
@@ -263,8 +263,8 @@ def part_of(environment: Environment, kind: str, name: str) -> Part:
     if kind == "Filestore instance" and rest == "nfs":
         return "nfs"
     words: tuple[Part, ...] = ("slice", "group", "seeder")
-    mine = kind in HOSTS and rest != name
-    return next((word for word in words if mine and rest.partition("-")[0] == word), "other")
+    of_hosts = kind in HOSTS and rest != name
+    return next((word for word in words if of_hosts and rest.partition("-")[0] == word), "other")
 
 
 # ---- what it costs -------------------------------------------------------------------------------------------------
@@ -285,15 +285,15 @@ def priced(kind: str, body: Body, place: str) -> tuple[str, str, str, float] | N
     if kind == "TPU node":
         spot = (body.get("schedulingConfig") or {}).get("spot")
         for name, tpu in machines.TPUS.items():
-            if found := re.fullmatch(rf"{tpu.type_prefix}-(\d+)", str(body.get("acceleratorType", ""))):
-                return name, region, "SPOT" if spot else "STANDARD", int(found[1]) // tpu.type_unit
+            if match := re.fullmatch(rf"{tpu.type_prefix}-(\d+)", str(body.get("acceleratorType", ""))):
+                return name, region, "SPOT" if spot else "STANDARD", int(match[1]) // tpu.type_unit
     if kind == "bucket" and "bytes" in body:
         return "bucket", region, "STANDARD", int(body["bytes"]) / 2**30
     return None
 
 
 def size_of_bucket(google: Google, name: str) -> tuple[int, bool]:
-    """Bytes of its first objects with their older versions, and whether these are all, by one request."""
+    """Bytes of the first `MOST_OBJECTS` objects with their older versions, and whether these are all: one request."""
     fields: dict[str, Any] = {"fields": "items(size),nextPageToken", "maxResults": MOST_OBJECTS, "versions": True}
     answer = google.call("storage", "GET", f"b/{name}/o", **fields)
-    return sum(int(one.get("size", 0)) for one in answer.get("items") or ()), "nextPageToken" not in answer
+    return sum(int(item.get("size", 0)) for item in answer.get("items") or ()), "nextPageToken" not in answer

@@ -1,7 +1,7 @@
-"""The exact permissions that each command needs of the person, or the build, that runs it. docs lists them by role.
+"""The permissions that the user or build that runs a command needs. docs/google-cloud-roles.md lists them by role.
 
 They follow from the provider's resources in deploy/terraform, the REST calls in this package and the permission
-reference (https://cloud.google.com/iam/docs/permissions-reference). Hosts have a service account with far less.
+reference (https://cloud.google.com/iam/docs/permissions-reference). Hosts have a service account with far fewer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from maskwright.cloud.google.rest import Google
 from maskwright.core.errors import CloudError
 
 MOST_AT_ONCE = 100
-"""Permissions that testIamPermissions takes."""
+"""The most permissions that testIamPermissions takes."""
 
 
 def _all(start: str, verbs: str) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ NETWORK = (
     *_all("compute.subnetworks", "create get list delete use"),
     *_all("compute.firewalls", "create get list delete update"),
 )
-"""For a network of the environment's own. Of one that exists, provision/their_network.py asks for each subnetwork."""
+"""For a network of the environment's own. For one that exists, provision/existing_network.py checks each subnetwork."""
 NAT = _all("compute.routers", "create get list delete update use")
 RESERVED = _all("compute.reservations", "get list")
 
@@ -70,8 +70,8 @@ RESERVED = _all("compute.reservations", "get list")
 def needed(environment: Environment) -> dict[str, list[str]]:
     """Permission -> the commands that need it."""
     groups: list[tuple[str, Iterable[str]]] = list(ALWAYS.items())
-    hosts = environment.hosts.values()
-    if any(not one.queued for one in hosts):
+    parts = environment.hosts.values()
+    if any(not hosts.queued for hosts in parts):
         groups.append(("up, down", HOSTS))
     if environment.slice is not None:
         groups.append(("up, down", QUEUED if environment.queued else SLICE))
@@ -83,18 +83,18 @@ def needed(environment: Environment) -> dict[str, list[str]]:
         groups.append(("plan, up, down", NETWORK))
     if environment.nat:
         groups.append(("up, down", NAT))
-    if any("RESERVATION_BOUND" in one.models() for one in hosts):
+    if any("RESERVATION_BOUND" in hosts.models() for hosts in parts):
         groups.append(("up", RESERVED))
-    found: dict[str, list[str]] = {}
+    users: dict[str, list[str]] = {}
     for commands, permissions in groups:
         for permission in permissions:
-            known = found.setdefault(permission, [])
-            known += [command for command in commands.split(", ") if command not in known]
-    return found
+            listed = users.setdefault(permission, [])
+            listed += [command for command in commands.split(", ") if command not in listed]
+    return users
 
 
 def held(google: Google, permissions: list[str]) -> tuple[set[str], set[str]]:
-    """Those that the caller has in the project, and those that Google does not know there. Raises `CloudError`."""
+    """Permissions that the caller has in the project, and those that Google cannot test there. Raises `CloudError`."""
     path = f"projects/{google.project}:testIamPermissions"
     halves = [permissions[:MOST_AT_ONCE], permissions[MOST_AT_ONCE:]]
     if not halves[1]:
@@ -106,7 +106,7 @@ def held(google: Google, permissions: list[str]) -> tuple[set[str], set[str]]:
                 raise
         if len(permissions) == 1:
             return set(), set(permissions)
-        # One that Google does not know spoils the whole question: it is halved until that one is found.
+        # One unknown permission makes Google refuse the whole list: halve it until that one is found.
         middle = len(permissions) // 2
         halves = [permissions[:middle], permissions[middle:]]
     (has, unknown), (more, others) = (held(google, half) for half in halves)
@@ -114,11 +114,11 @@ def held(google: Google, permissions: list[str]) -> tuple[set[str], set[str]]:
 
 
 def role_for(permission: str) -> str:
-    """The predefined role to ask for. A role that changes nothing holds what only lists."""
-    listed = permission.startswith("compute.") and permission in ALWAYS["status, audit"]
-    return "roles/compute.viewer" if listed else role_of(permission)
+    """The predefined role to ask for: a viewer role for permissions that only list."""
+    only_lists = permission.startswith("compute.") and permission in ALWAYS["status, audit"]
+    return "roles/compute.viewer" if only_lists else role_of(permission)
 
 
 def grants(project: str, missing: Iterable[str]) -> dict[str, str]:
-    """Role -> the command line with which an owner grants it."""
+    """Role -> the command with which an owner grants it."""
     return {role: grant(project, role) for role in sorted({role_for(permission) for permission in missing})}

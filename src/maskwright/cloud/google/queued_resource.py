@@ -1,7 +1,7 @@
 """TPU slices of v2, v3, v4 and v5e: queued resources of the TPU API (v2), one node in each, by REST.
 
-Later kinds are instance groups, which Terraform makes. Terraform's own queued resource takes neither Spot nor a service
-account, disks or metadata, so this client makes them. Google keeps the API, and develops it no more:
+Later kinds are instance groups, which Terraform creates. Terraform's own queued resource supports neither Spot nor a
+service account, disks or metadata, so this client creates them. Google maintains the API without developing it further:
 https://docs.cloud.google.com/tpu/docs/queued-resources
 """
 
@@ -29,14 +29,14 @@ STATES: dict[str, Phase] = {
     "FAILED": "lost",
     "DELETING": "going",
 }
-"""Lost means that its machines were taken or never came. It does not come back: it is deleted and asked for again."""
+"""lost: its machines were taken or never came. It does not recover, so it is deleted and requested again."""
 OPERATION_SECONDS = 900.0
-"""Longest wait for an operation. Waiting for machines is none."""
+"""Longest wait for an operation, which does not include the wait for machines."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A queued resource with one node of the same name, without addresses outside."""
+    """A queued resource with one node of the same name, without external addresses."""
 
     name: str
     zone: str
@@ -81,82 +81,84 @@ class TpuHost:
 
 @dataclass(frozen=True)
 class QueuedResource:
-    """A queued resource as it is now."""
+    """The state of a queued resource."""
 
     state: str
     phase: Phase
     trouble: str
-    """Why it is lost, in Google's words."""
+    """Google's message about why it is lost."""
     hosts: tuple[TpuHost, ...]
     body: dict[str, Any]
-    """The whole answer of Google."""
+    """Google's whole answer."""
 
 
 def describe(google: Google, zone: str, name: str) -> QueuedResource | None:
-    """None when there is none."""
+    """None if it does not exist."""
     place = _place(google, zone)
     body = google.find("tpu", f"{place}/queuedResources/{name}")
     if body is None:
         return None
-    told = body.get("state") or {}
-    state = str(told.get("state", "STATE_UNSPECIFIED"))
+    status = body.get("state") or {}
+    state = str(status.get("state", "STATE_UNSPECIFIED"))
     phase = STATES.get(state, "waiting")
-    trouble = str(((told.get("failedData") or {}).get("error") or {}).get("message", ""))
+    trouble = str(((status.get("failedData") or {}).get("error") or {}).get("message", ""))
     node = google.find("tpu", f"{place}/nodes/{name}") or {}
     if phase == "ready" and node.get("state") in STOPPED:
         phase, trouble = "lost", f"its node is {node['state']}"
     if phase == "lost" and not trouble:
-        who = "by its user" if told.get("stateInitiator") == "USER" else "by Google, as Spot machines may be"
+        who = "by its user" if status.get("stateInitiator") == "USER" else "by Google, as Spot machines may be"
         trouble = f"its machines were taken {who}"
-    of_all = str(node.get("state", "")), str(node.get("health", ""))
-    hosts = tuple(TpuHost(number, *of_all) for number, _ in enumerate(node.get("networkEndpoints") or []))
+    node_state = str(node.get("state", "")), str(node.get("health", ""))
+    hosts = tuple(TpuHost(number, *node_state) for number, _ in enumerate(node.get("networkEndpoints") or []))
     return QueuedResource(state, phase, trouble, hosts, body)
 
 
-def ensure(google: Google, wanted: Wanted) -> QueuedResource:
-    """Asks for it where it is not there yet, and again where it was lost. Does not wait for its machines. Raises
-    `CloudError`; its reason is "exists" when one of that name is not as wanted, and its words say what differs."""
-    found = describe(google, wanted.zone, wanted.name)
-    if found is not None and found.phase in ("lost", "going"):
-        note(f"{wanted.name} is {found.state} ({found.trouble or 'being deleted'}); asking for it again")
-        absent(google, wanted.zone, wanted.name)
-        found = None
-    if found is None:
-        found = _create(google, wanted)
-    if differing := differences(found.body, wanted):
-        fix = "`maskwright env down --only slice` first, or restore the configuration that it was made with"
+def create_if_missing(google: Google, wanted: Wanted) -> QueuedResource:
+    """Request it if it does not exist, and again if it was lost. Does not wait for its machines. Raises `CloudError`,
+    with the reason "exists" if one of that name differs from `wanted`."""
+    existing = describe(google, wanted.zone, wanted.name)
+    if existing is not None and existing.phase in ("lost", "going"):
+        note(f"{wanted.name} is {existing.state} ({existing.trouble or 'being deleted'}); requesting it again")
+        delete(google, wanted.zone, wanted.name)
+        existing = None
+    if existing is None:
+        existing = _create(google, wanted)
+    if differing := differences(existing.body, wanted):
+        fix = "`maskwright env down --only slice` first, or restore the configuration that it was created with"
         where = f"queued resource {wanted.name} in {wanted.zone}"
-        raise CloudError(f"exists, but is not as wanted: {'; '.join(differing)}", reason="exists", where=where, fix=fix)
-    return found
+        raise CloudError(f"exists, but differs: {'; '.join(differing)}", reason="exists", where=where, fix=fix)
+    return existing
 
 
-def absent(google: Google, zone: str, name: str) -> bool:
-    """Takes it away with its machines. False when there was nothing. An interrupted call can be repeated."""
+def delete(google: Google, zone: str, name: str) -> bool:
+    """Delete it with its machines. False if nothing existed. An interrupted call can be repeated."""
     place, limit = _place(google, zone), OPERATION_SECONDS
-    path, once = f"{place}/queuedResources/{name}", new_request_id()
-    there = google.delete("tpu", path, seconds=limit, force=True, requestId=once)
-    # A node that outlived its queued resource costs money just the same.
-    return google.delete("tpu", f"{place}/nodes/{name}", seconds=limit) or there
+    path = f"{place}/queuedResources/{name}"
+    existed = google.delete("tpu", path, seconds=limit, force=True, requestId=new_request_id())
+    # A node that outlives its queued resource costs just as much.
+    return google.delete("tpu", f"{place}/nodes/{name}", seconds=limit) or existed
 
 
 def differences(body: Mapping[str, Any], wanted: Wanted) -> list[str]:
-    """Differences between the one that exists and the wanted one, in words. Google adds metadata and labels of its
-    own, so only ours are compared."""
+    """A sentence for each difference between the existing and the wanted one. Google adds metadata and labels, so only
+    ours are compared."""
     specs = (body.get("tpu") or {}).get("nodeSpec") or [{}]
-    node, wished = specs[0].get("node") or {}, wanted.node()
+    node, ours = specs[0].get("node") or {}, wanted.node()
     model = "SPOT" if "spot" in body else "RESERVATION_BOUND" if body.get("reservationName") else "STANDARD"
-    there, ours = ([_last(one.get("sourceDisk")) for one in each.get("dataDisks") or []] for each in (node, wished))
+    disks, our_disks = (
+        [_last(disk.get("sourceDisk")) for disk in spec.get("dataDisks") or []] for spec in (node, ours)
+    )
     rows: list[tuple[str, Any, Any]] = [
         ("accelerator type", node.get("acceleratorType"), wanted.accelerator_type),
         ("runtime version", node.get("runtimeVersion"), wanted.runtime_version),
         ("provisioning model", model, wanted.model),
         ("service account", (node.get("serviceAccount") or {}).get("email"), wanted.service_account),
         ("subnetwork", _last((node.get("networkConfig") or {}).get("subnetwork")), _last(wanted.subnetwork)),
-        ("data disk", there, ours),
+        ("data disk", disks, our_disks),
     ]
     for kind in ("metadata", "labels"):
-        known = node.get(kind) or {}
-        rows += [(f"{kind} {key}", known.get(key), value) for key, value in wished[kind].items()]
+        existing = node.get(kind) or {}
+        rows += [(f"{kind} {key}", existing.get(key), value) for key, value in ours[kind].items()]
     return [f"{what} is {_short(is_)}, wanted {_short(want)}" for what, is_, want in rows if is_ != want]
 
 
@@ -173,14 +175,14 @@ def _create(google: Google, wanted: Wanted) -> QueuedResource:
         operation = google.call("tpu", "POST", f"{place}/queuedResources", body, **names)
         google.wait("tpu", operation, seconds=OPERATION_SECONDS)
     except CloudError as error:
-        if error.reason != "exists":  # someone was quicker, or our first answer was lost
+        if error.reason != "exists":  # another command was quicker, or the answer to our first request was lost
             raise
-    found = describe(google, wanted.zone, wanted.name)
-    if found is None:
+    created = describe(google, wanted.zone, wanted.name)
+    if created is None:
         where = f"queued resource {wanted.name} in {wanted.zone}"
-        what = "is not there although it was just made: someone else deletes it, or a node of that name exists alone"
+        what = "was created and is gone: another command deletes it, or a node of that name exists alone"
         raise CloudError(what, reason="other", where=where, fix="maskwright env down --only slice, then up again")
-    return found
+    return created
 
 
 def _place(google: Google, zone: str) -> str:
@@ -188,7 +190,7 @@ def _place(google: Google, zone: str) -> str:
 
 
 def _last(link: Any) -> str:
-    """The name alone: Google's answers name projects by number, requests by name."""
+    """The last part of a path: Google's answers have the project's number, requests its name."""
     return str(link or "").rsplit("/", 1)[-1]
 
 

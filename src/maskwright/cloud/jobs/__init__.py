@@ -1,1 +1,1 @@
-"""Jobs on an environment: what hosts fetch, who watches the hosts, what follows from it."""
+"""Jobs on an environment: submit, follow, and watch their hosts."""

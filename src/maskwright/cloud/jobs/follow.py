@@ -1,4 +1,4 @@
-"""A job on an environment from its submission to its end: its logs, its hosts, its money, its exit code."""
+"""Submit a job to an environment and follow it: logs, hosts, cost, exit code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from maskwright.cloud.environment import Slice
 from maskwright.cloud.jobs import spec as jobs
-from maskwright.cloud.jobs.hosts import GoogleHosts
+from maskwright.cloud.jobs.google_hosts import GoogleHosts
 from maskwright.cloud.jobs.policy import Action, OnEvent
 from maskwright.cloud.jobs.spec import JobHosts, PreparedJob
 from maskwright.cloud.jobs.watcher import HostPool, JobLimits, Watcher, read_limits
@@ -32,7 +32,7 @@ from maskwright.launch.target import (
 )
 
 POLL_SECONDS = 10.0
-"""Between two looks at the hosts; a budget can be exceeded by what they cost in so long."""
+"""Between two polls of the hosts. A budget may be exceeded by their cost in that time."""
 LOG_POLL_SECONDS = 2.0
 
 
@@ -51,17 +51,17 @@ class OnEnvironment(target.Place):
     location: Annotated[str, Option("YAML of the environment.", "ENV", argument=True)]
     target: Kind = None
     up: Annotated[bool, Option("Create hosts if there are none.")] = False
-    detach: Annotated[bool, Option("Submit only: follow nothing, look after nothing.")] = False
+    detach: Annotated[bool, Option("Submit only; do not follow the job or watch its hosts.")] = False
     max_cost: MaxCost = None
     down_when_done: DownWhenDone = False
     prices: Prices = None
     env: Env = ()
     setup: Setup = None
     restarts: Restarts = 10
-    """Some more than elsewhere: hosts may be preempted several times before a run has saved anything new."""
+    """More than elsewhere: hosts may be preempted several times before a run saves anything new."""
 
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
-        """Follows the job to its end, unless it is detached."""
+        """Follow the job to its end, unless `detach`."""
         place = jobs.find(self.location, self.target)
         prepared = jobs.prepare(place, command)
         spec = JobSpec(prepared.command, self.env, ".", self.setup, self.restarts, prepared.grace_seconds)
@@ -74,9 +74,9 @@ class OnEnvironment(target.Place):
 
 
 def make_limits(max_cost: float | None, stop_after_hours: float | None, down_when_done: bool) -> JobLimits:
-    for option, given in (("--max-cost", max_cost), ("--stop-after-hours", stop_after_hours)):
-        if given is not None and not math.isfinite(given):
-            raise InputError(f"{given} is not a limit", where=option, fix="a number, or leave it out")
+    for option, value in (("--max-cost", max_cost), ("--stop-after-hours", stop_after_hours)):
+        if value is not None and not math.isfinite(value):
+            raise InputError(f"{value} is not a limit", where=option, fix="give a number, or leave it out")
     return JobLimits(max_usd=max_cost, stop_after_hours=stop_after_hours, down_when_done=down_when_done)
 
 
@@ -92,41 +92,41 @@ def submit(
     on_submission: OnSubmission = show,
     poll_seconds: float | None = None,
 ) -> None:
-    """Raises what gives the job's exit code. `up`: makes the hosts where there are none. `detach`: does not follow."""
+    """Raises the error with the job's exit code. `up`: create the hosts if there are none. `detach`: do not follow."""
     limits = with_rates(pool, limits)
-    found = pool.look()
-    if not found.exists and not up:
+    machines = pool.describe()
+    if not machines.exists and not up:
         fix = f"maskwright env up {place.location} --only {place.kind}, or submit with --up"
         raise InputError(f"there is no {place.kind}", where=place.location, fix=fix)
-    if not found.exists and not pool.has_bucket():
-        pool.up(found.placement)
+    if not machines.exists and not pool.has_bucket():
+        pool.up(machines.placement)
     jobs.upload(place, prepared)
     folder = place.folder
 
-    def first(submission: int) -> None:
-        """Who only takes up a job again without saying its limits does not lift them."""
+    def store_limits(submission: int) -> None:
+        """Keep the stored limits of a job that is submitted again without limits."""
         nonlocal limits
-        limits = replace(limits, submission=submission).over(read_limits(folder, submission))
+        limits = replace(limits, submission=submission).with_defaults(read_limits(folder, submission))
         limits.store(folder)
 
-    submission = job_folder.put_spec(folder, spec, first)
-    follow_it, end = commands_of(place.location)
-    on_submission(Submission(True, place.jobs, prepared.command.run, place.location, follow_it, end))
+    submission = job_folder.put_spec(folder, spec, store_limits)
+    follow_command, stop_command = commands_of(place.location)
+    on_submission(Submission(True, place.jobs, prepared.command.run, place.location, follow_command, stop_command))
     watcher = Watcher(folder, pool, known=limits)
     if detach:
-        watcher.turn()  # hosts that stopped themselves, or are not there yet, would never see the job
+        watcher.poll()  # hosts that powered off, or do not exist yet, would never see the job
         watcher.leave()
         if (result := job_folder.read_result(folder, submission)) is not None:  # such as a refusal by Google
             raise_result(place, Action("end", str(result["cause"]), code=int(result["code"])))
         limited = limits.max_usd is not None or limits.stop_after_hours is not None or limits.down_when_done
-        after = f"`maskwright env watch {place.location}`" if limited else "nobody"
-        say(f"submitted; `{follow_it}` shows it; its hosts are looked after by {after}")
+        watch_hosts = f"`maskwright env watch {place.location}` watches its hosts"
+        say(f"submitted; `{follow_command}` shows it; {watch_hosts if limited else 'nothing watches its hosts'}")
         return
     follow(place, folder, submission, watcher, poll_seconds or POLL_SECONDS)
 
 
 def with_rates(pool: HostPool, limits: JobLimits) -> JobLimits:
-    """A budget that nothing counts would be none. Raises `InputError` naming what has no price."""
+    """The limits, with prices if they include a budget. Raises `InputError` naming what has no price."""
     if limits.max_usd is None:
         return limits
     return replace(limits, rates=tuple(pool.usd_per_hour(number) for number in range(pool.rules().placements)))
@@ -136,41 +136,41 @@ def follow(place: JobHosts, folder: Folder, submission: int, watcher: Watcher, p
     due = 0.0
     ended: MaskwrightError | None = None
 
-    def turn() -> None:
+    def poll_watcher() -> None:
         nonlocal due
         if time.monotonic() >= due:
-            watcher.turn()
+            watcher.poll()
             due = time.monotonic() + poll_seconds
 
     try:
         try:
-            job_folder.follow(folder, submission, min(LOG_POLL_SECONDS, poll_seconds), turn)
+            job_folder.follow(folder, submission, min(LOG_POLL_SECONDS, poll_seconds), poll_watcher)
         except (StoppedEarly, JobError) as error:
             ended = error
         result = job_folder.read_result(folder, submission)
         if result is None:
-            say(f"its hosts are no longer looked after; `maskwright env watch {place.location}` goes on")
+            say(f"its hosts are no longer watched; `maskwright env watch {place.location}` continues that")
             raise ended or StoppedEarly("no longer followed", where=place.location)
         try:
-            end = until_end(watcher, poll_seconds)
+            end = poll_to_end(watcher, poll_seconds)
         except StoppedEarly:
-            if watcher.left:
-                say(f"its hosts are still there; see `maskwright env status {place.location}`")
+            if watcher.hosts_exist:
+                say(f"its hosts still exist; see `maskwright env status {place.location}`")
             raise
     finally:
         watcher.leave()
-    if watcher.left and not result.get("hosts_taken"):
+    if watcher.hosts_exist and not result.get("hosts_taken"):
         minutes = place.environment.host.idle_minutes
         queued = isinstance(place.hosts, Slice) and place.hosts.queued  # bills until it is deleted, off or on
-        until = f"until they have been idle for {minutes} minutes" if minutes else "and never stop by themselves"
-        until = "and bill until they are taken away" if queued else until
-        say(f"its hosts stay, {until}; `maskwright env down {place.location} --only {place.kind}` takes them away")
+        until = f"until they have been idle for {minutes} minutes" if minutes else "and never power off"
+        until = "and bill until they are deleted" if queued else until
+        say(f"its hosts stay, {until}; `maskwright env down {place.location} --only {place.kind}` deletes them")
     raise_result(place, end, ended)
 
 
-def until_end(watcher: Watcher, poll_seconds: float, *, stay: bool = False) -> Action:
-    """Raises `StoppedEarly` when a signal says so; with `stay`, nothing else ends it."""
-    while (action := watcher.turn()).kind != "end" or stay:
+def poll_to_end(watcher: Watcher, poll_seconds: float, *, stay: bool = False) -> Action:
+    """Raises `StoppedEarly` after a signal; with `stay`, only a signal ends it."""
+    while (action := watcher.poll()).kind != "end" or stay:
         time.sleep(0.0 if action.kind == "down" else poll_seconds)
     return action
 
@@ -194,9 +194,10 @@ def watch(
     poll_seconds: float = POLL_SECONDS,
     on_event: OnEvent = lambda event: None,
 ) -> None:
-    """`env watch`: until the job is over, with its exit code; `stay`: for the next ones too."""
+    """`env watch`: watch until the job is over, then raise the error with its exit code. `stay`: watch the next jobs
+    too."""
     watcher = Watcher(place.folder, pool, with_rates(pool, limits), on_event=on_event)
     try:
-        raise_result(place, until_end(watcher, poll_seconds, stay=stay))
+        raise_result(place, poll_to_end(watcher, poll_seconds, stay=stay))
     finally:
         watcher.leave()

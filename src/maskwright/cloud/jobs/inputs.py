@@ -1,12 +1,13 @@
-"""Whether what a job reads will be where its hosts look for it, known before a host bills."""
+"""Check that hosts will find a job's data, before they cost money."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from maskwright.cloud import record, source
+from maskwright.cloud import record
 from maskwright.cloud.environment import Environment
 from maskwright.cloud.google.rest import Google
+from maskwright.cloud.provision import disk_source
 from maskwright.core import storage
 from maskwright.core.console import warn
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
@@ -17,15 +18,15 @@ MOST_SHOWN = 8
 
 
 def require_there(environment: Environment, locations: Mapping[str, str | None], data: str) -> None:
-    """`locations`: see `checks.locations`. `data`: what `data.format` says, or labelled. Raises `InputError` with the
-    paths that there are."""
-    asked = {key: path for key, path in locations.items() if path and not is_hub(path) and key != "--from"}
-    remote = {key: path for key, path in asked.items() if storage.is_url(path)}
+    """`locations`: see `checks.locations`. `data`: the value of `data.format`, or labelled. Raises `InputError` with
+    the existing paths."""
+    wanted = {key: path for key, path in locations.items() if path and not is_hub(path) and key != "--from"}
+    remote = {key: path for key, path in wanted.items() if storage.is_url(path)}
     for key, path in remote.items():
         if key.startswith("model.") or key == "data.arrow.tokenizer" or data in ("arrow", "pregenerated"):
             fix = f"a folder below {_shared(environment)}, which `env seed` fills; of models also hf://OWNER/NAME"
             raise InputError(f"{path} is read as a folder on the hosts", where=key, fix=fix)
-    local = {key: path for key, path in asked.items() if key not in remote}
+    local = {key: path for key, path in wanted.items() if key not in remote}
     if local:
         disk = _Disk(environment)
         for key, path in local.items():
@@ -37,32 +38,32 @@ def _shared(environment: Environment) -> str:
 
 
 class _Disk:
-    """The disk and the share, as hosts will see them."""
+    """The disk and the NFS share, as hosts will see them."""
 
     def __init__(self, environment: Environment) -> None:
         self.environment, self.shared = environment, _shared(environment)
         self.stores: list[str] | None = None
-        """Folders with a token store; None where that is not known."""
+        """Folders with a token store; None if unknown."""
         self.seeded = True
         if environment.disk is None:
             return
         try:
             self.seeded = record.read(environment).seeded is not None
             if environment.disk.prepare is None:
-                found = source.look(Google(environment.project), environment.disk).stores
-                self.stores = ["/".join(filter(None, (self.shared, folder))) for folder in found]
+                folders = disk_source.read(Google(environment.project), environment.disk).stores
+                self.stores = ["/".join(filter(None, (self.shared, folder))) for folder in folders]
         except StoppedEarly:
             raise
         except MaskwrightError as error:
-            warn(f"{error}; whether the data is on the disk is not known")
+            warn(f"{error}; cannot tell whether the data is on the disk")
 
     def require(self, key: str, path: str, is_store: bool) -> None:
         environment, nfs = self.environment, f"{self.environment.mount_point}/nfs_share/"
         if environment.nfs is not None and path.startswith(nfs):
-            return  # nobody but its hosts can look into it
+            return  # only its hosts can read it
         if environment.disk is not None and f"{path}/".startswith(f"{self.shared}/"):
             return self._on_disk(key, path.rstrip("/"), is_store)
-        # A set-up script may put data below the mount, and an image of one's own may hold it.
+        # A set-up script may put data below the mount point, and a user's image may contain data.
         if environment.host.setup and path.startswith(f"{environment.mount_point}/"):
             return
         if environment.host.container and path.startswith("/"):
@@ -74,10 +75,10 @@ class _Disk:
             raise InputError(f"{path} will not be on the disk", where=key, fix=self._instead(key, path))
         if not self.seeded:
             what = f"the disk, which is to hold {path}, is not seeded yet"
-            raise InputError(what, where=key, fix="maskwright env seed ENV, before hosts are made")
+            raise InputError(what, where=key, fix="maskwright env seed ENV, before hosts are created")
 
     def _instead(self, key: str, path: str) -> str:
-        """The line to add where the name leaves one choice, else what there is."""
+        """The setting to add if the name leaves one choice, else the existing stores."""
         stores, name = self.stores or [], path.rstrip("/").rpartition("/")[2]
         same = [store for store in stores if store.rpartition("/")[2] == name] or stores
         if len(same) == 1:
@@ -87,4 +88,4 @@ class _Disk:
             return f"add {checks.setting(key, same[0])}, or another of {', '.join(same[:MOST_SHOWN])}{more}"
         places = [f"{self.shared}/…, which `env seed` fills"] if self.environment.disk else []
         places += [f"{self.environment.mount_point}/nfs_share/…"] if self.environment.nfs else []
-        return f"{' or '.join([*places, 'gs://BUCKET/STORE, from where each host brings it'])}: --set {key}=…"
+        return f"{' or '.join([*places, 'gs://BUCKET/STORE, which each host fetches'])}: --set {key}=…"

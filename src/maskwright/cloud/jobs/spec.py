@@ -1,10 +1,10 @@
-"""Jobs on an environment: `submit env lab.yaml` puts what hosts need into the runs bucket, and they fetch it.
+"""Jobs on an environment: `submit env lab.yaml` uploads what hosts need to the runs bucket.
 
     gs://RUNS/jobs/slice/job.json                 the spec that the agents of the slice wait for (`launch/bucket`)
-    gs://RUNS/jobs/slice/configs/SHA256.yaml      the configuration, as it was when it was submitted
-    gs://RUNS/runs/NAME/                          copies of the run's checkpoints: where another group goes on from
+    gs://RUNS/jobs/slice/configs/SHA256.yaml      the configuration at the time of submission
+    gs://RUNS/runs/NAME/                          copies of the run's checkpoints, from which other hosts continue
 
-A slice or group runs one job at a time. `docs/google-cloud-jobs.md` tells everything else.
+A slice or group runs one job at a time. `docs/google-cloud-jobs.md` has everything else.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ class JobHosts:
 
 
 def find(location: str, target: str | None) -> JobHosts:
-    """Raises `InputError` where there is neither, or where there are both and nobody says which."""
+    """Raises `InputError` if there is neither slice nor group, or both and no `target`."""
     environment = read_environment(location)
-    there = [*environment.hosts]
-    if not there:
-        raise InputError("has neither slice nor group", where=location, fix="write a section `slice:` or `group:`")
-    if target is None and len(there) > 1:
+    kinds = [*environment.hosts]
+    if not kinds:
+        raise InputError("has neither slice nor group", where=location, fix="add a section `slice:` or `group:`")
+    if target is None and len(kinds) > 1:
         raise InputError("has a slice and a group", where=location, fix="--target slice, or --target group")
-    if target is not None and target not in there:
-        raise InputError(f"has no {target}", where="--target", fix=f"--target {there[0]}, or write it in {location}")
-    return JobHosts(location, environment, target or there[0])
+    if target is not None and target not in kinds:
+        raise InputError(f"has no {target}", where="--target", fix=f"--target {kinds[0]}, or add it to {location}")
+    return JobHosts(location, environment, target or kinds[0])
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class PreparedJob:
 
 
 def prepare(place: JobHosts, command: Training) -> PreparedJob:
-    """Finds mistakes here, not on hosts that cost money. Raises `InputError` and its kinds."""
+    """Check the job before hosts cost money. Raises `InputError` or a subclass."""
     config, text = checks.read(command)
     if isinstance(hosts := place.hosts, Slice):
         command = checks.for_tpu(command, config, hosts.devices)
@@ -80,19 +80,19 @@ def prepare(place: JobHosts, command: Training) -> PreparedJob:
     directory, name = _directory(place, command.run)
     if config.checkpoint.copy_to is None:
         command = command.setting(f"checkpoint.copy_to=gs://{place.environment.runs_bucket}/runs/{name}")
-    # The content decides the name, so a configuration that hosts read never changes.
+    # The name is a digest of the content, so a configuration that hosts read never changes.
     address = f"{place.jobs}/configs/{hashlib.sha256(text.encode()).hexdigest()}.yaml"
-    # The watcher counts hours, over all attempts.
+    # The watcher counts the hours, over all attempts.
     command = replace(command, config=address, run=directory, stop_after_hours=None)
     return PreparedJob(command, text, checks.grace_seconds(config))
 
 
 def _directory(place: JobHosts, run: str) -> tuple[str, str]:
-    """The run directory on the hosts, and the run's name. A bare name lies on NFS where there is one, else on the
-    host's own disk. That disk goes with its host, and only the copies in the bucket last."""
+    """The run directory on the hosts, and the run's name. A bare name lies on NFS if there is one, else on the host's
+    own disk, which is deleted with its host: then only the copies in the bucket last."""
     name = run.rstrip("/").rpartition("/")[2]
     if storage.is_url(run) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
-        fix = "a name, as roberta-1, or a folder on the hosts; copies lie in the runs bucket by themselves"
+        fix = "a name, as roberta-1, or a folder on the hosts; copies go to the runs bucket by themselves"
         raise InputError(f"{run[:80]!r} is not a run directory on a host", where="--run", fix=fix)
     if "/" in run:
         return run, name

@@ -1,4 +1,4 @@
-"""`maskwright status|logs|stop lab.yaml`: the jobs of an environment, read from its runs bucket alone."""
+"""`maskwright status|logs|stop lab.yaml`: the jobs of an environment, read only from its runs bucket."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from maskwright.launch.bucket.place import BucketPlace, JobReport, read_report
 
 @dataclass(frozen=True)
 class WatchedJob:
-    """The job of one slice or group, and what its watcher has counted."""
+    """The job of one slice or group, with its watcher's counts."""
 
     environment: str
     kind: str
@@ -25,7 +25,7 @@ class WatchedJob:
     phase: str
     why: str
     hours: float | None
-    """Hours that hosts have existed; None where nobody has counted."""
+    """Hours in which hosts have existed; None if no watcher has counted."""
     usd: float | None
 
     def report(self) -> str:
@@ -39,18 +39,18 @@ class WatchedJob:
 
 @dataclass(frozen=True)
 class JobsReport:
-    found: list[WatchedJob]
+    jobs: list[WatchedJob]
 
     @property
     def over(self) -> bool:
-        return all(one.job.over or not one.job.submission for one in self.found)
+        return all(watched.job.over or not watched.job.submission for watched in self.jobs)
 
     def report(self) -> str:
-        return "\n".join(one.report() for one in self.found)
+        return "\n".join(watched.report() for watched in self.jobs)
 
     def to_json(self) -> dict[str, Any]:
-        flat = ((asdict(one), one.job) for one in self.found)
-        return {"jobs": [{**one, **asdict(job), "job": job.name} for one, job in flat]}
+        pairs = ((asdict(watched), watched.job) for watched in self.jobs)
+        return {"jobs": [{**values, **asdict(job), "job": job.name} for values, job in pairs]}
 
 
 @dataclass(frozen=True)
@@ -62,27 +62,27 @@ class EnvironmentJobs:
     takes: ClassVar[frozenset[str]] = frozenset({"--lines"})
 
     def status(self) -> JobsReport:
-        return JobsReport([_look(place) for place in places(self.location)])
+        return JobsReport([_watched_job(place) for place in places(self.location)])
 
     def logs(self, *, follow: bool, lines: int | None, show: Show) -> int:
-        """With `follow`, it raises the error that gives the job's exit code."""
+        """With `follow`, raises the error with the job's exit code."""
         return self._chosen().logs(follow=follow, lines=lines, show=show)
 
     def stop(self, *, checkpoint: bool = False, wait_seconds: float = 0.0) -> str:
         return self._chosen().stop()
 
     def _chosen(self) -> BucketPlace:
-        """The slice or group with a job. Of two, the one whose job goes on."""
-        found = [place for place in places(self.location) if read_spec(place.folder) is not None]
-        if len(found) > 1:
-            found = [one for one in found if not read_report(one.folder, "", 0).over]
-            if len(found) != 1:
+        """The slice or group with a job; of two, the one whose job is not over."""
+        candidates = [place for place in places(self.location) if read_spec(place.folder) is not None]
+        if len(candidates) > 1:
+            candidates = [place for place in candidates if not read_report(place.folder, "", 0).over]
+            if len(candidates) != 1:
                 fix = "name it: `maskwright stop gs://…/jobs/slice/job.json`"
                 raise InputError("has a job on its slice and one on its group", where=self.location, fix=fix)
-        if not found:
+        if not candidates:
             fix = f"maskwright submit env {self.location} CONFIG --run NAME"
             raise InputError("nothing was submitted yet", where=self.location, fix=fix)
-        return BucketPlace(f"{found[0].jobs}/job.json")
+        return BucketPlace(f"{candidates[0].jobs}/job.json")
 
 
 def places(location: str) -> list[JobHosts]:
@@ -90,7 +90,7 @@ def places(location: str) -> list[JobHosts]:
     return [JobHosts(location, environment, kind) for kind in environment.hosts]
 
 
-def _look(place: JobHosts) -> WatchedJob:
+def _watched_job(place: JobHosts) -> WatchedJob:
     job = read_report(place.folder, f"{place.environment.name} {place.kind}", place.hosts.hosts)
     history = place.folder.get_json(HISTORY) or {}
     if history.get("submission") != job.submission:
@@ -100,11 +100,11 @@ def _look(place: JobHosts) -> WatchedJob:
 
 
 def end_jobs(location: str, parts: Collection[str]) -> None:
-    """Ends the jobs of hosts that somebody takes away: those of `parts`, or all where that is empty. Else a watcher
-    would make the hosts again, and the next `env up` would begin an old job. The same command continues the run from
-    its last checkpoint."""
+    """End the jobs of hosts that are to be deleted: those of `parts`, or all if it is empty. Otherwise a watcher would
+    create the hosts again, and the next `env up` would start an old job. The same command continues the run from its
+    last checkpoint."""
     for place in places(location):
         spec = read_spec(place.folder) if not parts or place.kind in parts else None
-        why = "env down took its hosts away"
+        why = "env down deleted its hosts"
         if spec and put_result(place.folder, spec.submission, StoppedEarly.exit_code, why, hosts_taken=True):
-            say(f"this ends the job that runs on its {place.kind} (submission {spec.submission}); it is told to save")
+            say(f"this stops the job on its {place.kind} (submission {spec.submission}), which is told to save")

@@ -1,10 +1,10 @@
-"""A watcher of a job's hosts looks, decides (`policy.py`) and acts. One watches at a time (`lease.py`).
+"""A watcher polls a job's hosts, decides (`policy.py`) and acts. One watches at a time (`lease.py`).
 
-    watch/lease-000001.json, beat-000001.json     who watches
-    watch/limits.json                             {"submission": 3, "max_usd": 100.0, …}, from who submitted
-    watch/history.json                            what was decided, what it has cost; written before each act
+    watch/lease-000001.json, beat-000001.json     the watcher that holds the lease
+    watch/limits.json                             {"submission": 3, "max_usd": 100.0, …}, written at submission
+    watch/history.json                            past decisions and their cost; written before each action
 
-All of it lies beside the job in the runs bucket, so a watcher may be killed anywhere and another one goes on.
+These objects lie beside the job in the runs bucket, so a watcher may be killed at any point and another one continues.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 
 from maskwright.cloud.jobs import policy
 from maskwright.cloud.jobs.lease import WatcherLease
-from maskwright.cloud.jobs.policy import Action, History, Kind, OnEvent, Rules, Seen, WatcherEvent
+from maskwright.cloud.jobs.policy import Action, History, Kind, Observation, OnEvent, Rules, WatcherEvent
 from maskwright.core import records
 from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, Locked, MaskwrightError, StoppedEarly
@@ -30,37 +30,37 @@ from maskwright.launch.bucket.leader import LOST_SECONDS
 from maskwright.launch.target import JobSpec
 
 LOCKED_SECONDS = 30.0
-"""Pause between two tries while somebody else holds the state."""
+"""Pause between two tries while another command holds the lock on the state."""
 MARGIN_SECONDS = 90.0
-"""Time for a host to see that it shall stop and for its last words to reach the bucket, besides the job's own grace."""
+"""Time for a host to see the stop request and to upload its last logs, besides the job's own grace period."""
 DOWN_TRIES = 3
-"""Tries by Terraform, which another run may have locked out, before the hosts are deleted past it."""
+"""Tries with Terraform, whose state may be locked, before the hosts are deleted without it."""
 LIMITS, HISTORY = "watch/limits.json", "watch/history.json"
 
 
 @dataclass(frozen=True)
 class MachineState:
-    """The machines of a slice or group."""
+    """State of the machines of a slice or group."""
 
     wanted: int
     placement: int = 0
     exists: bool = False
     names: tuple[str, ...] = ()
-    """Those that bill."""
+    """Machines that bill."""
     stopped: tuple[str, ...] = ()
-    """Those that exist and do not bill."""
+    """Machines that exist and do not bill."""
     running: int = 0
-    making: bool = False
+    creating: bool = False
     trouble: str = ""
-    """Google's words for why it does not get on."""
+    """Google's message about what keeps it from creating machines."""
     refused: str = ""
-    """The same, where another try would end alike."""
+    """The same, if another try would fail the same way."""
 
 
 class HostPool(Protocol):
-    """The hosts, as a watcher sees and changes them. Raises `Locked` while somebody else changes the environment."""
+    """The hosts of a job. Methods raise `Locked` while another command changes the environment."""
 
-    def look(self) -> MachineState: ...
+    def describe(self) -> MachineState: ...
 
     def has_bucket(self) -> bool: ...
 
@@ -73,35 +73,35 @@ class HostPool(Protocol):
     def down(self) -> None: ...
 
     def repair(self) -> bool:
-        """Has only the lost machines made again. False where all have to go first."""
+        """Recreate only the lost machines. False if all have to be deleted first."""
         ...
 
-    def remove(self) -> None:
-        """Does as `down`, but past Terraform and its lock, for a budget that is spent."""
+    def force_delete(self) -> None:
+        """Like `down`, but without Terraform and its lock, for a budget that is spent."""
         ...
 
 
 class PermanentRefusal(MaskwrightError):
-    """A refusal that trying again does not mend."""
+    """A refusal that retrying does not help."""
 
 
 @dataclass(frozen=True)
 class JobLimits:
-    """Limits after which the hosts of a job go."""
+    """Limits at which the hosts of a job are deleted."""
 
     submission: int = 0
-    """0 for every submission."""
+    """0: every submission."""
     max_usd: float | None = None
     stop_after_hours: float | None = None
     down_when_done: bool = False
     rates: tuple[float, ...] = ()
-    """USD an hour of one host in each placement, by the table of who submitted: another watcher may have none."""
+    """USD an hour for one host in each placement, by the submitter's price table, which other watchers may lack."""
 
     def store(self, folder: Folder) -> None:
         folder.put_json(LIMITS, asdict(self))
 
-    def over(self, other: JobLimits | None) -> JobLimits:
-        """These limits, and `other`'s where these say nothing."""
+    def with_defaults(self, other: JobLimits | None) -> JobLimits:
+        """These limits, with those that are not set taken from `other`."""
         if other is None:
             return self
         usd = other.max_usd if self.max_usd is None else self.max_usd
@@ -110,25 +110,25 @@ class JobLimits:
         return JobLimits(other.submission, usd, hours, self.down_when_done or other.down_when_done, rates)
 
     def rate(self, placement: int) -> float:
-        """The highest, where places have been added since."""
+        """USD an hour for one host; the highest rate for a placement that was added since."""
         return self.rates[placement] if placement < len(self.rates) else max(self.rates, default=0.0)
 
 
 def read_limits(folder: Folder, submission: int) -> JobLimits | None:
-    """None where there are none of that submission, or none that can be read."""
-    found = records.read(JobLimits, folder.get(LIMITS))
-    if found is None or found.submission != submission:
+    """The stored limits; None if there are none of that submission, or they are unreadable."""
+    limits = records.read(JobLimits, folder.get(LIMITS))
+    if limits is None or limits.submission != submission:
         return None
-    amounts = [one for one in (found.max_usd, found.stop_after_hours, *found.rates) if one is not None]
-    return found if all(math.isfinite(one) and one >= 0 for one in amounts) else None
+    amounts = [amount for amount in (limits.max_usd, limits.stop_after_hours, *limits.rates) if amount is not None]
+    return limits if all(math.isfinite(amount) and amount >= 0 for amount in amounts) else None
 
 
 class Watcher:
-    """Call `turn` now and then, until it gives the action `end`.
+    """Call `poll` until it returns the action `end`.
 
-    `limits` are this watcher's own and go before those that came with the submission; `known` are the latter, should
-    they vanish from the bucket. `clock` gives Unix seconds, as counts pass from one watcher to the next. A watcher
-    forgets nothing that it has counted itself, and so it keeps a budget without the bucket too.
+    `limits` are this watcher's own and override those of the submission; `known` are the latter, in case they vanish
+    from the bucket. `clock` gives Unix seconds, since counts pass from one watcher to the next. Counts are kept in
+    memory too, so the budget holds without the bucket.
     """
 
     def __init__(
@@ -141,36 +141,36 @@ class Watcher:
         clock: Callable[[], float] = time.time,
         on_event: OnEvent = lambda event: None,
     ) -> None:
-        self._on_event, self._looks = on_event, 0
+        self._on_event, self._polls = on_event, 0
         self._folder, self._pool, self._limits, self._clock = folder, pool, limits or JobLimits(), clock
         self._known = known or JobLimits()
         self._last: tuple[Rules, History, float] | None = None
-        """Those of the last look, and USD an hour for one machine. None while another one watches."""
+        """Rules and history of the last poll, and USD an hour of a machine. None while another watcher watches."""
         self._lease = WatcherLease(folder)
         self._pulse = Pulse()
-        self._said, self._downs = "", 0
-        self.left = False
-        """Whether there were hosts at the last look."""
+        self._last_text, self._failed_deletes = "", 0
+        self.hosts_exist = False
+        """Whether hosts existed at the last poll."""
 
     def leave(self) -> None:
-        with suppress(MaskwrightError):  # the next one then waits until this one is silent
+        with suppress(MaskwrightError):  # the next watcher then waits for the timeout
             self._lease.leave()
         self._on_event(self._event("leave"))
 
-    def turn(self) -> Action:
-        """Waits out trouble with Google or the bucket, and trouble that nobody has thought of: a watcher that dies
-        keeps no budget."""
-        self._looks += 1
+    def poll(self) -> Action:
+        """Observe, decide and act once. Any error is reported and retried at the next poll: a dead watcher enforces no
+        budget."""
+        self._polls += 1
         try:
-            if not self._lease.turn():
+            if not self._lease.poll():
                 self._last = None
-                return self._tell(self._beside())
+                return self._report(self._poll_as_standby())
             action, history = self._decide()
         except StoppedEarly:
             raise
         except Exception as error:
-            return self._tell(self._blind(_words(error)), warn)
-        self._tell(action)
+            return self._report(self._count_unseen(_error_line(error)), warn)
+        self._report(action)
         try:
             with self._lease.beating():
                 self._act(action, history)
@@ -178,32 +178,31 @@ class Watcher:
         except StoppedEarly:
             raise
         except Exception as error:
-            return self._tell(Action("nothing", f"{_words(error)}; trying again"), warn)
+            return self._report(Action("nothing", f"{_error_line(error)}; trying again"), warn)
 
-    def _beside(self) -> Action:
-        """Another one watches. Looks whether the job is over, and the hosts gone if they are to go. Should that watcher
-        have died, this one takes over."""
+    def _poll_as_standby(self) -> Action:
+        """Another watcher holds the lease: wait until the job is over, and the hosts are deleted if that is due."""
         spec = read_spec(self._folder)
         result = read_result(self._folder, spec.submission) if spec else None
         if spec is None or result is None:
             return Action("nothing", f"watched by {self._lease.holder}")
         history = policy.read_history(self._folder.get_json(HISTORY), spec.submission, 0)
         limit = history.why if history.phase in ("stopping", "down") else ""
-        going = limit or self._limits.over(self._stored(spec.submission)).down_when_done
-        self.left = self._pool.look().exists
-        if going and self.left:
-            return Action("nothing", f"{limit or 'the job is over'}: {self._lease.holder} takes the hosts away")
+        deleting = limit or self._limits.with_defaults(self._stored_limits(spec.submission)).down_when_done
+        self.hosts_exist = self._pool.describe().exists
+        if deleting and self.hosts_exist:
+            return Action("nothing", f"{limit or 'the job is over'}: {self._lease.holder} deletes the hosts")
         return Action("end", limit or str(result["cause"]), code=int(result["code"]))
 
-    def _blind(self, error: str) -> Action:
-        """Nothing can be seen, or no decision be stored. The budget goes on: hosts count as they were last seen, and go
-        when it is spent. The bucket cannot ask them to save; Google tells them when it deletes them."""
+    def _count_unseen(self, error: str) -> Action:
+        """The state cannot be read, or no decision stored. The budget still counts: hosts are taken to exist as last
+        observed, and are deleted when it is spent. They get no stop request then, only Google's signal."""
         if self._last is None:
             return Action("nothing", f"{error}; trying again")
         rules, before, rate = self._last
         now = self._clock()
-        history = policy.metered(before, Seen(0, machines=before.machines), rate, now)
-        limit = policy.spent(rules, history)
+        history = policy.with_cost(before, Observation(0, machines=before.machines), rate, now)
+        limit = policy.reached_limit(rules, history)
         if limit and history.phase not in ("stopping", "down"):
             history = replace(history, phase="stopping", since=now, why=limit)
         self._last = (rules, history, rate)
@@ -212,23 +211,23 @@ class Watcher:
             return Action("nothing", f"{error}; trying again")
         try:
             with self._lease.beating():
-                self._down()
+                self._delete_hosts()
         except Exception as failure:
-            return Action("nothing", f"{_words(failure)}; trying again to take the hosts away")
+            return Action("nothing", f"{_error_line(failure)}; trying again to delete the hosts")
         self._last = (rules, replace(history, phase="down", machines=0), rate)
         return Action("down", f"{history.why}; and {error}")
 
-    def _tell(self, action: Action, how: Callable[[str], object] = say) -> Action:
+    def _report(self, action: Action, print_line: Callable[[str], object] = say) -> Action:
         text = f"hosts: {action.why}" + (f" ({action.kind})" if action.kind not in ("nothing", "wait") else "")
         if action.kind == "wait":
             text += f"; next try at {time.strftime('%H:%M:%S', time.localtime(action.until))}"
-        if text != self._said and action.why:
-            how(text)
-        if text != self._said:
+        if text != self._last_text and action.why:
+            print_line(text)
+        if text != self._last_text:
             over = action.kind in ("end", "conclude", "give up")
             until = action.until if action.kind == "wait" else None
             self._on_event(self._event(action.kind, action.why, until, action.code if over else None))
-        self._said = text
+        self._last_text = text
         return action
 
     def _event(
@@ -238,22 +237,22 @@ class Watcher:
         next_try: float | None = None,
         exit_code: int | None = None,
     ) -> WatcherEvent:
-        event = WatcherEvent(self._clock(), action, redact(why), next_try, exit_code, self.left, self._looks)
+        event = WatcherEvent(self._clock(), action, redact(why), next_try, exit_code, self.hosts_exist, self._polls)
         if self._last is None:
             return event
-        known = self._last[1]
-        counts = {name: getattr(known, name) for name in ("submission", "placement", "machines", "hours", "usd")}
+        history = self._last[1]
+        counts = {name: getattr(history, name) for name in ("submission", "placement", "machines", "hours", "usd")}
         return replace(event, **counts)
 
-    # ---- looking -------------------------------------------------------------------------------------------------
+    # ---- observing -----------------------------------------------------------------------------------------------
 
     def _decide(self) -> tuple[Action, History]:
         now = self._clock()
         spec = read_spec(self._folder)
-        machines = self._pool.look()
-        self.left = machines.exists
-        seen = self._seen(spec, machines)
-        limits = self._limits.over(self._stored(seen.submission))
+        machines = self._pool.describe()
+        self.hosts_exist = machines.exists
+        seen = self._observe(spec, machines)
+        limits = self._limits.with_defaults(self._stored_limits(seen.submission))
         rules = replace(
             self._pool.rules(),
             save_seconds=(spec.grace_seconds if spec else 0.0) + MARGIN_SECONDS,
@@ -262,50 +261,50 @@ class Watcher:
             down_when_done=limits.down_when_done,
         )
         rate = limits.rate(seen.placement)
-        before = policy.metered(self._counted(seen.submission, seen.placement), seen, rate, now)
+        before = policy.with_cost(self._history(seen.submission, seen.placement), seen, rate, now)
         self._last = (rules, before, rate)
         action, after = policy.decide(rules, seen, before, now)
         self._store(after)
         return action, after
 
-    def _stored(self, submission: int) -> JobLimits:
-        """Limits that came with the submission. Where they cannot be read, those that were known count."""
+    def _stored_limits(self, submission: int) -> JobLimits:
+        """Limits of the submission; the last known ones if they cannot be read."""
         if self._known.submission != submission:
             self._known = JobLimits(submission)
-        found = read_limits(self._folder, submission)
-        self._known = self._known if found is None else found.over(self._known)
+        stored = read_limits(self._folder, submission)
+        self._known = self._known if stored is None else stored.with_defaults(self._known)
         return self._known
 
-    def _counted(self, submission: int, placement: int) -> History:
-        """This watcher's own counts go before those in the bucket, where others can write."""
+    def _history(self, submission: int, placement: int) -> History:
+        """This watcher's own counts override those in the bucket, which others can write."""
         if self._last is not None and self._last[1].submission == submission:
             return self._last[1]
         return policy.read_history(self._folder.get_json(HISTORY), submission, placement)
 
-    def _seen(self, spec: JobSpec | None, machines: MachineState) -> Seen:
+    def _observe(self, spec: JobSpec | None, machines: MachineState) -> Observation:
         result = read_result(self._folder, spec.submission) if spec else None
         notes = set(self._folder.names("idle")) if machines.stopped else set()
-        return Seen(
+        return Observation(
             wanted=machines.wanted,
             exists=machines.exists,
             machines=len(machines.names),
             running=machines.running,
-            beating=self._beating(machines.wanted),
-            making=machines.making,
+            live_agents=self._live_agents(machines.wanted),
+            creating=machines.creating,
             stopped=len(machines.stopped),
             idle=sum(f"{name}.json" in notes for name in machines.stopped),
             trouble=machines.trouble,
-            refused=self._refused(machines),
+            refused=self._refusal(machines),
             placement=machines.placement,
             job="none" if spec is None else "going" if result is None else "over",
             submission=spec.submission if spec else 0,
             code=int(result["code"]) if result else None,
             cause=str(result["cause"]) if result else "",
-            asked=spec is not None and is_asked(self._folder, spec.submission),
+            stop_requested=spec is not None and is_asked(self._folder, spec.submission),
         )
 
-    def _beating(self, wanted: int) -> int:
-        """How many hosts' agents are alive."""
+    def _live_agents(self, wanted: int) -> int:
+        """Number of hosts whose agents are alive."""
         beats = read_beats(self._folder, wanted)
         still = [self._pulse.still(index, beat) for index, beat in enumerate(beats)]
         return sum(
@@ -313,14 +312,14 @@ class Watcher:
             for index, beat in enumerate(beats)
         )
 
-    def _refused(self, machines: MachineState) -> str:
-        """The words of a host that cannot be used: another one like it would say the same."""
+    def _refusal(self, machines: MachineState) -> str:
+        """A failure that a new host would repeat; empty if there is none."""
         if machines.refused:
             return machines.refused
         names = (*machines.names, *machines.stopped)
-        found = each(self._folder.get_json, [f"health/{name}.json" for name in names])
-        for name, health in zip(names, (one or {} for one in found), strict=True):
-            # A host begins an agent that ended again, until it gives up.
+        reports = each(self._folder.get_json, [f"health/{name}.json" for name in names])
+        for name, health in zip(names, (report or {} for report in reports), strict=True):
+            # A host restarts an agent that ended, until it gives up.
             if health.get("ok") is False and (health.get("final") is True or name in machines.stopped):
                 return f"{name}: {health.get('step')}: {health.get('what')}"
         return ""
@@ -332,35 +331,37 @@ class Watcher:
             if not is_asked(self._folder, history.submission):
                 self._folder.put_json("stop.json", {"submission": history.submission})
         elif action.kind == "make":
-            self._make(action, history)
+            self._create_hosts(action, history)
         elif action.kind == "down":
-            self._down()
+            self._delete_hosts()
         elif action.kind in ("conclude", "give up"):
             self._conclude(action, history)
 
-    def _down(self) -> None:
+    def _delete_hosts(self) -> None:
         try:
             self._pool.down()
-            self._downs = 0
+            self._failed_deletes = 0
         except StoppedEarly:
             raise
         except Exception as error:
-            self._downs += 1
-            if self._downs < DOWN_TRIES:
+            self._failed_deletes += 1
+            if self._failed_deletes < DOWN_TRIES:
                 raise
-            warn(f"{_words(error)}; the hosts are deleted without Terraform, whose next plan finds them gone")
-            self._pool.remove()
+            warn(f"{_error_line(error)}; deleting the hosts without Terraform; its next plan finds them gone")
+            self._pool.force_delete()
 
-    def _make(self, action: Action, history: History) -> None:
-        """Hosts that exist go first: never two places at once, and a slice of several hosts is only made as a whole."""
+    def _create_hosts(self, action: Action, history: History) -> None:
+        """Create the hosts. Existing ones are deleted first: never two placements at once, and a slice of several hosts
+        can only be created whole."""
         try:
-            found = self._pool.look()
-            for name in (*found.names, *found.stopped):  # the next host of that name is another one
+            machines = self._pool.describe()
+            for name in (*machines.names, *machines.stopped):  # the next host of that name is a new one
                 self._folder.remove(f"health/{name}.json")
                 self._folder.remove(f"idle/{name}.json")
-            if found.exists and found.placement == action.placement and not found.trouble and self._pool.repair():
+            in_place = machines.exists and machines.placement == action.placement and not machines.trouble
+            if in_place and self._pool.repair():
                 return
-            if found.exists:
+            if machines.exists:
                 self._pool.down()
             self._pool.up(action.placement)
         except Locked as error:
@@ -371,7 +372,7 @@ class Watcher:
             self._conclude(Action("give up", str(error), code=error.exit_code), history)
             raise
         except MaskwrightError as error:
-            # Not counted here: the next look finds nothing being made, and counts it.
+            # Not counted here: the next poll finds nothing being created, and counts it.
             self._store(replace(history, why=str(error)))
             raise
 
@@ -381,10 +382,10 @@ class Watcher:
             self._last = (self._last[0], history, self._last[2])
 
     def _conclude(self, action: Action, history: History) -> None:
-        """In the place of host 0's agent, which is gone or never comes."""
+        """Record the result instead of host 0's agent, which is gone or never started."""
         if history.submission:
             put_result(self._folder, history.submission, action.code, action.why)
 
 
-def _words(error: Exception) -> str:
+def _error_line(error: Exception) -> str:
     return str(error) if isinstance(error, MaskwrightError) else f"{type(error).__name__}: {redact(str(error))[:300]}"

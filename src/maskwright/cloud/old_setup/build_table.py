@@ -1,7 +1,7 @@
 """The older Cloud Build set-up's interface: _BUILD_ACTION, _TPU, _MIG and _DISK, each row as `env` commands.
 
-The rows and their order are its own. It did nothing for other combinations, and its build succeeded; here they are
-refused.
+Rows and their order are those of that set-up. For other combinations, its build did nothing and succeeded; here they
+are refused.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.processes.child import CommandSequence, require
 
 PARTS = ("nfs", "slice", "group")
-"""Parts that `create` makes where the YAML has them. Disks are seeded on their own."""
+"""Parts that `create` creates if the YAML has them. Disks are seeded separately."""
 FLAGS = {"true": True, "false": False, "default": False, "": False}
-DISK_HAS_NO_PART = "_DISK=true has no part in this row, as before; give it alone"
+DISK_HAS_NO_PART = "_DISK=true has no effect in this row, as before; give it alone"
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of the table. A flag that is None fits any value."""
+    """A row of the table. A flag that is None matches any value."""
 
     action: str
     tpu: bool | None
     mig: bool | None
     disk: bool | None
     commands: tuple[str, ...]
-    """Words after `maskwright env`, with ENV for the YAML."""
+    """Arguments of `maskwright env`, with ENV for the YAML."""
 
-    def fits(self, action: str, flags: Sequence[bool]) -> bool:
+    def matches(self, action: str, flags: Sequence[bool]) -> bool:
         pairs = zip((self.tpu, self.mig, self.disk), flags, strict=True)
-        return action == self.action and all(own in (None, given) for own, given in pairs)
+        return action == self.action and all(expected in (None, flag) for expected, flag in pairs)
 
     def name(self) -> str:
         words = {True: "true", False: "-", None: "any"}
@@ -41,7 +41,7 @@ class _Row:
 
 
 SEED, RESEED = "seed ENV --yes", "seed ENV --move-hosts --yes"
-"""The second one also makes a disk of another size, and moves hosts to it."""
+"""RESEED also creates a disk of another size, and moves hosts to it."""
 ROWS = (
     _Row("initialize", False, False, False, ("init ENV",)),
     _Row("initialize", False, False, True, ("init ENV", SEED)),
@@ -60,7 +60,7 @@ ROWS = (
     _Row("destroy", False, True, None, ("down ENV --only group --yes",)),
     _Row("destroy", False, False, False, ("down ENV --only slice --only group --only nfs --delete-data --yes",)),
 )
-"""`initialize` with _DISK=true is what its README promised and its build did not do."""
+"""`initialize` with _DISK=true does what that set-up's README promised and its build did not do."""
 
 
 def table() -> str:
@@ -75,19 +75,19 @@ def flag(name: str, text: str) -> bool:
 
 
 def row_of(action: str, tpu: str, mig: str, disk: str) -> _Row:
-    """Raises `InputError` (exit 2), and shows the table, for what is in no row."""
+    """The matching row. If none matches, shows the table and raises `InputError` (exit 2)."""
     flags = [flag(name, text) for name, text in {"_TPU": tpu, "_MIG": mig, "_DISK": disk}.items()]
     for row in ROWS:
-        if row.fits(action, flags):
+        if row.matches(action, flags):
             return row
     say(table())
     if action == "default":
-        what = "says nothing of what to do: this cloudbuild.yaml makes and changes an environment"
-        fix = "take one of the rows above. An image alone: `maskwright image build` (docs/containers.md)"
+        what = "is missing: this cloudbuild.yaml creates and changes an environment"
+        fix = "use one of the rows above. For an image alone: `maskwright image build` (docs/containers.md)"
         raise InputError(what, where="_BUILD_ACTION", fix=fix)
-    asked = " ".join(f"{name}={text}" for name, text in zip(("_TPU", "_MIG", "_DISK"), flags, strict=True) if text)
-    what = f"_BUILD_ACTION={action[:20]} {asked}".rstrip() + " is in no row of the table"
-    raise InputError(what, where="build", fix="take one of the rows above")
+    flags_text = " ".join(f"{name}={text}" for name, text in zip(("_TPU", "_MIG", "_DISK"), flags, strict=True) if text)
+    what = f"_BUILD_ACTION={action[:20]} {flags_text}".rstrip() + " is in no row of the table"
+    raise InputError(what, where="build", fix="use one of the rows above")
 
 
 def commands(
@@ -98,35 +98,36 @@ def commands(
     *,
     refill: bool = False,
 ) -> tuple[list[list[str]], list[str]]:
-    """Words after `maskwright env`, and what a user of that set-up has to be told. `parts`: those that the YAML has.
-    `create` leaves out the others; where there is no group, `update` means the slice's own hosts. `service_account`
-    builds the image. Raises `InputError` when the YAML has nothing that `create` makes."""
+    """Arguments of `maskwright env`, and remarks for users of that set-up. `parts`: those that the YAML has. `create`
+    leaves out the others; without a group, `update` means the slice's own hosts. `service_account` builds the image.
+    Raises `InputError` if the YAML has nothing to `create`."""
     if row.action == "create" and not {"slice", "group"} & set(parts):
-        fix = "write a section `slice:` or `group:`; `maskwright env import` leaves offers as comments"
+        fix = "add a section `slice:` or `group:`; `maskwright env import` leaves offers as comments"
         raise InputError("has neither slice nor group, so there is nothing to create", where=environment, fix=fix)
-    listed, told = [], []
+    listed, remarks = [], []
     for command in row.commands:
         if row.action == "create":
             command = re.sub(r"--only (\w+) ", lambda only: only[0] if only[1] in parts else "", command)
         if row.mig and "group" not in parts:
             command, remark = _without_group(row.action, command, parts)
-            told += [remark] if remark else []
+            remarks += [remark] if remark else []
         words = [environment if word == "ENV" else word for word in command.split()]
         if words[:1] == ["image"] and service_account is not None:
             words += ["--service-account", service_account]
         if command == RESEED:
             words += ["--again"] if refill else []
-            told += [] if refill else ["a disk that holds its data stays as it is; _REFILL=true fills a new one"]
+            remarks += [] if refill else ["a seeded disk stays as it is; _REFILL=true fills a new one"]
         listed += [words] if words else []
-    return listed, told
+    return listed, remarks
 
 
 def _without_group(action: str, command: str, parts: Collection[str]) -> tuple[str, str]:
-    """The machines of _MIG ran the code beside the TPUs. A slice's own hosts do that here."""
+    """The command and a remark, if there is no group. In that set-up, _MIG's machines ran the code beside the TPUs;
+    here the slice's own hosts do."""
     if "--only group " not in command:
         return command, ""
     if action == "destroy":
-        return command, "there is no group to take away; the slice's own hosts run the code, and _TPU=true takes them"
+        return command, "there is no group to delete; the slice's own hosts run the code, and _TPU=true deletes them"
     if "slice" not in parts:
         return "", "there is neither group nor slice in the YAML, so _MIG=true changes nothing"
     both = "--only slice " in command
@@ -135,12 +136,12 @@ def _without_group(action: str, command: str, parts: Collection[str]) -> tuple[s
 
 
 def run(listed: Sequence[Sequence[str]], steps: CommandSequence) -> None:
-    """Runs one `maskwright env` after another. At the first that fails, raises `StoppedEarly`, or `JobError` with its
+    """Run one `maskwright env` command after another. The first failure raises `StoppedEarly`, or `JobError` with its
     exit code."""
     for number, words in enumerate(listed):
         try:
             require(steps.run, ["env", *words])
         except MaskwrightError:
             if number + 1 < len(listed):
-                say("nothing after it is run")
+                say("the commands after it are not run")
             raise

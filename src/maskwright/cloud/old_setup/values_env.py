@@ -1,7 +1,7 @@
-"""Turns the older Cloud Build set-up's values.env into an environment: each variable is mapped, defaulted or refused.
+"""Turn the older Cloud Build set-up's values.env into an environment: each variable is mapped, defaulted or refused.
 
-The TPUs it knew, v2 and v3, are old. Whether a newer kind takes their place, and which, is a decision about money and
-memory, so it is the user's. Without it the YAML holds `slice: null`, and the offers as comments.
+Its TPUs, v2 and v3, are old. Which newer kind replaces them is a decision about money and memory, so the user makes it.
+Until then, the YAML has `slice: null`, and the offers as comments.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class _Script:
     """A variable that names a script."""
 
     key: str
-    """Key of the YAML for a script of one's own."""
+    """Key of the YAML for a user's own script."""
     defaults: tuple[str, ...]
-    """Paths that the set-up's own scripts had, without ../ before them."""
+    """Paths of the set-up's own scripts, without a leading ../"""
     untouched: str
-    """The first 12 digits of the git object IDs that they had, in all their versions."""
+    """The first 12 digits of their git object IDs, in all their versions."""
     folder: str
-    """Folder that the paths are relative to."""
+    """Folder to which the paths are relative."""
     done: str
-    """Why the set-up's own one is needed no more."""
+    """Why the set-up's own script is no longer needed."""
     contract: str
-    """What a script of one's own has to know."""
+    """What a user's own script can rely on."""
 
 
 SCRIPTS = {
@@ -49,7 +49,7 @@ SCRIPTS = {
         "7472243045f2 0166580cc3a8 14885375d100 2bea5527e063 3b95598d6b9f 47edca34b329 80fc01c57c7e 8be8644de19b "
         "bae7380e0beb c88bbce3a57f d1e0ba90d37c 5324b6712412 4e866a14ea90",
         "",
-        "what it did (mounts, code, start) is done by every host, the image and `submit`",
+        "every host, the image and `submit` do what it did (mounts, code, start)",
         "a path beside the YAML; it runs as root on each host after mounting, and there is no /tmp/values.env",
     ),
     "MIG_SEED_DATA_PREP_SCRIPT": _Script(
@@ -57,7 +57,7 @@ SCRIPTS = {
         tuple(f"roberta/env_setup/{name}_shared_disk_pd.sh" for name in ("data_prep_seed", "seed_data_prep")),
         "73dda83efa68 147abd0b1589",
         "models/",
-        "formatting, mounting and copying are done by `env seed`",
+        "`env seed` formats, mounts and copies",
         "it runs as `bash SCRIPT SOURCE DISK`, after formatting, mounting and copying; there is no /tmp/values.env",
     ),
 }
@@ -70,12 +70,12 @@ SOLID = {**FEW, 512: "8x8x8", 1024: "8x8x16"}
 HBM_GIB = {"v2": 16, "v3": 32, "v5e": 16, "v6e": 32, "v5p": 95, "tpu7x": 192, "v4": 32}
 """Memory of a chip: docs.cloud.google.com/tpu/docs/system-architecture-tpu-vm"""
 CORES_A_CHIP = {"v2": 2, "v3": 2, "v4": 2, "v5p": 2, "v5litepod": 1, "v6e": 1}
-"""The number in an accelerator type counts cores: v3-32 has 16 chips, and so has v5litepod-16."""
+"""The number in an accelerator type counts cores: v3-32 has 16 chips, like v5litepod-16."""
 KINDS = {"v4": "v4", "v5p": "v5p", "v5litepod": "v5e", "v6e": "v6e"}
 OFFERED = ("v6e", "v5e", "v5p", "tpu7x")
 
 IMAGES_GONE = "images of torch-xla are gone; slice.image and group.image name another"
-BY_IAP = "hosts are reached by IAP alone"
+BY_IAP = "hosts are reached only through IAP"
 REFUSED = {
     "GCS_RAW_DATASET": "was used nowhere",
     "TPU_PYTORCH_VERSION": "the software is the container's, pinned by its version; PyTorch/XLA has ended. "
@@ -84,32 +84,32 @@ REFUSED = {
     "GCE_IMAGE_VERSION": "nightly images of torch-xla are gone; slice.image and group.image name another",
     **dict.fromkeys(("SOURCE_IMAGE_FAMILY", "SOURCE_IMAGE_PROJECT", "SOURCE_IMAGE_BASE"), IMAGES_GONE),
     **dict.fromkeys(("BOOT_DISK_SIZE_GB", "DISK_SIZE_GB"), "boot disks have the size that the container needs"),
-    "NETWORK": "every environment has a network of its own, without public addresses; network.name takes another",
+    "NETWORK": "every environment creates a network, without public addresses; network.name names another",
     **dict.fromkeys(("RED", "GREEN", "NC"), "a colour of messages"),
     "TPU_CIDR_BLOCK": "was never set; Google chooses addresses",
     "MIG_MASTER": "there is no master; hosts agree on host 0 through the bucket",
-    "SHARED_NFS_IP": "comes from Terraform, and hosts are told by metadata",
+    "SHARED_NFS_IP": "comes from Terraform, and reaches hosts by metadata",
     "SHARED_PD_DISK_NAME": "the disk is NAME-data-GENERATION; a new size is a new generation",
     **dict.fromkeys(("PROTOCOL", "PORTS"), BY_IAP),
     "SOURCE_RANGES": f"{BY_IAP}; 0.0.0.0/0 is never opened",
-    "TAGS": "the firewall goes by the environment's service account and network",
+    "TAGS": "firewall rules use the environment's service account and network",
 }
-"""Variables without a successor, and the reason. The last eight are of values.env.auto."""
+"""Variables without a successor, and the reason. The last eight are from values.env.auto."""
 
 
 NETWORK_PATH = re.compile(r"(?:https://[^/]+/compute/v1/)?projects/(?P<project>[^/]+)/global/networks/(?P<name>[^/]+)")
-"""Of a network, which may be another project's."""
+"""Path of a network, which may be in another project."""
 
 
 @dataclass(frozen=True)
 class _Row:
-    """The fate of a variable."""
+    """What becomes of a variable."""
 
     variable: str
     value: str
     fate: Fate
     key: str = ""
-    """Key of the YAML that takes its place."""
+    """Key of the YAML that replaces it."""
     becomes: Any = None
     """Value of that key."""
     reason: str = ""
@@ -121,7 +121,7 @@ class Imported:
     text: str
     environment: Environment
     offers: list[str] = field(default_factory=list)
-    """Slices to choose from, as YAML; empty when it is decided."""
+    """Slices to choose from, as YAML; empty if none has to be chosen."""
 
     def as_json(self) -> dict[str, Any]:
         return {"rows": [asdict(row) for row in self.rows], "yaml": self.text, "offers": self.offers}
@@ -132,25 +132,25 @@ class _Import:
 
     def __init__(
         self,
-        given: Mapping[str, Variable],
+        variables: Mapping[str, Variable],
         accelerator: str | None,
         with_group: bool,
         where: str,
         read: Callable[[str], bytes | None],
     ) -> None:
         self.read = read
-        self.given, self.accelerator, self.with_group, self.where = given, accelerator, with_group, where
+        self.variables, self.accelerator, self.with_group, self.where = variables, accelerator, with_group, where
         self.rows: list[_Row] = []
         self.values: dict[str, Any] = {}
         self.offers: list[str] = []
         self.group: str | None = None
 
     def text(self, name: str) -> str:
-        """Its value without the spaces at the ends that the older values.env had; empty when it is not there."""
-        return self.given[name].value.strip() if name in self.given else ""
+        """Its value without surrounding spaces, which the older values.env had; empty if it is not set."""
+        return self.variables[name].value.strip() if name in self.variables else ""
 
     def fails(self, name: str, what: str, fix: str) -> ConfigError:
-        line = f":{self.given[name].line}" if name in self.given else ""
+        line = f":{self.variables[name].line}" if name in self.variables else ""
         return ConfigError(f"{name} {what}", where=self.where + line, fix=fix)
 
     def needed(self, name: str) -> str:
@@ -173,25 +173,25 @@ class _Import:
     def number(self, name: str, default: int) -> int:
         text = self.text(name) or str(default)
         if not re.fullmatch(r"\d{1,6}", text):
-            raise self.fails(name, f"is not a number: {text[:20]!r}", "write whole GB")
+            raise self.fails(name, f"is not a number: {text[:20]!r}", "give whole GB")
         return int(text)
 
     def script(self, name: str) -> None:
-        """The set-up's own script is told from an edited one, which must not be dropped and cannot run as it is."""
-        about, path = SCRIPTS[name], re.sub(r"^(\.{1,2}/)+", "", self.text(name))
-        place = path if path.startswith(about.folder) else f"{about.folder}{path}"
+        """Drop the set-up's own script, and refuse an edited one: it must not be lost, and cannot run as it is."""
+        script, path = SCRIPTS[name], re.sub(r"^(\.{1,2}/)+", "", self.text(name))
+        place = path if path.startswith(script.folder) else f"{script.folder}{path}"
         if not path:
-            return self.defaulted(name, "is empty: no script") if name in self.given else None
-        if not place.removeprefix(about.folder).endswith(about.defaults):
-            return self.mapped(name, about.key, place, about.contract)
+            return self.defaulted(name, "is empty: no script") if name in self.variables else None
+        if not place.removeprefix(script.folder).endswith(script.defaults):
+            return self.mapped(name, script.key, place, script.contract)
         content = self.read(place)
         if content is None:
-            here = f"{place} is not beside {self.where.rpartition('/')[2]}, so whether it was edited is not known"
-            return self.defaulted(name, f"{about.done}; {here}")
-        if not _untouched(content, about):
-            fix = "put what you added into a script of its own and name that (docs/from-values-env.md, its own scripts)"
+            unknown = f"{place} is not beside {self.where.rpartition('/')[2]}, so whether it was edited is unknown"
+            return self.defaulted(name, f"{script.done}; {unknown}")
+        if not _untouched(content, script):
+            fix = "move your additions into a separate script and name that (docs/from-values-env.md, its own scripts)"
             raise self.fails(name, f"names {place}, which was edited since the set-up wrote it", fix)
-        return self.defaulted(name, f"{about.done}; {place} is unchanged")
+        return self.defaulted(name, f"{script.done}; {place} is unchanged")
 
     # ---- a method for each group of variables ------------------------------------------------------------------
 
@@ -199,31 +199,31 @@ class _Import:
         build = self.needed("ENV_BUILD_NAME")
         name = re.sub(r"[^a-z0-9-]+", "-", build.lower()).strip("-")
         name = name if name[:1].isalpha() else f"env-{name}"
-        reason = "" if name == build else "names begin with a letter and have small letters, digits and hyphens"
+        reason = "" if name == build else "names begin with a letter and have lower-case letters, digits and hyphens"
         self.mapped("ENV_BUILD_NAME", "name", name, reason)
         self.mapped("PROJECT_ID", "project", self.needed("PROJECT_ID"))
         self.mapped("ZONE", "zone", self.needed("ZONE"))
-        if "REGION" in self.given:
+        if "REGION" in self.variables:
             region = region_of(self.values["zone"])
             if self.text("REGION") in ("", region):
                 self.defaulted("REGION", f"is the zone's: {region}")
             else:
                 self.refused("REGION", f"the zone is in {region}; one zone has one region")
         if mount := self.text("MOUNT_POINT"):
-            spaces = "without the spaces at its end" if mount != self.given["MOUNT_POINT"].value else ""
+            spaces = "without the spaces at its end" if mount != self.variables["MOUNT_POINT"].value else ""
             self.mapped("MOUNT_POINT", "mount_point", mount.rstrip("/") or "/", spaces)
 
     def network(self) -> None:
-        """Whoever left it at `default` chose none."""
-        if (given := self.text("NETWORK")) not in ("", "default"):
-            path = NETWORK_PATH.fullmatch(given)
-            network, host = (path["name"], {"project": path["project"]}) if path else (given, {})
-            wanted = {"name": network, **host, "subnetworks": {region_of(self.values["zone"]): network}}
-            why = "nothing is made in it; correct network.subnetworks if its subnetwork has another name"
-            self.mapped("NETWORK", "network", wanted, why)
+        """`default` chooses no network."""
+        if (text := self.text("NETWORK")) not in ("", "default"):
+            path = NETWORK_PATH.fullmatch(text)
+            network, host = (path["name"], {"project": path["project"]}) if path else (text, {})
+            values = {"name": network, **host, "subnetworks": {region_of(self.values["zone"]): network}}
+            why = "nothing is created in it; correct network.subnetworks if its subnetwork has another name"
+            self.mapped("NETWORK", "network", values, why)
 
     def nfs(self) -> None:
-        if not any(name in self.given for name in ("SHARED_FS", "SHARED_FS_CAPACITY", "SHARED_FS_TIER")):
+        if not any(name in self.variables for name in ("SHARED_FS", "SHARED_FS_CAPACITY", "SHARED_FS_TIER")):
             return
         self.values["nfs"] = {}
         if share := self.text("SHARED_FS"):
@@ -231,34 +231,34 @@ class _Import:
         tier = self.text("SHARED_FS_TIER") or "STANDARD"
         if tier not in TIERS:
             raise self.fails("SHARED_FS_TIER", f"is {tier[:20]!r}", f"one of {', '.join(TIERS)}")
-        if "SHARED_FS_TIER" in self.given:
+        if "SHARED_FS_TIER" in self.variables:
             self.mapped("SHARED_FS_TIER", "nfs.tier", TIERS[tier], "Google's name for it now")
-        if "SHARED_FS_CAPACITY" in self.given:
+        if "SHARED_FS_CAPACITY" in self.variables:
             self.mapped("SHARED_FS_CAPACITY", "nfs.capacity_gb", self.number("SHARED_FS_CAPACITY", 1024))
 
     def slice(self) -> None:
         name, accelerator = "TPU_ACCELERATOR_TYPE", self.accelerator
         if not (kind_text := self.text(name)):
-            if name in self.given:
+            if name in self.variables:
                 self.defaulted(name, "is empty: no slice")
             return
         match = re.fullmatch(r"(v2|v3|v4|v5p|v5litepod|v6e)-(\d{1,5})", kind_text)
         if match is None:
             fix = "as v3-32, v4-32, v5litepod-16, v5p-32 or v6e-16"
-            raise self.fails(name, f"is {kind_text[:20]!r}, no kind of TPU and size", fix)
+            raise self.fails(name, f"is not a kind of TPU and a size: {kind_text[:20]!r}", fix)
         kind, chips = match.group(1), int(match.group(2)) // CORES_A_CHIP[match.group(1)]
-        wished = accelerator or KINDS.get(kind)
-        if wished is None:
+        chosen = accelerator or KINDS.get(kind)
+        if chosen is None:
             self.offers = [_slice_yaml(name, chips) for name in (*OFFERED, kind) if chips in _topologies(name)]
             if not self.offers:
-                raise self.fails(name, f"has {chips} chips, which no kind makes", "a power of two, up to 1024 chips")
-            offer = f"{kind} is old, and newer kinds have other names: choose a slice below, or say --accelerator"
+                raise self.fails(name, f"has {chips} chips, which no kind has", "use a power of two, up to 1024 chips")
+            offer = f"{kind} is old, and newer kinds have other names: choose a slice below, or give --accelerator"
             return self.defaulted(name, offer, "slice", None)
-        if chips not in _topologies(wished):
-            sizes = ", ".join(str(size) for size in _topologies(wished))
-            raise self.fails(name, f"has {chips} chips; {wished} comes with {sizes}", "say another --accelerator")
-        chosen = f"{chips} chips of {kind}, for which --accelerator says {wished}" if accelerator else ""
-        self.mapped(name, "slice", {"accelerator": wished, "topology": _topologies(wished)[chips]}, chosen)
+        if chips not in _topologies(chosen):
+            sizes = ", ".join(str(size) for size in _topologies(chosen))
+            raise self.fails(name, f"has {chips} chips; {chosen} comes with {sizes}", "give another --accelerator")
+        reason = f"{chips} chips of {kind}, replaced by --accelerator {chosen}" if accelerator else ""
+        self.mapped(name, "slice", {"accelerator": chosen, "topology": _topologies(chosen)[chips]}, reason)
 
     def hosts(self) -> None:
         machine = self.text("MACHINE_TYPE")
@@ -277,66 +277,69 @@ class _Import:
     def disk(self) -> None:
         source = re.sub(r"/\*+$", "", self.text("GCS_DATASET")).rstrip("/")
         if re.search(r"[*?\[]", source):
-            fix = "move what is needed into a folder of its own, and name that: gs://bucket/folder/*"
-            raise self.fails("GCS_DATASET", f"takes some of a folder: {source[:80]!r}", fix)
+            fix = "move the files into a separate folder, and name that: gs://bucket/folder/*"
+            raise self.fails("GCS_DATASET", f"names only a part of a folder: {source[:80]!r}", fix)
         if not source:
             for name in ("GCS_DATASET", "SHARED_PD_DISK_SIZE", "SHARED_PD_SIZE", "SHARED_PD_DISK_TYPE"):
-                if name in self.given:
+                if name in self.variables:
                     self.defaulted(name, "without a data set there is no shared disk", "disk", None)
         else:
             self.mapped(
                 "GCS_DATASET",
                 "disk.source",
                 source,
-                "the folder itself, all of it; `env seed` looks first whether a run can read it",
+                "the whole folder; `env seed` checks first whether a run can read it",
             )
-            sizes = [name for name in ("SHARED_PD_DISK_SIZE", "SHARED_PD_SIZE") if name in self.given]
+            sizes = [name for name in ("SHARED_PD_DISK_SIZE", "SHARED_PD_SIZE") if name in self.variables]
             for name in sizes[:1]:
                 self.mapped(name, "disk.size_gb", self.number(name, 2055))
             for name in sizes[1:]:
-                self.refused(name, f"{sizes[0]} says the size")
+                self.refused(name, f"{sizes[0]} gives the size")
             if not sizes:
-                raise self.fails("SHARED_PD_DISK_SIZE", "is not set", "say how many GB the data set needs")
+                raise self.fails("SHARED_PD_DISK_SIZE", "is not set", "give the GB that the data set needs")
             self._disk_type()
-        if "SHARED_PD_DISK_ATTACH" in self.given:
-            reason = "a seeded disk is attached read-only, one that is not seeded is not"
+        if "SHARED_PD_DISK_ATTACH" in self.variables:
+            reason = "a disk is attached, read-only, once it is seeded"
             self.defaulted("SHARED_PD_DISK_ATTACH", reason)
         if source:
             self.script("MIG_SEED_DATA_PREP_SCRIPT")
-        elif "MIG_SEED_DATA_PREP_SCRIPT" in self.given:
+        elif "MIG_SEED_DATA_PREP_SCRIPT" in self.variables:
             self.defaulted("MIG_SEED_DATA_PREP_SCRIPT", "without a data set there is no disk to prepare")
 
     def _disk_type(self) -> None:
-        name, wished = "SHARED_PD_DISK_TYPE", self.text("SHARED_PD_DISK_TYPE") or "hyperdisk-ml"
+        name, preferred = "SHARED_PD_DISK_TYPE", self.text("SHARED_PD_DISK_TYPE") or "hyperdisk-ml"
         tpus = [self.values["slice"]["accelerator"]] if self.values.get("slice") else []
         groups = [self.values["group"]["machine_type"]] if "group" in self.values else []
         if not tpus + groups and self.offers:
-            tpus = ["v6e", "v5e"]  # what may be chosen
+            tpus = ["v6e", "v5e"]  # those that may be chosen
         kinds = tpus + groups
         fitting = [set(machines.family_of(name).data_disks) for name in [*map(machines.machine_of, tpus), *groups]]
         possible = set(machines.SHARED_DISKS).intersection(*fitting)
-        taken = next((kind for kind in (wished, *machines.SHARED_DISKS) if kind in possible), None)
-        if taken is None:
-            fix = "leave --with-group out, or take v5e or v5p"
+        chosen = next((kind for kind in (preferred, *machines.SHARED_DISKS) if kind in possible), None)
+        if chosen is None:
+            fix = "leave --with-group out, or use v5e or v5p"
             raise self.fails(name, f"fits no host of {' and '.join(kinds)}", fix)
-        if name not in self.given:
-            self.values["disk.type"] = taken
-        elif taken == wished:
-            self.mapped(name, "disk.type", taken)
+        if name not in self.variables:
+            self.values["disk.type"] = chosen
+        elif chosen == preferred:
+            self.mapped(name, "disk.type", chosen)
         else:
-            self.defaulted(name, f"{' and '.join(kinds)} cannot attach {wished}", "disk.type", taken)
+            self.defaulted(name, f"{' and '.join(kinds)} cannot attach {preferred}", "disk.type", chosen)
 
     def rest(self) -> None:
         done = {row.variable for row in self.rows}
-        for name in self.given:
+        for name in self.variables:
             if name in REFUSED and name not in done:
                 self.refused(name, REFUSED[name])
             elif name not in done:
-                self.rows.append(_Row(name, self.text(name), "unknown", reason="no variable of values.env; left out"))
+                self.rows.append(
+                    _Row(name, self.text(name), "unknown", reason="is not a variable of values.env; left out")
+                )
 
 
 def _untouched(content: bytes, script: _Script) -> bool:
-    """By git's object ID. The set-up's builds wrote two values into it, and line ends do not count."""
+    """Whether it is a version of the set-up's script, by git's object ID. Ignores line endings, and the two values that
+    its builds wrote."""
     for text in (content, re.sub(rb"(?m)^(PROJECT_ID|ENV_BUILD_NAME)=.*$", rb"\1=", content)):
         text = text.replace(b"\r\n", b"\n")
         name = hashlib.sha1(b"blob %d\0%b" % (len(text), text), usedforsecurity=False).hexdigest()
@@ -360,41 +363,41 @@ def _slice_yaml(kind: str, chips: int) -> str:
 
 
 def import_values(
-    given: Mapping[str, Variable],
+    variables: Mapping[str, Variable],
     where: str,
     *,
     accelerator: str | None = None,
     with_group: bool = False,
     read: Callable[[str], bytes | None] = lambda path: None,
 ) -> Imported:
-    """`read`: the content of a file beside values.env, None when it is not there. Raises `ConfigError` for what cannot
-    become an environment. It looks up nothing else and writes nothing."""
-    work = _Import(given, accelerator, with_group, where, read)
+    """`read`: the content of a file beside values.env, None if it does not exist. Raises `ConfigError` if the variables
+    cannot become an environment. Reads nothing else and writes nothing."""
+    work = _Import(variables, accelerator, with_group, where, read)
     for step in (work.place, work.network, work.nfs, work.slice, work.hosts, work.disk, work.rest):
         step()
-    order = {name: number for number, name in enumerate(given)}
+    order = {name: number for number, name in enumerate(variables)}
     rows = sorted(work.rows, key=lambda row: order.get(row.variable, len(order)))
     text = _yaml(work, where)
     return Imported(rows, text, build_environment(parse_yaml(text, where), where), work.offers)
 
 
 def _yaml(work: _Import, where: str) -> str:
-    """Sections in the order of the environment's own page, each key with the variable it is from."""
+    """Sections in the order of the environment's page, each key with the variable that it comes from."""
     sources = {row.key: row.variable for row in work.rows if row.key}
     lines = [f"# from {where.rpartition('/')[2]} by `maskwright env import`; docs/from-values-env.md explains it"]
     for section in ("name", "project", "zone", "mount_point", "network", "nfs", "disk", "slice", "group", "host"):
-        own = {key.partition(".")[2]: value for key, value in work.values.items() if key.startswith(f"{section}.")}
-        if own:
+        keys = {key.partition(".")[2]: value for key, value in work.values.items() if key.startswith(f"{section}.")}
+        if keys:
             lines.append(f"{section}:")
-            lines += [_line(f"  {key}", value, sources.get(f"{section}.{key}")) for key, value in own.items()]
+            lines += [_line(f"  {key}", value, sources.get(f"{section}.{key}")) for key, value in keys.items()]
         elif section in work.values:
             lines.append(_line(section, work.values[section], sources.get(section)))
         if section == "slice" and work.offers:
             kind = work.text("TPU_ACCELERATOR_TYPE")
-            lines.append(f"# Newer kinds than {kind} have other names. Take one instead of null:")
+            lines.append(f"# Newer kinds than {kind} have other names. Use one instead of null:")
             lines += [f"# {offer}" for offer in work.offers]
         if section == "group" and work.group:
-            lines.append(f"# group: {work.group}  # MACHINE_TYPE; only needed when hosts besides the slice's are")
+            lines.append(f"# group: {work.group}  # MACHINE_TYPE; only for hosts besides the slice's")
     return "\n".join(lines) + "\n"
 
 
@@ -410,7 +413,7 @@ def _scalar(value: Any) -> str:
 def table(rows: list[_Row]) -> str:
     lines = []
     for row in rows:
-        told = f"{row.key}: {_scalar(row.becomes)}" if row.key else ""
-        told += f"{'  (' if told else ''}{row.reason}{')' if told else ''}" if row.reason else ""
-        lines.append(f"{row.fate:<9}  {f'{row.variable}={row.value}':<48}  {told}")
+        result = f"{row.key}: {_scalar(row.becomes)}" if row.key else ""
+        result += f"{'  (' if result else ''}{row.reason}{')' if result else ''}" if row.reason else ""
+        lines.append(f"{row.fate:<9}  {f'{row.variable}={row.value}':<48}  {result}")
     return "\n".join(lines)

@@ -1,1 +1,1 @@
-"""An environment is made, changed, filled and taken away."""
+"""Create, change, fill and delete an environment."""

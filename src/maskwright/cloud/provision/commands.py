@@ -1,7 +1,7 @@
-"""`env plan`, `env up` and `env down` as functions: they make, change and take away an environment.
+"""`env plan`, `env up` and `env down` as functions.
 
-They write what is asked for into the bucket (`wanted.json`) before Terraform begins. So a run that fails half-way, or
-is killed, leaves what the next `up` or `down` needs to finish; and `--only` knows what the other parts were.
+They write the wanted variables to the bucket (`wanted.json`) before Terraform begins. So the next `up` or `down` can
+finish what a failed or killed run has begun, and `--only` knows the state of the other parts.
 """
 
 from __future__ import annotations
@@ -12,77 +12,77 @@ from dataclasses import replace
 from typing import Any
 
 from maskwright.cloud import record
-from maskwright.cloud.environment import beside, read_environment
+from maskwright.cloud.environment import read_environment, read_script
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.provision import queued_slice, their_network, variables
-from maskwright.cloud.provision.init import foreign
+from maskwright.cloud.provision import existing_network, queued_slice, variables
+from maskwright.cloud.provision.init import is_foreign
 from maskwright.cloud.provision.terraform_cli import Change, Terraform, TerraformPlan
 from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, Locked, MaskwrightError, TerraformError
 from maskwright.core.folder import Folder
 
-GOING = ("replace", "delete")
+DESTRUCTIVE = ("replace", "delete")
 Confirm = Callable[[TerraformPlan], None]
-"""Raises the error that ends the command when the user does not want the plan."""
+"""Raises the error that ends the command if the user rejects the plan."""
 
 
 class EnvironmentSession:
-    """One environment as a command finds it: its YAML, its record, and what was asked for last."""
+    """An environment during a command: its YAML, its record, and the variables that were wanted last."""
 
     def __init__(self, location: str, *, lock_timeout_seconds: float = 60.0) -> None:
         self.location = location
         self.environment = read_environment(location)
         self.google = Google(self.environment.project)
         bucket = self.google.find("storage", f"b/{self.environment.state}")
-        if bucket is not None and foreign(self.google, bucket):
+        if bucket is not None and is_foreign(self.google, bucket):
             fix = "set state_bucket in the YAML to a name of your own; do not use this one"
-            raise InputError("is of another project", where=f"gs://{self.environment.state}", fix=fix)
+            raise InputError("belongs to another project", where=f"gs://{self.environment.state}", fix=fix)
         if bucket is None:
-            fix = f"`maskwright env init {location}` makes it"
-            raise InputError("there is no such bucket, for the state", where=f"gs://{self.environment.state}", fix=fix)
+            fix = f"create it: `maskwright env init {location}`"
+            raise InputError("the bucket for the state does not exist", where=f"gs://{self.environment.state}", fix=fix)
         self.folder = record.folder(self.environment)
         self.terraform = Terraform(self.environment, lock_timeout_seconds=lock_timeout_seconds)
-        self.look()
+        self.refresh()
 
-    def look(self) -> None:
-        """Reads the record and what is wanted, which others may have changed. Raises `MaskwrightError` if it cannot."""
-        self._found = self._stored()
-        self.record, self.wanted = self._found
+    def refresh(self) -> None:
+        """Read the record and the wanted variables, which other commands may have changed. Raises `MaskwrightError`."""
+        self._last_read = self._read()
+        self.record, self.wanted = self._last_read
         if self.wanted is not None and not self.wanted.get("disk") and self.record.disk_gb is not None:
-            self.record = _without_disk(self.record)  # the command that had it go ended before it could say so
+            self.record = _without_disk(self.record)  # the command that deleted it ended before it stored that
 
-    def _stored(self) -> tuple[EnvironmentRecord, dict[str, Any] | None]:
+    def _read(self) -> tuple[EnvironmentRecord, dict[str, Any] | None]:
         wanted = self.folder.get_json(record.WANTED)
         if wanted is None and self.folder.get(record.WANTED) is not None:
             fix = "restore the object's last version (gcloud storage ls --all-versions)"
             raise MaskwrightError("cannot be read", where=f"{self.folder.location}/{record.WANTED}", fix=fix)
         return record.read(self.environment), wanted
 
-    def asked_for(self, *, disk: bool = True) -> dict[str, Any]:
-        """Everything that the YAML asks for, as Terraform's variables. With `disk` False its disk does not matter now,
-        and the record of the one that is there stays."""
+    def requested(self, *, disk: bool = True) -> dict[str, Any]:
+        """Everything that the YAML asks for, as Terraform's variables. With `disk` False the record of the existing
+        disk stays, even if the YAML describes another one."""
         if disk:
             self.record = self.record.for_disk(self.environment)
         setup = variables.setup_address(self.environment, self.location)
         return variables.variables(self.environment, self.record, setup)
 
-    def want(self, values: Mapping[str, Any]) -> None:
-        """Raises `Locked` when somebody else wanted something meanwhile, which would be forgotten."""
-        if self._stored() != self._found:
-            fix = "the same command again, which then sees what that one did"
+    def store_wanted(self, values: Mapping[str, Any]) -> None:
+        """Store the wanted variables and the record. Raises `Locked` if another command has changed them meanwhile."""
+        if self._read() != self._last_read:
+            fix = "run the same command again; it then sees that change"
             what = "another command has changed the environment meanwhile"
             raise Locked(what, where=self.environment.name, fix=fix)
         self.wanted = dict(values)
         self.folder.put_json(record.WANTED, self.wanted)
         record.write(self.environment, self.record)
-        self._found = self.record, json.loads(json.dumps(self.wanted))
+        self._last_read = self.record, json.loads(json.dumps(self.wanted))
 
-    def remember(self, changed: EnvironmentRecord) -> None:
+    def store_record(self, changed: EnvironmentRecord) -> None:
         if changed != self.record:
             self.record = changed
             record.write(self.environment, changed)
-            self._found = changed, self._found[1]
+            self._last_read = changed, self._last_read[1]
 
     def has_runs_bucket(self) -> bool:
         return self.google.find("storage", f"b/{self.environment.runs_bucket}") is not None
@@ -91,16 +91,16 @@ class EnvironmentSession:
 def plan(
     location: str, *, parts: Collection[str] = (), lock_timeout_seconds: float = 60.0
 ) -> tuple[EnvironmentSession, TerraformPlan]:
-    """Says what `up` would do, and changes nothing."""
+    """What `up` would do. Changes nothing."""
     session = EnvironmentSession(location, lock_timeout_seconds=lock_timeout_seconds)
     target = _target(session, parts)
     with session.terraform.ready():
-        drawn = session.terraform.plan(target)
+        planned = session.terraform.plan(target)
     queued = _plan_queued(session) if "slice" in (parts or variables.PARTS) else None
     if queued is None:
-        return session, drawn
-    text = f"{drawn.text.rstrip()}\n\n{queued.text}\n"
-    return session, TerraformPlan((*drawn.changes, *queued.changes), text, drawn.file, True)
+        return session, planned
+    text = f"{planned.text.rstrip()}\n\n{queued.text}\n"
+    return session, TerraformPlan((*planned.changes, *queued.changes), text, planned.file, True)
 
 
 def up(
@@ -113,8 +113,8 @@ def up(
     same_image: bool = False,
     lock_timeout_seconds: float = 60.0,
 ) -> EnvironmentSession:
-    """Makes what the YAML asks for. With `parts`, only those change. `placement` gives hosts other places than before,
-    by slice and group. With `same_image` they run the image that they ran before, though another one was built."""
+    """Create what the YAML asks for; with `parts`, change only those. `placement` gives the slice or group another one.
+    With `same_image`, hosts keep their image even if another one was built."""
     session = EnvironmentSession(location, lock_timeout_seconds=lock_timeout_seconds)
     for kind, number in (placement or {}).items():
         session.record = session.record.moved(kind, number)
@@ -122,54 +122,56 @@ def up(
     if same_image and session.record.built(session.environment) is not None:
         target["host"] = variables.with_image_of(session.wanted, target["host"])
     with session.terraform.ready():
-        if (setup := beside(session.location, session.environment.host.setup)) is not None:
+        if (setup := read_script(session.location, session.environment.host.setup)) is not None:
             if not session.has_runs_bucket():
-                say("first the buckets: hosts will read the set-up script from there")
+                say("creating the buckets first: hosts read the set-up script from there")
                 base = variables.only(session.wanted, target, ("disk", "nfs"))
                 base["host"] = (session.wanted or target)["host"]
                 apply(session, base, confirm, delete_data=False)
-            # Hosts read it when they start, so it is there before they are.
+            # Uploaded before the hosts are created, which read it when they start.
             Folder(f"gs://{session.environment.runs_bucket}/setup").put(f"{setup[0]}.sh", setup[1])
-        slice_too = "slice" in (parts or variables.PARTS)
-        if slice_too and not session.environment.queued:
+        includes_slice = "slice" in (parts or variables.PARTS)
+        if includes_slice and not session.environment.queued:
             _remove_queued(session, confirm)
         apply(session, target, confirm, delete_data=delete_data, parts=parts)
-        if slice_too and session.environment.queued:
-            if (drawn := _plan_queued(session)) is not None:
-                confirm(drawn)
+        if includes_slice and session.environment.queued:
+            if (planned := _plan_queued(session)) is not None:
+                confirm(planned)
             outputs = session.terraform.outputs()
-            queued_slice.ensure(session.google, session.environment, session.record, target, outputs, session.remember)
+            queued_slice.create_if_missing(
+                session.google, session.environment, session.record, target, outputs, session.store_record
+            )
     return session
 
 
 def _plan_queued(session: EnvironmentSession) -> TerraformPlan | None:
-    """The plan for a slice that Terraform does not know."""
+    """The plan for a queued slice, which Terraform does not manage."""
     change = queued_slice.change(session.google, session.environment, session.record)
     if change is None:
         return None
-    return TerraformPlan((change,), queued_slice.in_words(session.environment, session.record, change), "", True)
+    return TerraformPlan((change,), queued_slice.sentence_about(session.environment, session.record, change), "", True)
 
 
 def _remove_queued(session: EnvironmentSession, confirm: Confirm) -> None:
     if session.record.queued_zone is not None:
         name = f"queued resource {queued_slice.name(session.environment)}"
-        text = f"{name} in {session.record.queued_zone} will be taken away"
+        text = f"{name} in {session.record.queued_zone} will be deleted"
         confirm(TerraformPlan((Change(name, "queued_resource", "delete"),), text, "", True))
-        session.remember(queued_slice.absent(session.google, session.environment, session.record))
+        session.store_record(queued_slice.delete(session.google, session.environment, session.record))
 
 
 def _target(session: EnvironmentSession, parts: Collection[str]) -> dict[str, Any]:
-    their_network.refuse(session.google, session.environment)
-    asked = session.asked_for(disk=not parts or "disk" in parts)
+    existing_network.refuse(session.google, session.environment)
+    asked = session.requested(disk=not parts or "disk" in parts)
     missing = [part for part in parts if getattr(session.environment, part) is None]
     if missing:
-        fix = f"write a section `{missing[0]}:`, or leave --only out to take it away"
+        fix = f"add a section `{missing[0]}:`, or leave --only out to delete it"
         raise InputError(f"has no {missing[0]}", where=session.location, fix=fix)
     if parts:
         return variables.only(session.wanted, asked, parts)
     before = session.wanted or {}
     if before.get("seeder") and before.get("disk") == asked["disk"]:
-        say("the seeding machine stays: `env seed` goes on with it, `env down` takes it away")
+        say("the seeding machine stays: `env seed` continues with it, `env down` deletes it")
         return {**asked, "seeder": before["seeder"]}
     return asked
 
@@ -182,46 +184,54 @@ def apply(
     delete_data: bool,
     parts: Collection[str] = (),
 ) -> None:
-    """Plans, asks, remembers what is wanted, and applies. Without `delete_data` nothing that holds data goes; with
-    `parts` no host of another part goes."""
-    drawn = session.terraform.plan(target)
+    """Plan, confirm, store the wanted variables and apply. Without `delete_data`, no data is deleted; with `parts`, no
+    host of another part."""
+    planned = session.terraform.plan(target)
     others = [f'module.hosts["{kind}"]' for kind in ("slice", "group") if parts and kind not in parts]
-    if moved := [one.address for one in drawn.changes if one.kind in GOING and one.address.startswith(tuple(others))]:
-        fix = "leave --only out where that is meant: what hosts have in common (host, nfs, labels) has changed"
-        raise InputError(f"{moved[0]} would go or be made anew too", where=f"--only {' --only '.join(parts)}", fix=fix)
-    # It is protected until an earlier apply, and its name is taken until it is gone. Neither is true of a disk.
-    if stuck := [one for one in drawn.changes if one.loses_data and one.type != variables.DATA["disk"]]:
-        nfs = stuck[0].type == variables.DATA["nfs"]
-        fix = f"copy what you need, then `env down{' --only nfs' if nfs else ''} --delete-data`; or put the YAML back"
-        raise InputError(f"this would delete data: {stuck[0].address}", where=session.environment.name, fix=fix)
-    if (target["disk"] or {}).get("seeded") and _entry(drawn, "google_compute_disk", "create", "replace"):
-        fix = "`env down --only disk --delete-data`, and --only for hosts that have it, forgets it; then `env seed`"
-        what = "was seeded, and is not there: an empty one would take its place"
+    if moved := [
+        change.address
+        for change in planned.changes
+        if change.kind in DESTRUCTIVE and change.address.startswith(tuple(others))
+    ]:
+        fix = "leave --only out if you want that: what hosts have in common (host, nfs, labels) has changed"
+        raise InputError(
+            f"{moved[0]} would be deleted or replaced too", where=f"--only {' --only '.join(parts)}", fix=fix
+        )
+    # NFS and buckets are protected until an earlier apply, and their names are taken until they are deleted.
+    lost = [change for change in planned.changes if change.loses_data and change.type != variables.DATA["disk"]]
+    if lost:
+        nfs = lost[0].type == variables.DATA["nfs"]
+        fix = f"copy what you need, then `env down{' --only nfs' if nfs else ''} --delete-data`; or restore the YAML"
+        raise InputError(f"this would delete data: {lost[0].address}", where=session.environment.name, fix=fix)
+    if (target["disk"] or {}).get("seeded") and _change_of(planned, "google_compute_disk", "create", "replace"):
+        fix = "`env down --only disk --delete-data`, and --only for hosts that have it; then `env seed`"
+        what = "this disk was seeded but no longer exists; applying would create an empty one"
         raise InputError(what, where=target["disk"]["name"], fix=fix)
-    carry_out(session, target, drawn, confirm, delete_data=delete_data)
+    carry_out(session, target, planned, confirm, delete_data=delete_data)
 
 
 def carry_out(
-    session: EnvironmentSession, target: dict[str, Any], drawn: TerraformPlan, confirm: Confirm, *, delete_data: bool
+    session: EnvironmentSession, target: dict[str, Any], planned: TerraformPlan, confirm: Confirm, *, delete_data: bool
 ) -> None:
-    lost = [change for change in drawn.changes if change.loses_data]
+    lost = [change for change in planned.changes if change.loses_data]
     if lost and not delete_data:
         raise InputError(
             f"this would delete data: {', '.join(change.address for change in lost)}",
             where=session.environment.name,
-            fix="copy what you need, then say --delete-data; or put the YAML back as it was",
+            fix="copy what you need, then add --delete-data; or restore the YAML",
         )
-    if not drawn.differs:
-        session.want(target)
+    if not planned.differs:
+        session.store_wanted(target)
         say("nothing to change")
         return
-    confirm(drawn)
-    session.want(target)
-    session.terraform.apply(drawn)
+    confirm(planned)
+    session.store_wanted(target)
+    session.terraform.apply(planned)
 
 
-def _entry(drawn: TerraformPlan, type_: str, *kinds: str) -> Change | None:
-    return next((one for one in drawn.changes if one.type == type_ and one.kind in kinds and not one.deposed), None)
+def _change_of(planned: TerraformPlan, type_: str, *kinds: str) -> Change | None:
+    wanted = (change for change in planned.changes if change.type == type_ and change.kind in kinds)
+    return next((change for change in wanted if not change.deposed), None)
 
 
 def down(
@@ -232,78 +242,79 @@ def down(
     confirm: Confirm,
     lock_timeout_seconds: float = 60.0,
 ) -> EnvironmentSession:
-    """Takes away what runs, with `parts` only those; with `delete_data` and no `parts`, everything. Only name, project
-    and state bucket of the YAML matter: what there is follows from what was asked for last."""
-    kept = [part for part in parts if part not in variables.RUNNING]
-    if kept and not delete_data:
-        fix = "say --delete-data as well, once nothing on it is needed"
-        raise InputError("holds data", where=f"--only {kept[0]}", fix=fix)
+    """Delete what runs, with `parts` only those; with `delete_data` and no `parts`, everything. Of the YAML, only name,
+    project and state bucket matter: `wanted.json` says what exists."""
+    with_data = [part for part in parts if part not in variables.RUNNING]
+    if with_data and not delete_data:
+        fix = "add --delete-data once you need nothing on it"
+        raise InputError("holds data", where=f"--only {with_data[0]}", fix=fix)
     session = EnvironmentSession(location, lock_timeout_seconds=lock_timeout_seconds)
-    asked = variables.variables(session.environment, session.record, None)
-    before = {**variables.without(asked, (*variables.PARTS, "seeder")), **(session.wanted or {})}
-    before["network"] = session.wanted.get("network") if session.wanted else asked["network"]
-    going = (*parts, "seeder") if parts else variables.RUNNING
+    requested = variables.variables(session.environment, session.record, None)
+    before = {**variables.without(requested, (*variables.PARTS, "seeder")), **(session.wanted or {})}
+    before["network"] = session.wanted.get("network") if session.wanted else requested["network"]
+    deleted = (*parts, "seeder") if parts else variables.RUNNING
     _refuse_used(session, before, parts)
-    target = {**variables.without(before, going), "nat": before["nat"] and bool(parts), "delete_data": False}
+    target = {**variables.without(before, deleted), "nat": before["nat"] and bool(parts), "delete_data": False}
     with session.terraform.ready():
-        if "slice" in going:
+        if "slice" in deleted:
             _remove_queued(session, confirm)
         if delete_data and ("nfs" in parts or not parts):
-            # The hosts go first, with the protection of data: Terraform cannot delete a protected part in one go.
+            # First delete hosts and lift the protection: Terraform cannot delete a protected part in one apply.
             unprotected = {**target, "disk": before["disk"], "nfs": before["nfs"], "delete_data": True}
             try:
-                take_away(session, unprotected, confirm, delete_data=False)
-            except TerraformError as error:  # perhaps of a part that could not be made: the rest goes all the same
-                warn(f"{error}; going on with what can be taken away")
+                destroy_running(session, unprotected, confirm, delete_data=False)
+            except TerraformError as error:  # perhaps about a part that was never created: delete the rest all the same
+                warn(f"{error}; deleting the rest")
         if delete_data and not parts:
             _destroy(session, {**target, "delete_data": True}, confirm)
         else:
-            take_away(session, target, confirm, delete_data=delete_data)
+            destroy_running(session, target, confirm, delete_data=delete_data)
             if "disk" in parts:
-                session.remember(_without_disk(session.record))
+                session.store_record(_without_disk(session.record))
     return session
 
 
 def _refuse_used(session: EnvironmentSession, before: Mapping[str, Any], parts: Collection[str]) -> None:
-    """Google does not delete a disk that hosts have. Hosts whose NFS goes would be made anew."""
+    """Refuse to delete a disk that hosts have attached, as Google would, or their NFS, which would replace them."""
     hosts = {kind: before[kind] for kind in ("slice", "group") if before[kind] and kind not in parts}
-    uses = {"disk": [kind for kind, one in hosts.items() if one["attach_disk"]], "nfs": list(hosts)}
+    uses = {"disk": [kind for kind, values in hosts.items() if values["attach_disk"]], "nfs": list(hosts)}
     if session.record.queued_zone is not None and "slice" not in parts:
         uses["nfs"].append("slice")
         uses["disk"] += ["slice"] if (before["disk"] or {}).get("seeded") else []
     for part, verb in (("disk", "attached"), ("nfs", "mounted")):
         if part in parts and before[part] and uses[part]:
-            fix = f"take it away too: --only {uses[part][0]} --only {part}"
+            fix = f"delete both: --only {uses[part][0]} --only {part}"
             raise InputError(f"{uses[part][0]} has it {verb}", where=f"--only {part}", fix=fix)
 
 
-def take_away(session: EnvironmentSession, target: dict[str, Any], confirm: Confirm, *, delete_data: bool) -> None:
-    """Makes and replaces nothing that holds data, whatever an earlier `up` did not get to: disk and NFS stay as they
-    are. Makes nothing at all where nothing is to go."""
-    drawn = session.terraform.plan(target)
+def destroy_running(
+    session: EnvironmentSession, target: dict[str, Any], confirm: Confirm, *, delete_data: bool
+) -> None:
+    """Destroy only. Disk and NFS are pinned to their state, so an unfinished `up` is not completed here."""
+    planned = session.terraform.plan(target)
     kinds = ("create", "replace") if delete_data else ("create", "replace", "delete")
-    found = {part: _entry(drawn, type_, *kinds) for part, type_ in variables.DATA.items()}
-    if any(found.values()):
-        as_it_is = {part: variables.as_it_is(part, one.before) for part, one in found.items() if one}
-        target = {**target, **as_it_is}
-        drawn = session.terraform.plan(target)
-    if drawn.changes and all(change.kind == "create" for change in drawn.changes):
-        say("nothing to take away")
+    changes = {part: _change_of(planned, type_, *kinds) for part, type_ in variables.DATA.items()}
+    if any(changes.values()):
+        pinned = {part: variables.pinned_to_state(part, change.before) for part, change in changes.items() if change}
+        target = {**target, **pinned}
+        planned = session.terraform.plan(target)
+    if planned.changes and all(change.kind == "create" for change in planned.changes):
+        say("nothing to delete")
         if session.wanted:
-            session.want(target)
+            session.store_wanted(target)
         return
-    carry_out(session, target, drawn, confirm, delete_data=delete_data)
+    carry_out(session, target, planned, confirm, delete_data=delete_data)
 
 
 def _destroy(session: EnvironmentSession, target: dict[str, Any], confirm: Confirm) -> None:
-    drawn = session.terraform.plan(target, destroy=True)
-    if drawn.changes:
-        confirm(drawn)
-        session.terraform.apply(drawn)
-    session.want({})
-    session.remember(replace(_without_disk(session.record), image=None))
+    planned = session.terraform.plan(target, destroy=True)
+    if planned.changes:
+        confirm(planned)
+        session.terraform.apply(planned)
+    session.store_wanted({})
+    session.store_record(replace(_without_disk(session.record), image=None))
 
 
 def _without_disk(before: EnvironmentRecord) -> EnvironmentRecord:
-    """The next disk has another name, since Google may still know the old one for a while."""
+    """The next disk gets another name, since Google may remember the old one for a while."""
     return replace(before, generation=before.generation + 1, seeded=None, disk_gb=None, disk_type=None)

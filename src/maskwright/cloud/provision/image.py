@@ -1,7 +1,7 @@
-"""The image that containers run: for hosts of an environment, whose repository it goes to, or for any other place.
+"""Build the container image: for the hosts of an environment, into its repository, or for any other place.
 
-Docker builds it here, or Cloud Build in the user's project. For an environment the source goes to the state bucket,
-which hosts cannot write to, since all of them run what is built from it. Build logs are in the same place.
+Docker builds it here, or Cloud Build in the user's project. For an environment, source and build logs go to the state
+bucket, which hosts cannot write to: all of them run what is built from it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DOCKER = "gcr.io/cloud-builders/docker"
 BUILD_SECONDS = 3600
 POLL_SECONDS = 10.0
 LOG_LINES = 40
-GOOD, GOING_ON = "SUCCESS", ("PENDING", "QUEUED", "WORKING")
+SUCCEEDED, UNFINISHED = "SUCCESS", ("PENDING", "QUEUED", "WORKING")
 
 
 @dataclass(frozen=True)
@@ -62,40 +62,40 @@ class ImageBuild:
 
     @property
     def path(self) -> str:
-        """The repository as the API names it."""
+        """Path of the repository in the API."""
         return f"projects/{self.project}/locations/{self.region}/repositories/{self.repository}"
 
 
-def order_of(environment: Environment, source: str) -> ImageBuild:
-    """`source`: what the tag says of the source besides the version, unless the YAML gives the tag."""
+def build_of(environment: Environment, source: str) -> ImageBuild:
+    """`source`: the tag's part after the version, unless the YAML names the image."""
     folder = f"gs://{environment.state}/{environment.prefix}/image"
     image = environment.host.container or f"{environment.built_image}:{__version__}-{source}"
     return ImageBuild(image, environment.region, environment.project, environment.name, folder)
 
 
-def name_of(content: bytes, arguments: Mapping[str, str]) -> str:
-    """The same for the same source, built for the same device."""
+def source_tag(content: bytes, arguments: Mapping[str, str]) -> str:
+    """Twelve digits that identify the source and the arguments of a build."""
     return hashlib.sha256(content + json.dumps(arguments, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def order(image: str, folder: str) -> ImageBuild:
-    """Raises `InputError` where the image is for no repository of Artifact Registry."""
+def parse_build(image: str, folder: str) -> ImageBuild:
+    """Raises `InputError` unless the image is for a repository of Artifact Registry."""
     name = re.fullmatch(r"([a-z0-9-]+)-docker\.pkg\.dev/([a-z0-9:.-]+)/([a-z0-9-]+)/[a-z0-9/._-]+:[\w.-]+", image)
     if name is None:
         fix = "REGION-docker.pkg.dev/PROJECT/REPOSITORY/maskwright:TAG"
-        raise InputError(f"{image[:120]!r} is no image of Artifact Registry with a tag", where="IMAGE", fix=fix)
+        raise InputError(f"{image[:120]!r} is not an image of Artifact Registry with a tag", where="IMAGE", fix=fix)
     if not folder.startswith("gs://"):
         raise InputError(f"{folder[:80]!r} is not a bucket", where="--staging", fix="--staging gs://bucket/folder")
     return ImageBuild(image, name[1], name[2], name[3], folder.rstrip("/"))
 
 
-def docker_words(image: str, folder: str, arguments: Mapping[str, str]) -> list[str]:
-    given = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
+def docker_arguments(image: str, folder: str, arguments: Mapping[str, str]) -> list[str]:
+    build_arguments = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
     return [
         "build",
         "-f",
         os.path.join(folder, DOCKERFILE) if folder != "." else DOCKERFILE,
-        *given,
+        *build_arguments,
         "-t",
         image,
         folder,
@@ -107,7 +107,7 @@ def arguments_of(accelerator: Accelerator, *, libtpu: bool, run_as: str) -> dict
 
 
 def accelerator_of(environment: Environment) -> Accelerator:
-    """The device that its hosts compute on: TPUs where there is a slice."""
+    """The device that its hosts compute on: TPUs if there is a slice."""
     if environment.slice is not None:
         return "tpu"
     return "gpu" if environment.group is not None and environment.group.gpus else "cpu"
@@ -115,10 +115,10 @@ def accelerator_of(environment: Environment) -> Accelerator:
 
 def pack(folder: str) -> bytes:
     """The source as tar.gz, the same bytes for the same files. Raises `InputError` outside a checkout."""
-    absent = [name for name in (DOCKERFILE, *FILES) if not os.path.isfile(os.path.join(folder, name))]
-    if absent:
+    missing = [name for name in (DOCKERFILE, *FILES) if not os.path.isfile(os.path.join(folder, name))]
+    if missing:
         fix = "run it in a checkout of the repository, or name one: --source FOLDER"
-        raise InputError(f"has no {absent[0]}", where=folder, fix=fix)
+        raise InputError(f"has no {missing[0]}", where=folder, fix=fix)
     names = list(FILES)
     for top in FOLDERS:
         for path, folders, files in os.walk(os.path.join(folder, top)):
@@ -132,11 +132,11 @@ def pack(folder: str) -> bytes:
         tarfile.open(fileobj=zipped, mode="w", format=tarfile.GNU_FORMAT) as archive,
     ):
         for name in sorted(names):
-            archive.add(os.path.join(folder, name), arcname=name, recursive=False, filter=_of_nobody)
+            archive.add(os.path.join(folder, name), arcname=name, recursive=False, filter=_without_owner)
     return content.getvalue()
 
 
-def _of_nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
+def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = member.mtime = 0
     member.uname = member.gname = ""
     member.mode = 0o755 if member.mode & 0o100 else 0o644
@@ -144,21 +144,21 @@ def _of_nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def build_request(
-    order: ImageBuild, source: str, arguments: Mapping[str, str], *, service_account: str | None
+    wanted: ImageBuild, source: str, arguments: Mapping[str, str], *, service_account: str | None
 ) -> dict[str, Any]:
-    """The body of cloudbuild's builds.create. `source` is the name of the archive in the order's folder."""
-    bucket, _, folder = order.folder.removeprefix("gs://").partition("/")
+    """The body of cloudbuild's builds.create. `source` is the name of the archive in the build's folder."""
+    bucket, _, folder = wanted.folder.removeprefix("gs://").partition("/")
     request: dict[str, Any] = {
         "source": {"storageSource": {"bucket": bucket, "object": f"{folder}/{source}".lstrip("/")}},
-        "steps": [{"id": "image", "name": DOCKER, "args": docker_words(order.image, ".", arguments)}],
-        "images": [order.image],
+        "steps": [{"id": "image", "name": DOCKER, "args": docker_arguments(wanted.image, ".", arguments)}],
+        "images": [wanted.image],
         "timeout": f"{BUILD_SECONDS}s",
-        "logsBucket": order.folder,
+        "logsBucket": wanted.folder,
         "options": {"logging": "GCS_ONLY", "machineType": "E2_HIGHCPU_8", "diskSizeGb": "100"},
-        "tags": [f"maskwright-{order.repository}"],
+        "tags": [f"maskwright-{wanted.repository}"],
     }
     if service_account is not None:
-        request["serviceAccount"] = f"projects/{order.project}/serviceAccounts/{service_account}"
+        request["serviceAccount"] = f"projects/{wanted.project}/serviceAccounts/{service_account}"
     return request
 
 
@@ -173,89 +173,90 @@ def build_for(
     confirm: Confirm,
     poll_seconds: float = POLL_SECONDS,
 ) -> Image:
-    """For the hosts of an environment, which get it with the next `env up`. Where there is no repository yet, it first
-    makes what every environment has (network, buckets, the repository). With `if_missing` an image of this version is
+    """Build the image of an environment, whose hosts get it with the next `env up`. Without a repository, first create
+    what every environment has (network, buckets, the repository). With `if_missing`, any image of this version is
     enough, whatever its source."""
     session = EnvironmentSession(location)
     environment, google = session.environment, session.google
-    given = environment.host.container
+    container = environment.host.container
     registry = f"{environment.region}-docker.pkg.dev/{environment.project}/{environment.name}/"
-    if given is not None and (not given.startswith(registry) or "@" in given):
-        say(f"{location}: host.container names an image of its own, so there is nothing to build")
-        return Image(given, "", False)
-    if if_missing and (there := _there(session)) is not None:
-        say(f"{there.name} is there: {there.digest}")
-        return there
+    if container is not None and (not container.startswith(registry) or "@" in container):
+        say(f"{location}: host.container names an image from elsewhere, so there is nothing to build")
+        return Image(container, "", False)
+    if if_missing and (existing := _existing(session)) is not None:
+        say(f"{existing.name} exists: {existing.digest}")
+        return existing
     content = pack(folder)
     arguments = arguments_of(accelerator or accelerator_of(environment), libtpu=libtpu, run_as="root")
-    wanted = order_of(environment, name_of(content, arguments))
+    wanted = build_of(environment, source_tag(content, arguments))
     if google.find("artifactregistry", wanted.path) is None:
-        say("first the repository, with the network and the buckets")
+        say("creating the repository first, with the network and the buckets")
         with session.terraform.ready():
-            apply(session, only(session.wanted, session.asked_for(disk=False), ()), confirm, delete_data=False)
+            apply(session, only(session.wanted, session.requested(disk=False), ()), confirm, delete_data=False)
     image = build(google, wanted, content, arguments, service_account=service_account, poll_seconds=poll_seconds)
-    session.look()  # others may have changed the record while it was built
-    session.remember(replace(session.record, image=f"{image.name}@{image.digest}"))
+    session.refresh()  # another command may have changed the record meanwhile
+    session.store_record(replace(session.record, image=f"{image.name}@{image.digest}"))
     return image
 
 
-def _there(session: EnvironmentSession) -> Image | None:
-    """The image that was built last, if it is of this version and still in its repository."""
-    built, path = session.record.built(session.environment), order_of(session.environment, "").path
+def _existing(session: EnvironmentSession) -> Image | None:
+    """The image that was built last, if it has this version and is still in its repository."""
+    built, path = session.record.built(session.environment), build_of(session.environment, "").path
     if built is None or session.google.find("artifactregistry", path) is None:
         return None
-    found = session.google.pages("artifactregistry", f"{path}/dockerImages", "dockerImages")
+    images = session.google.pages("artifactregistry", f"{path}/dockerImages", "dockerImages")
     name, _, digest = str(session.record.image).partition("@")
-    return Image(name, digest, False) if any(one.get("uri") == built for one in found) else None
+    return Image(name, digest, False) if any(image.get("uri") == built for image in images) else None
 
 
 def build(
     google: Google,
-    order: ImageBuild,
+    wanted: ImageBuild,
     content: bytes,
     arguments: Mapping[str, str],
     *,
     service_account: str | None,
     poll_seconds: float = POLL_SECONDS,
 ) -> Image:
-    """Builds `content` (see `pack`) by Cloud Build, and waits. Raises `CloudError` for a build that fails, after the
+    """Build `content` (see `pack`) with Cloud Build, and wait. Raises `CloudError` for a build that fails, after the
     end of its log was shown."""
-    if google.find("artifactregistry", order.path) is None:
-        fix = f"gcloud artifacts repositories create {order.repository} --repository-format=docker"
-        fix += f" --location={order.region} --project={order.project}"
-        raise InputError(f"there is no repository {order.repository}", where=order.image, fix=fix)
+    if google.find("artifactregistry", wanted.path) is None:
+        fix = f"gcloud artifacts repositories create {wanted.repository} --repository-format=docker"
+        fix += f" --location={wanted.region} --project={wanted.project}"
+        raise InputError(f"there is no repository {wanted.repository}", where=wanted.image, fix=fix)
     source = f"{hashlib.sha256(content).hexdigest()}.tar.gz"
-    Folder(order.folder).put(source, content)
-    body = build_request(order, source, arguments, service_account=service_account)
-    place = f"projects/{order.project}/locations/{order.region}"
-    operation = google.call("cloudbuild", "POST", f"{place}/builds", body)
-    made = operation["metadata"]["build"]
-    say(f"building {order.image} for {arguments['ACCELERATOR']}: {made.get('logUrl', made['id'])}")
-    done = _wait(google, f"{place}/builds/{made['id']}", poll_seconds)
-    if done["status"] != GOOD:
-        raise _failed(order, done)
-    digest = next((one["digest"] for one in (done.get("results") or {}).get("images", []) if "digest" in one), "")
-    return Image(order.image, digest, True)
+    Folder(wanted.folder).put(source, content)
+    body = build_request(wanted, source, arguments, service_account=service_account)
+    parent = f"projects/{wanted.project}/locations/{wanted.region}"
+    operation = google.call("cloudbuild", "POST", f"{parent}/builds", body)
+    started = operation["metadata"]["build"]
+    say(f"building {wanted.image} for {arguments['ACCELERATOR']}: {started.get('logUrl', started['id'])}")
+    done = _wait(google, f"{parent}/builds/{started['id']}", poll_seconds)
+    if done["status"] != SUCCEEDED:
+        raise _failed(wanted, done)
+    images = (done.get("results") or {}).get("images", [])
+    digest = next((image["digest"] for image in images if "digest" in image), "")
+    return Image(wanted.image, digest, True)
 
 
 def _wait(google: Google, path: str, poll_seconds: float) -> dict[str, Any]:
     until = time.monotonic() + 2 * BUILD_SECONDS  # it may wait in Google's queue
     while True:
-        found = google.call("cloudbuild", "GET", path)
-        if found["status"] not in GOING_ON:
-            return found
+        build = google.call("cloudbuild", "GET", path)
+        if build["status"] not in UNFINISHED:
+            return build
         if time.monotonic() > until:
-            fix = "look at it in the console; the same command begins another"
-            raise CloudError("the build is not over after two hours", reason="other", where=path, fix=fix)
+            fix = "see it in the console; running the same command again starts another build"
+            raise CloudError("the build is still running after two hours", reason="other", where=path, fix=fix)
         time.sleep(poll_seconds)
 
 
-def _failed(order: ImageBuild, done: dict[str, Any]) -> CloudError:
-    """Shows the end of the log first, which has the reason."""
-    log = Folder(order.folder).get(f"log-{done['id']}.txt")
+def _failed(wanted: ImageBuild, done: dict[str, Any]) -> CloudError:
+    """Show the end of the log, which has the reason, and return the error."""
+    log = Folder(wanted.folder).get(f"log-{done['id']}.txt")
     for line in (log or b"").decode(errors="replace").splitlines()[-LOG_LINES:]:
         say(redact(line))
     detail = (done.get("failureInfo") or {}).get("detail") or done.get("statusDetail") or ""
     what = f"the build ended with {done['status']}{': ' if detail else ''}{detail}"
-    fix = "its log is above, or in the console" if log else f"its log: {done.get('logUrl', 'in the console')}"
-    return CloudError(what, reason="other", where=order.image, fix=fix)
+    fix = "see its log above, or in the console" if log else f"see its log: {done.get('logUrl', 'in the console')}"
+    return CloudError(what, reason="other", where=wanted.image, fix=fix)

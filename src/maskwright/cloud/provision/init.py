@@ -1,7 +1,7 @@
-"""`env init` makes a project ready for its first environment, and says whether this one could be made there.
+"""`env init` prepares a project for its first environment, and checks whether this one can be created there.
 
-It switches on the APIs, makes the bucket for Terraform's state, and checks permissions, quota and capacity each by
-itself. It names everything that is missing at once. Another run changes nothing that is there.
+It enables the APIs, creates the bucket for Terraform's state, and checks permissions, quota and capacity. It names
+everything that is missing at once. Another run changes nothing that exists.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from maskwright.cloud.environment import Environment
 from maskwright.cloud.google import groups, permissions
 from maskwright.cloud.google.errors import unsure
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.provision import checks, their_network
+from maskwright.cloud.provision import checks, existing_network
 from maskwright.cloud.provision.checks import Check
 from maskwright.core.errors import CloudError, MaskwrightError
 
@@ -34,7 +34,7 @@ APIS = (
 STATE_LABELS = {"maskwright": "state"}
 API_SECONDS = 600.0
 SETTLE_SECONDS, SETTLE_POLL_SECONDS = 180.0, 5.0
-"""For some minutes, Google still refuses an API that was switched on, which would then be named as missing."""
+"""For some minutes, Google may still refuse an API that was just enabled."""
 MOST_APIS_AT_ONCE = 20
 
 
@@ -64,11 +64,11 @@ class Outcome:
 
 
 def init(google: Google, environment: Environment) -> Outcome:
-    found = [*apis(google, environment), bucket(google, environment), *granted(google, environment)]
-    found += their_network.check(google, environment)
-    found += checks.quota(google, environment, standing(google, environment))
-    found += checks.capacity(google, environment)
-    return Outcome(environment.name, found)
+    results = [*enable_apis(google, environment), state_bucket(google, environment), *granted(google, environment)]
+    results += existing_network.check(google, environment)
+    results += checks.quota(google, environment, existing_parts(google, environment))
+    results += checks.capacity(google, environment)
+    return Outcome(environment.name, results)
 
 
 # ---- APIs ----------------------------------------------------------------------------------------------------------
@@ -79,8 +79,8 @@ def needed_apis(environment: Environment) -> list[str]:
     return [f"{name}.googleapis.com" for name in names]
 
 
-def apis(google: Google, environment: Environment) -> Iterator[Check]:
-    """Switches on those that are off. Only serviceusage has to be on already."""
+def enable_apis(google: Google, environment: Environment) -> Iterator[Check]:
+    """Enable those that are off. Only serviceusage has to be enabled already."""
     wanted = needed_apis(environment)
     try:
         off = _off(google, wanted)
@@ -95,16 +95,16 @@ def apis(google: Google, environment: Environment) -> Iterator[Check]:
         fix = fix if error.reason == "permission" else error.fix or fix
         yield Check("apis", "services", "missing", error.what, fix)
         return
-    _settle(google, off)
-    switched = f"; switched on now: {', '.join(off)}" if off else ""
-    yield Check("apis", "services", "ok", f"{len(wanted)} are on{switched}")
+    _wait_for_apis(google, off)
+    enabled = f"; enabled now: {', '.join(off)}" if off else ""
+    yield Check("apis", "services", "ok", f"{len(wanted)} are enabled{enabled}")
 
 
-def _settle(google: Google, switched: list[str]) -> None:
-    """Waits for the APIs that the other checks ask."""
+def _wait_for_apis(google: Google, enabled: list[str]) -> None:
+    """Wait for the APIs that the other checks call."""
     until = time.monotonic() + SETTLE_SECONDS
     for api in ("cloudresourcemanager", "compute"):
-        while f"{api}.googleapis.com" in switched:
+        while f"{api}.googleapis.com" in enabled:
             try:
                 google.call(api, "GET", f"projects/{google.project}")
             except CloudError as error:
@@ -117,27 +117,28 @@ def _settle(google: Google, switched: list[str]) -> None:
 def _off(google: Google, names: list[str]) -> list[str]:
     path = f"projects/{google.project}/services"
     answer = google.call("serviceusage", "GET", f"{path}:batchGet", names=[f"{path}/{name}" for name in names])
-    on = {str(one["name"]).rpartition("/")[2] for one in answer.get("services") or () if one.get("state") == "ENABLED"}
-    return [name for name in names if name not in on]
+    services = [service for service in answer.get("services") or () if service.get("state") == "ENABLED"]
+    enabled = {str(service["name"]).rpartition("/")[2] for service in services}
+    return [name for name in names if name not in enabled]
 
 
 # ---- the state bucket ----------------------------------------------------------------------------------------------
 
 
-def bucket(google: Google, environment: Environment) -> Check:
-    """Makes it versioned, private, without access lists. A bucket that is there is not changed, only checked."""
+def state_bucket(google: Google, environment: Environment) -> Check:
+    """Create it: versioned, private, without access lists. A bucket that exists is only checked."""
     name = environment.state
     try:
-        found = google.find("storage", f"b/{name}")
-        return _make(google, environment) if found is None else _check_bucket(google, environment, found)
+        bucket = google.find("storage", f"b/{name}")
+        return _create(google, environment) if bucket is None else _check_bucket(google, environment, bucket)
     except CloudError as error:
         fix = error.fix or ""
         if error.reason == "permission":
-            fix = f"{fix}; or the name is another project's: set state_bucket in the YAML"
+            fix = f"{fix}; or another project has that name: set state_bucket in the YAML"
         return Check("bucket", f"gs://{name}", "missing", error.what, fix)
 
 
-def _make(google: Google, environment: Environment) -> Check:
+def _create(google: Google, environment: Environment) -> Check:
     location = environment.bucket_location or environment.region
     body = {
         "name": environment.state,
@@ -151,41 +152,41 @@ def _make(google: Google, environment: Environment) -> Check:
     except CloudError as error:
         if error.reason != "exists" and not unsure(error):
             raise
-        found = google.find("storage", f"b/{environment.state}")
-        if found is None:
+        bucket = google.find("storage", f"b/{environment.state}")
+        if bucket is None:
             raise
-        return _check_bucket(google, environment, found)  # made by another run, or by the request whose answer was lost
-    detail = f"made in {location}: versioned, private, for all environments of {google.project}"
+        return _check_bucket(google, environment, bucket)  # of another run, or of the request whose answer was lost
+    detail = f"created in {location}: versioned, private, for all environments of {google.project}"
     return Check("bucket", f"gs://{environment.state}", "ok", detail)
 
 
-def foreign(google: Google, bucket: dict[str, Any]) -> bool:
-    """Whether it is another project's. All of Google's users share the names of buckets, so somebody may be first."""
+def is_foreign(google: Google, bucket: dict[str, Any]) -> bool:
+    """Whether it belongs to another project. Bucket names are shared by all of Google's users."""
     number = str(google.call("cloudresourcemanager", "GET", f"projects/{google.project}")["name"]).rpartition("/")[2]
     return str(bucket.get("projectNumber", number)) != number
 
 
-def _check_bucket(google: Google, environment: Environment, found: dict[str, Any]) -> Check:
-    what, access = f"gs://{environment.state}", found.get("iamConfiguration") or {}
-    if foreign(google, found):
-        detail = f"is of another project (number {found['projectNumber']})"
+def _check_bucket(google: Google, environment: Environment, bucket: dict[str, Any]) -> Check:
+    what, access = f"gs://{environment.state}", bucket.get("iamConfiguration") or {}
+    if is_foreign(google, bucket):
+        detail = f"belongs to another project (number {bucket['projectNumber']})"
         return Check("bucket", what, "missing", detail, "set state_bucket in the YAML to a name of your own")
     faults = {
-        "--versioning": "" if (found.get("versioning") or {}).get("enabled") else "is not versioned",
+        "--versioning": "" if (bucket.get("versioning") or {}).get("enabled") else "is not versioned",
         "--public-access-prevention": (
-            "" if access.get("publicAccessPrevention") == "enforced" else "may be made public"
+            "" if access.get("publicAccessPrevention") == "enforced" else "can be made public"
         ),
         "--uniform-bucket-level-access": (
-            "" if (access.get("uniformBucketLevelAccess") or {}).get("enabled") else "has access lists of its own"
+            "" if (access.get("uniformBucketLevelAccess") or {}).get("enabled") else "has access lists"
         ),
     }
     if faults := {option: words for option, words in faults.items() if words}:
         fix = f"gcloud storage buckets update {what} {' '.join(faults)}"
         return Check("bucket", what, "missing", ", ".join(faults.values()), fix)
-    return Check("bucket", what, "ok", "there: versioned, private")
+    return Check("bucket", what, "ok", "exists: versioned, private")
 
 
-# ---- permissions, and what stands already --------------------------------------------------------------------------
+# ---- permissions and existing parts --------------------------------------------------------------------------------
 
 
 def granted(google: Google, environment: Environment) -> Iterator[Check]:
@@ -202,27 +203,27 @@ def granted(google: Google, environment: Environment) -> Iterator[Check]:
         detail = f"needed by env {', '.join(needed[name])}; {role} has it"
         yield Check("permissions", name, "missing", detail, f"an owner runs: {fixes[role]}")
     for name in sorted(unknown):
-        yield Check("permissions", name, "unknown", "Google does not know it for a project")
+        yield Check("permissions", name, "unknown", "Google does not check it for a project")
     if not missing:
         yield Check("permissions", "project", "ok", f"{len(has)} of {len(needed)} are held")
 
 
-def standing(google: Google, environment: Environment) -> list[str]:
-    """Parts that exist, whose machines count as in use already. Those that cannot be seen are left out."""
-    found = []
+def existing_parts(google: Google, environment: Environment) -> list[str]:
+    """Parts that exist, so that quotas count them as in use. Parts that cannot be read are left out."""
+    parts = []
     try:
-        for wish in checks.wishes(environment):
-            group = groups.describe(google, wish.zone, f"{environment.name}-{wish.part}")
-            if group is not None and group.target >= wish.hosts.hosts and wish.part not in found:
-                found.append(wish.part)
+        for request in checks.host_requests(environment):
+            group = groups.describe(google, request.zone, f"{environment.name}-{request.part}")
+            if group is not None and group.target >= request.hosts.hosts and request.part not in parts:
+                parts.append(request.part)
         if environment.disk is not None:
             name = environment.disk_name(record.read(environment).generation)
             if google.find("compute", f"projects/{google.project}/zones/{environment.zone}/disks/{name}"):
-                found.append("disk")
+                parts.append("disk")
         if environment.nfs is not None:
             path = f"projects/{google.project}/locations/{environment.zone}/instances/{environment.name}-nfs"
             if google.find("file", path):
-                found.append("nfs")
+                parts.append("nfs")
     except MaskwrightError:
-        pass  # the other checks say it
-    return found
+        pass  # the other checks report it
+    return parts

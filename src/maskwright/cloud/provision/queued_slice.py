@@ -1,7 +1,7 @@
-"""An environment's slice of v2 to v5e, which Terraform does not make: it comes and goes with what Terraform makes.
+"""An environment's slice of v2 to v5e: a queued resource, created and deleted beside what Terraform manages.
 
-Its hosts are told the same as those of an instance group: that list is in deploy/terraform/hosts.tf, and a test
-compares the two. Only maskwright-idle-minutes is missing, since a node costs as much with its hosts turned off.
+Its hosts get the same metadata as those of an instance group (deploy/terraform/hosts.tf; a test compares the two).
+Only maskwright-idle-minutes is missing, since a node costs as much while its hosts are off.
 """
 
 from __future__ import annotations
@@ -26,70 +26,70 @@ def name(environment: Environment) -> str:
 
 
 def change(google: Google, environment: Environment, record: EnvironmentRecord) -> Change | None:
-    """The change that `ensure` would make, or `absent` where the YAML has no such slice. Terraform's plan lacks it."""
+    """The change that `create_if_missing` would make, or `delete` if the YAML has no such slice."""
     if not environment.queued:
         return Change(name(environment), "queued_resource", "delete") if record.queued_zone else None
     zone = _place(environment, record).zone
     if record.queued_zone not in (None, zone):
         return Change(name(environment), "queued_resource", "replace")
-    found = queued_resource.describe(google, zone, name(environment))
-    if found is not None and found.phase not in ("lost", "going"):
+    existing = queued_resource.describe(google, zone, name(environment))
+    if existing is not None and existing.phase not in ("lost", "going"):
         return None
-    return Change(name(environment), "queued_resource", "create" if found is None else "replace")
+    return Change(name(environment), "queued_resource", "create" if existing is None else "replace")
 
 
-def in_words(environment: Environment, record: EnvironmentRecord, what: Change) -> str:
-    if what.kind == "delete" or environment.slice is None:
-        return f"queued resource {what.address} in {record.queued_zone} will be taken away"
+def sentence_about(environment: Environment, record: EnvironmentRecord, change: Change) -> str:
+    if change.kind == "delete" or environment.slice is None:
+        return f"queued resource {change.address} in {record.queued_zone} will be deleted"
     place = _place(environment, record)
     machine = f"{environment.slice.machine()}, {place.model}, in {place.zone}"
-    again = " again" if what.kind == "replace" else ""
-    return f"queued resource {what.address} ({machine}) will be asked for{again}"
+    again = " again" if change.kind == "replace" else ""
+    return f"queued resource {change.address} ({machine}) will be requested{again}"
 
 
-def ensure(
+def create_if_missing(
     google: Google,
     environment: Environment,
     record: EnvironmentRecord,
     values: Mapping[str, Any],
     outputs: Mapping[str, Any],
-    remember: Callable[[EnvironmentRecord], None],
+    store_record: Callable[[EnvironmentRecord], None],
 ) -> None:
-    """Asks for it; it may wait long in Google's queue. `values` and `outputs` are Terraform's variables and outputs.
-    Its zone is remembered first: should this process die, `down` knows where to look."""
+    """Request the slice, which may wait long in Google's queue. `values` and `outputs` are Terraform's variables and
+    outputs. The zone is stored first, so that `down` finds the slice even if this process dies."""
     wanted = describe(environment, record, values, outputs)
     if record.queued_zone not in (None, wanted.zone):
-        absent(google, environment, record)
-    remember(replace(record, queued_zone=wanted.zone))
-    found = queued_resource.ensure(google, wanted)
-    say(f"{wanted.name}: {wanted.accelerator_type} in {wanted.zone} is {found.state}")
+        delete(google, environment, record)
+    store_record(replace(record, queued_zone=wanted.zone))
+    existing = queued_resource.create_if_missing(google, wanted)
+    say(f"{wanted.name}: {wanted.accelerator_type} in {wanted.zone} is {existing.state}")
 
 
-def absent(google: Google, environment: Environment, record: EnvironmentRecord) -> EnvironmentRecord:
-    if record.queued_zone is not None and queued_resource.absent(google, record.queued_zone, name(environment)):
-        say(f"{name(environment)}: taken away")
+def delete(google: Google, environment: Environment, record: EnvironmentRecord) -> EnvironmentRecord:
+    if record.queued_zone is not None and queued_resource.delete(google, record.queued_zone, name(environment)):
+        say(f"{name(environment)}: deleted")
     return replace(record, queued_zone=None)
 
 
 def describe(
     environment: Environment, record: EnvironmentRecord, values: Mapping[str, Any], outputs: Mapping[str, Any]
 ) -> queued_resource.Wanted:
-    wished = environment.slice
-    assert wished is not None and wished.queued
+    tpus = environment.slice
+    assert tpus is not None and tpus.queued
     zone, model = _place(environment, record)
-    assert model != "FLEX_START", "the YAML was checked"
+    assert model != "FLEX_START", "refused in the YAML"
     project = f"projects/{environment.project}"
     attached = bool(values["disk"]) and values["disk"]["seeded"]
     return queued_resource.Wanted(
         name=name(environment),
         zone=zone,
-        accelerator_type=wished.machine(),
-        runtime_version=wished.runtime_version or machines.TPUS[wished.accelerator].runtime_version,
+        accelerator_type=tpus.machine(),
+        runtime_version=tpus.runtime_version or machines.TPUS[tpus.accelerator].runtime_version,
         model=model,
         network=environment.network_path,
         subnetwork=environment.subnetwork_path(region_of(zone)),
         service_account=str(outputs["service_account"]),
-        reservation=wished.reservation if model == "RESERVATION_BOUND" else None,
+        reservation=tpus.reservation if model == "RESERVATION_BOUND" else None,
         data_disk=f"{project}/zones/{environment.zone}/disks/{values['disk']['name']}" if attached else None,
         metadata=metadata(environment, values, outputs, attached),
         labels=environment.all_labels(),
@@ -104,10 +104,10 @@ def _place(environment: Environment, record: EnvironmentRecord) -> Placement:
 def metadata(
     environment: Environment, values: Mapping[str, Any], outputs: Mapping[str, Any], attached: bool
 ) -> dict[str, str]:
-    wished = environment.slice
-    assert wished is not None
+    tpus = environment.slice
+    assert tpus is not None
     host, runs = values["host"], values["runs_bucket"]
-    said = {
+    attributes = {
         "startup-script": _script("startup.sh"),
         "shutdown-script": _script("shutdown.sh"),
         "enable-oslogin": "TRUE",
@@ -115,8 +115,8 @@ def metadata(
         "serial-port-enable": "FALSE",
         "maskwright-environment": environment.name,
         "maskwright-kind": "slice",
-        "maskwright-hosts": str(wished.hosts),
-        "maskwright-topology": wished.topology,
+        "maskwright-hosts": str(tpus.hosts),
+        "maskwright-topology": tpus.topology,
         "maskwright-runs-bucket": runs,
         "maskwright-spec": f"gs://{runs}/jobs/slice/job.json",
         "maskwright-mount-point": values["mount_point"],
@@ -126,7 +126,7 @@ def metadata(
         "maskwright-version": host["version"],
         "maskwright-setup": host["setup"],
     }
-    return {key: value for key, value in said.items() if value is not None}
+    return {key: value for key, value in attributes.items() if value is not None}
 
 
 def _script(file: str) -> str:

@@ -1,7 +1,7 @@
-"""`env seed` fills a disk: for an hour or two, a machine copies a bucket to it, runs the user's script and counts.
+"""`env seed` fills a disk: a temporary machine copies a bucket to it, runs the user's script and counts the files.
 
-Terraform makes the machine like everything else, while `seeder` is not null. It is taken away whatever happens here.
-Should this process die, the same command goes on, and Google deletes the machine after `SEEDER_HOURS`.
+Terraform creates the machine while the variable `seeder` is not null. It is deleted whatever happens here. If this
+process dies, the same command continues, and Google deletes the machine after `SEEDER_HOURS`.
 """
 
 from __future__ import annotations
@@ -10,19 +10,18 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from maskwright.cloud import source
-from maskwright.cloud.environment import Disk, beside
-from maskwright.cloud.provision import commands, their_network, variables
+from maskwright.cloud.environment import Disk, read_script
+from maskwright.cloud.provision import commands, disk_source, existing_network, variables
 from maskwright.cloud.provision.commands import Confirm, EnvironmentSession, apply
 from maskwright.core.console import human_bytes, say, warn
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 
 POLL_SECONDS = 10.0
-DEAF_SECONDS = 900.0
-"""Bucket and API may be out of reach for so long: a laptop slept, a network changed."""
-GONE_LOOKS = 3
-"""Looks in a row that find neither the machine nor a result before it is given up."""
+UNREACHABLE_SECONDS = 900.0
+"""How long bucket and API may be out of reach: a laptop slept, a network changed."""
+MISSING_POLLS = 3
+"""Polls in a row that find neither the machine nor a result before the seeding has failed."""
 
 
 def seed(
@@ -35,91 +34,89 @@ def seed(
     poll_seconds: float = POLL_SECONDS,
     lock_timeout_seconds: float = 60.0,
 ) -> EnvironmentSession:
-    """`again` makes another disk in place of one that is seeded, `move_hosts` in place of one of another size or type.
-    Raises `InputError` where no run could read what the bucket holds, unless it is `anyway` wanted. Raises
-    `MaskwrightError` with what went wrong on the machine, after it was taken away. The disk stays writable, and the
-    same command begins again on it."""
+    """`again` replaces a disk that is seeded, `move_hosts` one of another size or type. Raises `InputError` if no run
+    can read the content of the bucket, unless `anyway`. Raises `MaskwrightError` with the failure on the machine, after
+    deleting it. The disk then stays writable, and the same command seeds it again."""
     session = EnvironmentSession(location, lock_timeout_seconds=lock_timeout_seconds)
     if session.environment.disk is None:
-        raise InputError("has no disk", where=location, fix="write a section `disk:` with size_gb and source")
-    session.asked_for()  # a disk of another size is another disk
-    there, name = (session.wanted or {}).get("disk"), session.environment.disk_name(session.record.generation)
+        raise InputError("has no disk", where=location, fix="add a section `disk:` with size_gb and source")
+    session.requested()  # a disk of another size is another disk
+    current, name = (session.wanted or {}).get("disk"), session.environment.disk_name(session.record.generation)
     if session.record.seeded is not None and not again:
-        said = session.record.seeded
-        say(f"the disk was seeded {said['time']}: {said['files']:,} files. --again seeds a new one")
+        counts = session.record.seeded
+        say(f"the disk was seeded {counts['time']}: {counts['files']:,} files. --again seeds a new one")
         return session
-    if there and there["name"] != name and not again and not move_hosts:
-        what = f"is another disk than {there['name']}, which it would take the place of"
-        raise InputError(what, where=name, fix="--again or --move-hosts, once nothing on the old one is needed")
+    if current and current["name"] != name and not again and not move_hosts:
+        what = f"would replace the disk {current['name']}"
+        raise InputError(what, where=name, fix="--again or --move-hosts, once you need nothing on the old one")
     before = session.record
     if session.record.seeded is not None:
         session.record = replace(session.record, generation=session.record.generation + 1, seeded=None)
         name = session.environment.disk_name(session.record.generation)
-    replaces = bool(there and there["name"] != name)
-    if replaces and (hosts := _attached(session)):
-        fix = "--move-hosts makes them again with the new one; or `maskwright env down` first, which leaves the data"
+    replaces = bool(current and current["name"] != name)
+    if replaces and (hosts := _hosts_with_disk(session)):
+        fix = "--move-hosts recreates them with the new one; or `maskwright env down` first, which keeps the data"
         raise InputError(f"the {hosts[0]} has the disk attached", where=location, fix=fix)
-    their_network.refuse(session.google, session.environment)
-    _say_who_reads(session)
-    _look_at_source(session, anyway)
-    if there and replaces:
+    existing_network.refuse(session.google, session.environment)
+    _say_grant(session)
+    _check_source(session, anyway)
+    if current and replaces:
         source = _disk(session).source
-        say(f"{there['name']} is deleted, with what is on it; {name} takes its place, filled from {source}")
+        say(f"{current['name']} is deleted with its data; {name} replaces it, filled from {source}")
     with session.terraform.ready():
         try:
-            result = _with_machine(session, confirm, again or replaces, poll_seconds)
+            result = _fill(session, confirm, again or replaces, poll_seconds)
         except BaseException:
-            if (
-                before.seeded and (session.wanted or {}).get("disk") == there
-            ):  # no new disk was made, the old one is good
-                session.remember(before)
+            unchanged = (session.wanted or {}).get("disk") == current
+            if before.seeded and unchanged:  # no new disk was created, and the old one is still good
+                session.store_record(before)
             raise
-        _flip(session, result)
+        _make_read_only(session, result)
     return session
 
 
-def to_move(location: str, again: bool) -> list[str]:
-    """Hosts that have a disk in whose place seeding would put another one."""
+def hosts_to_move(location: str, again: bool) -> list[str]:
+    """Hosts with a disk that seeding would replace."""
     session = EnvironmentSession(location)
-    before = session.record.seeded
-    session.asked_for()
-    there, name = (session.wanted or {}).get("disk"), session.environment.disk_name(session.record.generation)
-    other = there is not None and there["name"] != name
-    return _attached(session) if session.environment.disk and (other or (again and before)) else []
+    was_seeded = session.record.seeded
+    session.requested()
+    current, name = (session.wanted or {}).get("disk"), session.environment.disk_name(session.record.generation)
+    replaces = (current is not None and current["name"] != name) or (again and was_seeded)
+    return _hosts_with_disk(session) if session.environment.disk and replaces else []
 
 
-def _attached(session: EnvironmentSession) -> list[str]:
-    before = session.wanted or {}
-    hosts = [kind for kind in ("slice", "group") if (before.get(kind) or {}).get("attach_disk")]
-    queued = session.record.queued_zone is not None and (before.get("disk") or {}).get("seeded")
+def _hosts_with_disk(session: EnvironmentSession) -> list[str]:
+    wanted = session.wanted or {}
+    hosts = [kind for kind in ("slice", "group") if (wanted.get(kind) or {}).get("attach_disk")]
+    queued = session.record.queued_zone is not None and (wanted.get("disk") or {}).get("seeded")
     return [*hosts, *(["slice"] if queued else [])]
 
 
-def _look_at_source(session: EnvironmentSession, anyway: bool) -> None:
-    """Before a machine copies what no run can read. A script that prepares the data may make of it what it likes."""
+def _check_source(session: EnvironmentSession, anyway: bool) -> None:
+    """Refuse a bucket that no run can read, unless a script prepares the data on the disk."""
     disk, folder = _disk(session), f"{session.environment.mount_point}/shared_pd"
     try:
-        found = source.look(session.google, disk)
+        content = disk_source.read(session.google, disk)
     except StoppedEarly:
         raise
     except MaskwrightError as error:
-        return warn(f"{error}; the seeding machine may be allowed to, so this goes on")
-    for line in found.readable():
+        return warn(f"{error}; continuing, since the seeding machine may have the permission")
+    for line in content.readable():
         say(f"{disk.source} holds {line}")
-    if disk.prepare is None and found.stores:
-        say(f"a run reads it with --set data.store={'/'.join(filter(None, (folder, found.stores[0])))}")
+    if disk.prepare is None and content.stores:
+        say(f"a run reads it with --set data.store={'/'.join(filter(None, (folder, content.stores[0])))}")
     if disk.prepare is None and not anyway:
-        source.require_readable(found)
+        disk_source.require_readable(content)
 
 
-def _say_who_reads(session: EnvironmentSession) -> None:
-    """The environment's account may read its own buckets. The owner of another bucket has to open it."""
+def _say_grant(session: EnvironmentSession) -> None:
+    """Print the command that lets the environment's account read a bucket other than its own."""
     env, bucket = session.environment, _disk(session).source.removeprefix("gs://").partition("/")[0]
     if bucket not in (env.dataset_bucket, env.runs_bucket):
         member = f"serviceAccount:{env.name}-train@{env.project}.iam.gserviceaccount.com"
         grant = f"gcloud storage buckets add-iam-policy-binding gs://{bucket} --member={member}"
         grant += " --role=roles/storage.objectViewer"
-        say(f"gs://{bucket} is not this environment's; its owner lets it in once with `{grant}`")
+        say(f"gs://{bucket} is not this environment's; its owner grants access once: `{grant}`")
 
 
 def _disk(session: EnvironmentSession) -> Disk:
@@ -128,104 +125,105 @@ def _disk(session: EnvironmentSession) -> Disk:
 
 
 def _base(session: EnvironmentSession) -> dict[str, Any]:
-    return variables.only(session.wanted, session.asked_for(), {"disk", "seeder"})
+    return variables.only(session.wanted, session.requested(), {"disk", "seeder"})
 
 
-def _with_machine(session: EnvironmentSession, confirm: Confirm, again: bool, poll_seconds: float) -> dict[str, Any]:
-    prepare = beside(session.location, _disk(session).prepare)
-    place = Folder(variables.seed_result(session.environment, session.record).rpartition("/")[0])
+def _fill(session: EnvironmentSession, confirm: Confirm, again: bool, poll_seconds: float) -> dict[str, Any]:
+    prepare = read_script(session.location, _disk(session).prepare)
+    folder = Folder(variables.seed_result(session.environment, session.record).rpartition("/")[0])
     address = None
     if prepare is not None:
         if not session.has_runs_bucket():
             apply(session, _base(session), confirm, delete_data=again)
-        place.put(f"{prepare[0]}.sh", prepare[1])
-        address = f"{place.location}/{prepare[0]}.sh"
+        folder.put(f"{prepare[0]}.sh", prepare[1])
+        address = f"{folder.location}/{prepare[0]}.sh"
     machine = variables.seeder(session.environment, session.record, address)
-    left = (session.wanted or {}).get("seeder")
-    if left and left != machine:
-        say("the seeding machine that is there was told something else, and goes first")
-        mine = session.record
-        _take_away(session)
-        session.record = mine
-    if left != machine and session.has_runs_bucket():
-        place.put_json("result.json", {})  # forgets that of an earlier try
+    existing = (session.wanted or {}).get("seeder")
+    if existing and existing != machine:
+        say("deleting the existing seeding machine first: it has other orders")
+        record = session.record
+        _delete_machine(session)
+        session.record = record
+    if existing != machine and session.has_runs_bucket():
+        folder.put_json("result.json", {})  # discards the result of an earlier try
     try:
         apply(session, {**_base(session), "seeder": machine}, confirm, delete_data=again)
-        result = _wait(session, place, poll_seconds)
+        result = _wait(session, folder, poll_seconds)
     except BaseException:
-        _take_away(session)
+        _delete_machine(session)
         raise
     if result.get("ok") is not True:
-        _take_away(session)
-        what = f"seeding failed at {result.get('step', '?')}: {result.get('what', 'it says no more')}"
-        fix = "correct what it names; the same command begins again on the disk"
+        _delete_machine(session)
+        what = f"seeding failed at {result.get('step', '?')}: {result.get('what', 'no reason given')}"
+        fix = "correct that; the same command seeds the disk again"
         raise MaskwrightError(what, where=session.environment.name, fix=fix)
     return result
 
 
-def _wait(session: EnvironmentSession, place: Folder, poll_seconds: float) -> dict[str, Any]:
-    """The machine's result. The machine works on without us, so an absent network is waited for."""
-    name, told, away, deaf = f"{session.environment.name}-seeder", "", 0, 0.0
+def _wait(session: EnvironmentSession, folder: Folder, poll_seconds: float) -> dict[str, Any]:
+    """The machine's result. The machine works without this process, so network failures are waited out."""
+    name, last_step, missing, unreachable_since = f"{session.environment.name}-seeder", "", 0, 0.0
     until = time.monotonic() + variables.SEEDER_HOURS * 3600
     path = f"projects/{session.environment.project}/zones/{session.environment.zone}/instances/{name}"
     say(f"{name} copies {_disk(session).source}")
     while time.monotonic() < until:
         try:
-            result, step = place.get_json("result.json"), (place.get_json("progress.json") or {}).get("step", "")
+            result, step = folder.get_json("result.json"), (folder.get_json("progress.json") or {}).get("step", "")
             instance = session.google.find("compute", path) if not result else None
         except StoppedEarly:
             raise
         except MaskwrightError as error:
-            deaf = deaf or time.monotonic()
-            if time.monotonic() - deaf > DEAF_SECONDS:
+            unreachable_since = unreachable_since or time.monotonic()
+            if time.monotonic() - unreachable_since > UNREACHABLE_SECONDS:
                 raise
-            warn(f"{error}; looking again")
+            warn(f"{error}; trying again")
             time.sleep(poll_seconds)
             continue
-        deaf = 0.0
+        unreachable_since = 0.0
         if result:
             return _checked(result)
-        if step and step != told:
+        if step and step != last_step:
             say(f"{name}: {step}")
-            told = str(step)
-        away = 0 if instance and instance.get("status") not in ("TERMINATED", "STOPPED", "SUSPENDED") else away + 1
-        if away >= GONE_LOOKS:
-            return {"ok": False, "step": told or "start", "what": f"{name} is gone and left no result"}
+            last_step = str(step)
+        runs = instance and instance.get("status") not in ("TERMINATED", "STOPPED", "SUSPENDED")
+        missing = 0 if runs else missing + 1
+        if missing >= MISSING_POLLS:
+            return {"ok": False, "step": last_step or "start", "what": f"{name} is gone and left no result"}
         time.sleep(poll_seconds)
-    return {"ok": False, "step": told, "what": f"no result after {variables.SEEDER_HOURS} hours"}
+    return {"ok": False, "step": last_step, "what": f"no result after {variables.SEEDER_HOURS} hours"}
 
 
 def _checked(result: dict[str, Any]) -> dict[str, Any]:
-    """The result, unless it cannot be our script's: every host may write there."""
-    numbers = [result.get(key) for key in ("files", "bytes")]
-    whole = all(type(one) is int for one in numbers) and isinstance(result.get("manifest_sha256"), str)
-    if result.get("ok") is True and not whole:
-        return {"ok": False, "step": "result", "what": "it is none that our script writes"}
+    """The result, or a failure if our script cannot have written it: every host may write there."""
+    counts = [result.get(key) for key in ("files", "bytes")]
+    valid = all(type(count) is int for count in counts) and isinstance(result.get("manifest_sha256"), str)
+    if result.get("ok") is True and not valid:
+        return {"ok": False, "step": "result", "what": "our script did not write this result"}
     return result
 
 
-def _take_away(session: EnvironmentSession) -> None:
-    """Asks nobody, since a machine that is left costs money. It changes nothing else, and makes nothing."""
+def _delete_machine(session: EnvironmentSession) -> None:
+    """Delete the machine, and change nothing else. Asks for no confirmation, since the machine costs money."""
     try:
-        session.look()
+        session.refresh()
         if (session.wanted or {}).get("seeder"):
             target = {**(session.wanted or {}), "seeder": None}
-            commands.take_away(session, target, lambda plan: None, delete_data=False)
+            commands.destroy_running(session, target, lambda plan: None, delete_data=False)
     except MaskwrightError as error:
-        warn(f"{error}; {session.environment.name}-seeder may be there still, and costs: `env down` takes it away")
+        warn(f"{error}; {session.environment.name}-seeder may still exist and cost money: `env down` deletes it")
 
 
-def _flip(session: EnvironmentSession, result: dict[str, Any]) -> None:
-    """Makes the disk read-only. The machine goes first: no host may read what another one can write."""
-    filled = session.environment.disk_name(session.record.generation)
-    _take_away(session)
-    if ((session.wanted or {}).get("disk") or {}).get("name") != filled:
-        fix = "`maskwright env seed` begins again"
-        raise MaskwrightError("was replaced while it was seeded", where=filled, fix=fix)
+def _make_read_only(session: EnvironmentSession, result: dict[str, Any]) -> None:
+    """Make the disk read-only. The machine is deleted first: no host may read what another one can write."""
+    name = session.environment.disk_name(session.record.generation)
+    _delete_machine(session)
+    if ((session.wanted or {}).get("disk") or {}).get("name") != name:
+        fix = "run `maskwright env seed` again"
+        raise MaskwrightError("was replaced while it was seeded", where=name, fix=fix)
     counts = {key: result[key] for key in ("files", "bytes", "manifest_sha256")}
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     session.record = replace(session.record, seeded={**counts, "time": now})
     apply(session, _base(session), lambda plan: None, delete_data=False)
-    say(f"seeded: {result['files']:,} files, {human_bytes(result['bytes'])}; from now on the disk is read-only")
+    say(f"seeded: {result['files']:,} files, {human_bytes(result['bytes'])}; the disk is read-only from now on")
     if (session.wanted or {}).get("slice") or (session.wanted or {}).get("group"):
-        say("hosts that are up get it with the next `env up`")
+        say("running hosts get it with the next `env up`")

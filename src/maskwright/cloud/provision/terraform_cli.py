@@ -1,7 +1,7 @@
-"""The terraform (or tofu) binary, run on the configuration that this package carries.
+"""Run the terraform (or tofu) binary on the configuration that this package brings.
 
-Each environment has a work folder in the user's cache. It may be lost, as the state and its lock are in the bucket.
-Terraform's output goes to stderr for the user, and its exit codes are passed on.
+Each environment has a work folder in the user's cache. It can be lost: the state and its lock are in the bucket.
+Terraform's output goes to stderr, and its exit codes are passed on.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from maskwright.core.secrets import redact
 from maskwright.processes.child import signals_wait
 
 CONFIGURATION = os.path.join(os.path.dirname(os.path.dirname(__file__)), "terraform")
-LEAVE_SECONDS = 600.0
+INTERRUPT_SECONDS = 600.0
 """Time for terraform to finish its current step after an interrupt, and to save the state."""
-LISTEN_SECONDS = 0.1
+LOG_POLL_SECONDS = 0.1
 HOLDS_DATA = ("google_compute_disk", "google_filestore_instance", "google_storage_bucket")
-OURS = re.compile(r"^TF_(CLI_ARGS|VAR|WORKSPACE|DATA_DIR|INPUT|IN_AUTOMATION)")
-"""Variables that would change what runs here, such as `TF_CLI_ARGS_apply=-lock=false`."""
+DROPPED = re.compile(r"^TF_(CLI_ARGS|VAR|WORKSPACE|DATA_DIR|INPUT|IN_AUTOMATION)")
+"""Variables that would change these commands, such as `TF_CLI_ARGS_apply=-lock=false`."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Change:
     kind: str
     """create, update, replace or delete"""
     before: Mapping[str, Any] | None = None
-    """The resource as it is, in Terraform's words."""
+    """The existing resource's values in Terraform's state."""
     deposed: bool = False
-    """Whether it was replaced already, with somebody's consent, and only its removal has failed."""
+    """Whether it was already replaced, as confirmed then, and only its deletion has failed."""
 
     @property
     def loses_data(self) -> bool:
@@ -56,7 +56,7 @@ class Change:
 
 @dataclass(frozen=True)
 class TerraformPlan:
-    """The changes that a command would make."""
+    """The changes that `apply` would make."""
 
     changes: tuple[Change, ...]
     text: str
@@ -68,7 +68,7 @@ class TerraformPlan:
 
 
 class Terraform:
-    """Raises `InputError` when there is no binary to run, and `TerraformError` with its exit code when one fails."""
+    """Raises `InputError` if there is no binary, and `TerraformError` with its exit code if it fails."""
 
     def __init__(self, environment: Environment, *, lock_timeout_seconds: float = 60.0) -> None:
         self.environment = environment
@@ -79,21 +79,21 @@ class Terraform:
 
     @contextmanager
     def ready(self) -> Iterator[None]:
-        """Inside, the work folder is this process's, and initialized."""
+        """Lock and initialize the work folder."""
         storage.make_folder(self.folder)
-        with storage.locked(os.path.join(self.folder, ".in-use"), remove=False), _hang_up_stops():
-            self._remove(".tf", ".tfplan")  # those of an older version
+        with storage.locked(os.path.join(self.folder, ".in-use"), remove=False), _stopped_by_hang_up():
+            self._remove(".tf", ".tfplan")  # left by an older version
             shutil.rmtree(os.path.join(self.folder, "modules"), ignore_errors=True)
             ignore = shutil.ignore_patterns("tests", ".terraform*")
             shutil.copytree(CONFIGURATION, self.folder, dirs_exist_ok=True, ignore=ignore)
-            os.chmod(self.folder, 0o700)  # plans and what Terraform says are the user's own
+            os.chmod(self.folder, 0o700)  # plans and logs are private to the user
             where = [f"-backend-config=bucket={self.environment.state}"]
             where += [f"-backend-config=prefix={self.environment.prefix}"]
             self._run("init", ["-reconfigure", self._lock, *where], quiet=True)
             try:
                 yield
             finally:
-                self._remove(".tfplan")  # it holds what the state holds
+                self._remove(".tfplan")  # it has the same values as the state
 
     def plan(self, variables: Mapping[str, Any], *, destroy: bool = False) -> TerraformPlan:
         storage.write_json(os.path.join(self.folder, "terraform.tfvars.json"), variables)
@@ -130,17 +130,17 @@ class Terraform:
         return done.stdout
 
     def _run(self, command: str, options: Sequence[str], *, allowed: Sequence[int] = (0,), quiet: bool = False) -> int:
-        """Shows its output, with `quiet` only that of a failure.
+        """Run one command and show its output, with `quiet` only that of a failure.
 
-        It has a session of its own, so that Ctrl-C reaches it once. Its output goes to a file: by a pipe, it would die
-        with this process, and what it was making would be in no state.
+        It gets its own session, so that Ctrl-C reaches it only once. Its output goes to a file: with a pipe, it would
+        die with this process, and resources that it was creating would be in no state.
         """
         log = os.path.join(self.folder, "terraform.log")
         with suppress(FileNotFoundError):
             os.unlink(log)
-        heard: deque[str] = deque(maxlen=400)
+        output_lines: deque[str] = deque(maxlen=400)
         over = threading.Event()
-        process, reader = None, threading.Thread(target=_hear, args=(log, over, heard, quiet), daemon=True)
+        process, reader = None, threading.Thread(target=_stream_log, args=(log, over, output_lines, quiet), daemon=True)
         try:
             with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as output, signals_wait():
                 process = subprocess.Popen(
@@ -157,10 +157,10 @@ class Terraform:
         except BaseException:
             if process is None:
                 raise
-            say(f"terraform {command} is told to stop; it finishes what it is about and saves the state")
+            say(f"terraform {command} is interrupted; it finishes its current step and saves the state")
             process.send_signal(signal.SIGINT)
             try:
-                process.wait(LEAVE_SECONDS)
+                process.wait(INTERRUPT_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
             raise
@@ -172,62 +172,63 @@ class Terraform:
                 os.unlink(log)
         if code in allowed:
             return code
-        for line in heard if quiet else ():
+        for line in output_lines if quiet else ():
             say(line)
-        raise self._failed(command, code, "\n".join(heard))
+        raise self._failed(command, code, "\n".join(output_lines))
 
     def _failed(self, command: str, code: int, output: str) -> MaskwrightError:
         where = f"terraform {command} ({self.environment.name})"
         first = next((line for line in output.splitlines() if "Error: " in line), "").partition("Error: ")[2]
         if "Lock Info:" in output:
             held = {key: value.strip() for key, value in re.findall(r"(Who|Created|ID):\s*(.*)", output)}
-            what = f"another run holds the state: {held.get('Who', 'somebody')}, since {held.get('Created', 'a while')}"
-            fix = f"wait for it; if it is dead: `{os.path.basename(self._binary)} -chdir={self.folder} force-unlock "
+            who, since = held.get("Who", "unknown"), held.get("Created", "unknown")
+            what = f"another run holds the state's lock: {who}, since {since}"
+            fix = f"wait for it; if it has died: `{os.path.basename(self._binary)} -chdir={self.folder} force-unlock "
             return Locked(what, where=where, fix=fix + f"{held.get('ID', 'ID')}`")
         if "bucket doesn't exist" in output:  # `init`, by Google's library
-            fix = "`maskwright env init ENV` makes the bucket for the state"
-            return TerraformError(f"gs://{self.environment.state} is not there", code, where=where, fix=fix)
-        what = redact(first) or f"it ended with {code}"
-        fix = "as it says above; the same command again goes on from what is there"
+            fix = "create the bucket for the state: `maskwright env init ENV`"
+            return TerraformError(f"gs://{self.environment.state} does not exist", code, where=where, fix=fix)
+        what = redact(first) or f"exit code {code}"
+        fix = "see its output above; running the same command again continues"
         return TerraformError(what, code if code > 0 else 1, where=where, fix=fix)
 
 
 def find_binary() -> str:
-    found = shutil.which("terraform") or shutil.which("tofu")
-    if found is None:
+    binary = shutil.which("terraform") or shutil.which("tofu")
+    if binary is None:
         fix = "install Terraform 1.7 or newer (developer.hashicorp.com/terraform/install) or OpenTofu"
-        raise InputError("neither terraform nor tofu is on the path", where="terraform", fix=fix)
-    said = subprocess.run([found, "version", "-json"], env=_variables(), capture_output=True, text=True, check=False)
+        raise InputError("neither terraform nor tofu is on the PATH", where="terraform", fix=fix)
+    shown = subprocess.run([binary, "version", "-json"], env=_variables(), capture_output=True, text=True, check=False)
     try:
-        version = str(json.loads(said.stdout)["terraform_version"])
+        version = str(json.loads(shown.stdout)["terraform_version"])
     except (ValueError, KeyError, TypeError):
-        raise InputError(f"{found} does not tell its version", where="terraform", fix="install it anew") from None
+        raise InputError(f"{binary} does not print its version", where="terraform", fix="reinstall it") from None
     if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST_TERRAFORM:
         fix = f"install {OLDEST_TERRAFORM[0]}.{OLDEST_TERRAFORM[1]} or newer"
-        raise InputError(f"{found} is version {version}", where="terraform", fix=fix)
-    return found
+        raise InputError(f"{binary} is version {version}", where="terraform", fix=fix)
+    return binary
 
 
 def _variables() -> dict[str, str]:
-    mine = {name: value for name, value in os.environ.items() if not OURS.match(name)}
-    return {**mine, "TF_IN_AUTOMATION": "1", "CHECKPOINT_DISABLE": "1"}
+    kept = {name: value for name, value in os.environ.items() if not DROPPED.match(name)}
+    return {**kept, "TF_IN_AUTOMATION": "1", "CHECKPOINT_DISABLE": "1"}
 
 
-def _hear(log: str, over: threading.Event, heard: deque[str], quiet: bool) -> None:
+def _stream_log(log: str, over: threading.Event, output_lines: deque[str], quiet: bool) -> None:
     with open(log, encoding="utf-8", errors="replace") as file:
         rest, ended = "", False
         while not ended:
-            ended = over.wait(LISTEN_SECONDS)
+            ended = over.wait(LOG_POLL_SECONDS)
             *lines, rest = (rest + file.read()).split("\n")
             for line in [*lines, rest] if ended and rest else lines:
-                heard.append(line)
+                output_lines.append(line)
                 if not quiet:
                     say(line)
 
 
 @contextmanager
-def _hang_up_stops() -> Iterator[None]:
-    """A closed terminal ends a command as Ctrl-C does, so that it takes away what must not be left. Not under nohup."""
+def _stopped_by_hang_up() -> Iterator[None]:
+    """Handle a closed terminal like Ctrl-C, so that temporary machines are deleted. Not under nohup."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGHUP) != signal.SIG_DFL:
         yield
         return

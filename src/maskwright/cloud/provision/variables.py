@@ -1,7 +1,7 @@
-"""The variables of deploy/terraform, as `terraform.tfvars.json` holds them.
+"""The variables of deploy/terraform, as in `terraform.tfvars.json`.
 
-A part that is null does not exist. `--only` takes the other parts from what was asked for last, so that each plan is of
-the whole environment and no `-target` is needed.
+A part that is null does not exist. `--only` takes the other parts from the variables that were wanted last, so each
+plan covers the whole environment and no `-target` is needed.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import Any
 
 from maskwright import __version__
 from maskwright.cloud import machines
-from maskwright.cloud.environment import Environment, Group, Slice, beside, region_of
+from maskwright.cloud.environment import Environment, Group, Slice, read_script, region_of
 from maskwright.cloud.record import EnvironmentRecord
 
 PARTS = ("slice", "group", "disk", "nfs")
 RUNNING = ("slice", "group", "seeder")
-"""Parts that `down` takes away. The others hold data, or cost next to nothing."""
+"""Parts that `down` deletes. The others hold data, or cost next to nothing."""
 DATA = {"disk": "google_compute_disk", "nfs": "google_filestore_instance"}
-"""Parts that hold data, and what Terraform calls them."""
+"""Parts that hold data, and their Terraform types."""
 SHARED_DEVICE = "shared-pd"
 SEEDER_IMAGE = "projects/debian-cloud/global/images/family/debian-12"
 SEEDER_HOURS = 12
-"""Google ends the seeding machine after so long, if nobody else does."""
+"""Google deletes the seeding machine after this time, if nothing else does."""
 
 
 def variables(environment: Environment, record: EnvironmentRecord, setup: str | None) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def variables(environment: Environment, record: EnvironmentRecord, setup: str | 
 
 
 def _network(environment: Environment) -> dict[str, Any] | None:
-    """None where the environment has a network of its own."""
+    """None if the environment creates its own network."""
     network = environment.network
     if network.name is None:
         return None
@@ -70,15 +70,15 @@ def _network(environment: Environment) -> dict[str, Any] | None:
 
 
 def setup_address(environment: Environment, location: str) -> str | None:
-    """Address of the set-up script that the YAML at `location` names, for hosts. Its content decides the name."""
-    setup = beside(location, environment.host.setup)
+    """Address from which hosts read the set-up script that the YAML names. Its name is a digest of its content."""
+    setup = read_script(location, environment.host.setup)
     return f"gs://{environment.runs_bucket}/setup/{setup[0]}.sh" if setup else None
 
 
 def _hosts(
     environment: Environment, hosts: Slice | Group | None, record: EnvironmentRecord, attach_disk: bool
 ) -> dict[str, Any] | None:
-    """None for queued resources too: Terraform has nothing that could make them as they have to be."""
+    """None for queued resources too: Terraform's own resource lacks options that they need."""
     if hosts is None or hosts.queued:
         return None
     zone, model = hosts.place(environment.zone, record.placement[hosts.kind])
@@ -117,37 +117,37 @@ def seed_result(environment: Environment, record: EnvironmentRecord) -> str:
     return f"gs://{environment.runs_bucket}/seed/{environment.disk_name(record.generation)}/result.json"
 
 
-def only(before: dict[str, Any] | None, wished: dict[str, Any], parts: Collection[str]) -> dict[str, Any]:
-    """`wished` with only `parts` changed: the others are as they were `before`, absent if there was no before."""
+def only(before: dict[str, Any] | None, requested: dict[str, Any], parts: Collection[str]) -> dict[str, Any]:
+    """`requested` for `parts`, and the other parts as they were `before`: null without a before."""
     kept = {part: (before or {}).get(part) for part in (*PARTS, "seeder") if part not in parts}
-    hosts: list[dict[str, Any]] = [one for kind in ("slice", "group") if (one := kept.get(kind))]
-    # Hosts that stay keep their regions, subnetworks and the gateway, though nothing in the YAML needs those any more.
-    regions = [*wished["regions"], *(region_of(one["zone"]) for one in hosts)]
-    nat = wished["nat"] or bool(hosts and before and before.get("nat"))
-    network, old = wished["network"], (before or {}).get("network")
+    hosts: list[dict[str, Any]] = [values for kind in ("slice", "group") if (values := kept.get(kind))]
+    # Hosts that stay keep their regions, subnetworks and the gateway, even if the YAML needs those no more.
+    regions = [*requested["regions"], *(region_of(values["zone"]) for values in hosts)]
+    nat = requested["nat"] or bool(hosts and before and before.get("nat"))
+    network, old = requested["network"], (before or {}).get("network")
     if hosts and network and old and network["id"] == old["id"]:
         network = {**network, "subnetworks": {**old["subnetworks"], **network["subnetworks"]}}
-    return {**wished, **kept, "regions": list(dict.fromkeys(regions)), "nat": nat, "network": network}
+    return {**requested, **kept, "regions": list(dict.fromkeys(regions)), "nat": nat, "network": network}
 
 
 def with_image_of(before: Mapping[str, Any] | None, host: dict[str, Any]) -> dict[str, Any]:
-    """`host` with the image that was asked for `before`, where that is one that was built."""
-    known = (before or {}).get("host") or {}
-    if "@" not in known.get("container", ""):
+    """`host` with the image that was wanted `before`, if `env image` built that one."""
+    old = (before or {}).get("host") or {}
+    if "@" not in old.get("container", ""):
         return host
-    return {**host, "container": known["container"], "version": known["version"]}
+    return {**host, "container": old["container"], "version": old["version"]}
 
 
 def without(before: dict[str, Any], parts: Collection[str]) -> dict[str, Any]:
     return {**before, **dict.fromkeys(parts)}
 
 
-def as_it_is(part: str, there: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """disk or nfs as Terraform's state has it; None where there is none."""
-    if there is None:
+def pinned_to_state(part: str, state: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The variables of the existing disk or NFS, from its values in Terraform's state; None if it does not exist."""
+    if state is None:
         return None
     if part == "disk":
-        seeded = there["type"] != "hyperdisk-ml" or there.get("access_mode") == "READ_ONLY_MANY"
-        return {"name": there["name"], "type": there["type"], "size_gb": there["size"], "seeded": seeded}
-    share = there["file_shares"][0]
-    return {"tier": there["tier"], "capacity_gb": share["capacity_gb"], "share": share["name"]}
+        seeded = state["type"] != "hyperdisk-ml" or state.get("access_mode") == "READ_ONLY_MANY"
+        return {"name": state["name"], "type": state["type"], "size_gb": state["size"], "seeded": seeded}
+    share = state["file_shares"][0]
+    return {"tier": state["tier"], "capacity_gb": share["capacity_gb"], "share": share["name"]}

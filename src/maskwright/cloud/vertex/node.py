@@ -1,7 +1,7 @@
-"""`python -m maskwright.cloud.vertex.node maskwright pretrain …`, in a container of a Vertex AI job: the command, with
-the words that say which of the job's machines this is.
+"""`python -m maskwright.cloud.vertex.node maskwright pretrain …`, in a container of a Vertex AI job: run the
+command with the options that identify this machine.
 
-Vertex AI tells every replica of a job all of them in CLUSTER_SPEC; the first pool has one, the second the others:
+Vertex AI lists all replicas of a job in CLUSTER_SPEC; the first pool has one, the second the others:
 https://cloud.google.com/vertex-ai/docs/training/distributed-training#cluster-variables
 """
 
@@ -19,20 +19,20 @@ from maskwright.launch.target import node_words
 VARIABLE = "CLUSTER_SPEC"
 
 
-def words(spec: str | None) -> list[str]:
-    """`--num-nodes`, `--node-rank` and `--rendezvous`; none for a machine alone. They meet at the address that Vertex
-    AI gives the first replica, with its port."""
+def node_options(spec: str | None) -> list[str]:
+    """`--num-nodes`, `--node-rank` and `--rendezvous`; none for a single machine. The rendezvous is the address of the
+    first replica in `spec`."""
     if not spec:
         return []
     try:
-        told = json.loads(spec)
-        pools = {name: list(told["cluster"][name]) for name in sorted(told["cluster"])}
-        pool, index = str(told["task"]["type"]), int(told["task"]["index"])
+        cluster_spec = json.loads(spec)
+        pools = {name: list(cluster_spec["cluster"][name]) for name in sorted(cluster_spec["cluster"])}
+        pool, index = str(cluster_spec["task"]["type"]), int(cluster_spec["task"]["index"])
         addresses = [address for members in pools.values() for address in members]
         rank = addresses.index(pools[pool][index])
     except (ValueError, KeyError, TypeError, IndexError):
-        fix = "start it by a Vertex AI custom job, or unset the variable"
-        raise InputError("is not what Vertex AI tells a replica", where=VARIABLE, fix=fix) from None
+        fix = "start it in a Vertex AI custom job, or unset the variable"
+        raise InputError("is not a cluster specification of Vertex AI", where=VARIABLE, fix=fix) from None
     if len(addresses) == 1:
         return []
     return node_words(len(addresses), rank, addresses[0])
@@ -40,11 +40,11 @@ def words(spec: str | None) -> list[str]:
 
 def main(command: list[str]) -> NoReturn:
     try:
-        added = words(os.environ.get(VARIABLE))
+        options = node_options(os.environ.get(VARIABLE))
     except InputError as error:
         say(f"error: {error}")
         sys.exit(error.exit_code)
-    os.execvp(command[0], [*command, *added])
+    os.execvp(command[0], [*command, *options])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`submit vertex`: a custom job of Vertex AI, on CPUs, GPUs or a TPU slice, as the body of its REST request.
+"""`submit vertex`: a custom job of Vertex AI, on CPUs, GPUs or a TPU slice.
 
 Sources, read in 2026: the API's discovery document (aiplatform v1), cloud.google.com/vertex-ai/docs/training/
 {configure-compute, distributed-training, training-with-tpu-vm, schedule-jobs-dws, train-nfs-share}. None of it was run
@@ -40,20 +40,20 @@ from maskwright.launch.target import (
 )
 
 BUCKETS, NFS, SCRATCH = "/gcs", "/mnt/nfs", "/tmp"
-"""Folders in a container: all buckets that the job's account may read (Cloud Storage FUSE), NFS mounts, and its own
-disk, which goes with it."""
+"""Folders in a container: all buckets that the job's account may read (Cloud Storage FUSE), NFS mounts, and the
+container's own disk, which is deleted with it."""
 CPU_MACHINE = "n2-standard-8"
 TPU_MACHINES = {
     "v5e": {1: "ct5lp-hightpu-1t", 4: "ct5lp-hightpu-4t", 8: "ct5lp-hightpu-8t"},
     "v6e": machines.TPUS["v6e"].machines,
 }
-"""Kinds that Vertex AI has, by the chips of a machine."""
+"""Machine types of the kinds that Vertex AI has, by the chips of a machine."""
 TPU_TOPOLOGIES = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
-"""Topologies of both kinds. All but the first three have several machines, each with 4 chips."""
+"""Topologies of both kinds. All but the first three have several machines with 4 chips each."""
 LONGEST_HOURS = 168.0
-"""Seven days: a job's default, and the most that FLEX_START has."""
+"""Seven days: a job's default, and the limit of FLEX_START."""
 SAVING_SECONDS = 1_800
-"""Time from --stop-after-hours, when a run saves and stops, to Google's timeout: to start, pull the image and save."""
+"""Time between --stop-after-hours and Google's timeout: to pull the image, start and save."""
 PROJECTS = ("GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT")
 
 
@@ -100,16 +100,16 @@ class Vertex(Place):
             raise InputError(f"{self.staging[:80]!r} is not a bucket", where="--staging", fix=fix)
         if self.nfs and self.network is None:
             fix = "--network projects/NUMBER/global/networks/NAME, one that is peered with Vertex AI"
-            raise InputError("needs the network that the server is in", where="--nfs", fix=fix)
+            raise InputError("needs the network of the server", where="--nfs", fix=fix)
         if (self.strategy == "FLEX_START") != (self.wait_hours is not None):
             fix = "--strategy FLEX_START --wait-hours 24, both or neither; 0 waits without a limit"
-            raise InputError("goes with FLEX_START, and it with --wait-hours", where="--wait-hours", fix=fix)
+            raise InputError("--wait-hours and FLEX_START need each other", where="--wait-hours", fix=fix)
 
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
-        """Follows the job; its exit code is this command's."""
+        """Submit the job and follow it. Its exit code is this command's."""
         project = self.project or next((os.environ[name] for name in PROJECTS if os.environ.get(name)), None)
         if project is None:
-            raise InputError("is not given", where="--project", fix=f"--project NAME, or export {PROJECTS[0]}=NAME")
+            raise InputError("is missing", where="--project", fix=f"--project NAME, or export {PROJECTS[0]}=NAME")
         request, where, text = body(self, command, uuid.uuid4().hex)
         if dry_run:
             text = json.dumps(request, indent=2, ensure_ascii=False)
@@ -120,7 +120,7 @@ class Vertex(Place):
             Folder(folder).put(name, text.encode())
         job = VertexJobs(project, self.region).create(request)
         follow, end = commands_of(job.target)
-        say(f"{job.target}: submitted; `{end}` ends it")
+        say(f"{job.target}: submitted; `{end}` stops it")
         on_submission(Submission(True, f"{project}/{self.region}", command.run, job.target, follow, end))
         follow_to_its_end(job)
 
@@ -132,25 +132,25 @@ class Vertex(Place):
 
 
 def nfs_mount(text: str) -> dict[str, str]:
-    """One of the request's nfsMounts."""
-    found = re.fullmatch(r"([\w.-]+):(/[^:\s]*):(/mnt/nfs/[A-Za-z0-9._-]+)", text)
-    if not found:
+    """An entry of the request's nfsMounts."""
+    match = re.fullmatch(r"([\w.-]+):(/[^:\s]*):(/mnt/nfs/[A-Za-z0-9._-]+)", text)
+    if not match:
         fix = f"--nfs 10.1.2.3:/share:{NFS}/share"
         raise InputError(f"{text[:120]!r} is not SERVER:/path:{NFS}/NAME", where="--nfs", fix=fix)
-    return {"server": found[1], "path": found[2], "mountPoint": found[3]}
+    return {"server": match[1], "path": match[2], "mountPoint": match[3]}
 
 
 def parse_label(text: str) -> tuple[str, str]:
     key, _, value = text.partition("=")
     if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or not re.fullmatch(r"[a-z0-9_-]{0,63}", value):
-        fix = "--label team=nlp: small letters, digits, _ and -"
+        fix = "--label team=nlp: lower-case letters, digits, _ and -"
         raise InputError(f"{text[:120]!r} is not KEY=VALUE", where="--label", fix=fix)
     return key, value
 
 
 def machine_spec(place: Vertex) -> tuple[dict[str, Any], int]:
     """The machineSpec of each machine, and its number of GPUs. Accelerator-optimised machines have theirs built in; N1
-    takes those that --accelerator names."""
+    machines get those of --accelerator."""
     if place.slice is not None:
         return _slice_spec(place, *place.slice), 0
     machine = place.machine_type or CPU_MACHINE
@@ -162,11 +162,11 @@ def machine_spec(place: Vertex) -> tuple[dict[str, Any], int]:
     else:
         name, _, number = place.accelerator.partition(":")
         if built_in:
-            fix = "leave it out, or take an N1 machine"
+            fix = "leave it out, or use an N1 machine"
             raise InputError(f"{machine} has {built_in_count} {built_in} built in", where="--accelerator", fix=fix)
         if place.machine_type is None or not (number or "1").isdecimal() or number == "0":
             fix = "--machine-type n1-standard-8 --accelerator NVIDIA_TESLA_T4:2, or a TPU slice: v6e:4x4"
-            raise InputError(f"{place.accelerator[:40]!r} on which machine?", where="--accelerator", fix=fix)
+            raise InputError(f"{place.accelerator[:40]!r} needs a machine type", where="--accelerator", fix=fix)
         count = int(number or 1)
     name = name.upper().replace("-", "_")
     return {"machineType": machine, "acceleratorType": name, "acceleratorCount": count}, count
@@ -174,34 +174,34 @@ def machine_spec(place: Vertex) -> tuple[dict[str, Any], int]:
 
 def _slice_spec(place: Vertex, kind: str, topology: str) -> dict[str, Any]:
     if kind not in TPU_MACHINES:
-        fix = f"{' or '.join(TPU_MACHINES)} here; for {kind} an environment: docs/google-cloud.md"
+        fix = f"use {' or '.join(TPU_MACHINES)}; or an environment for {kind}: docs/google-cloud.md"
         raise InputError(f"Vertex AI has no {kind}", where="--accelerator", fix=fix)
     if topology not in TPU_TOPOLOGIES:
         what, fix = f"{topology[:20]!r} is not a slice of {kind}", f"{kind}: and one of {', '.join(TPU_TOPOLOGIES)}"
         raise InputError(what, where="--accelerator", fix=fix)
     if place.num_nodes != 1:
-        fix = "leave it out: the topology says how many machines there are"
-        raise InputError("does not go with a TPU slice", where="--num-nodes", fix=fix)
+        fix = "leave it out: the topology gives the number of machines"
+        raise InputError("cannot be given with a TPU slice", where="--num-nodes", fix=fix)
     sizes, chips = TPU_MACHINES[kind], machines.chips(topology)
     machine = place.machine_type or sizes.get(chips, sizes[4])
     fitting = [name for size, name in sizes.items() if size == chips or (size == 4 and chips > 4)]
     if machine not in fitting:
-        what, fix = f"{machine} makes no {kind} {topology}", f"{' or '.join(fitting)}, or leave it out"
+        what, fix = f"{machine} cannot form {kind} {topology}", f"{' or '.join(fitting)}, or leave it out"
         raise InputError(what, where="--machine-type", fix=fix)
     return {"machineType": machine, "tpuTopology": topology}
 
 
 def scheduling(place: Vertex, hours: float | None) -> dict[str, Any]:
-    """Google begins the whole job again when it lost a machine, as often as it likes."""
+    """The request's scheduling: Google restarts the whole job after losing a machine, without a limit."""
     if place.strategy == "FLEX_START" and place.machine_type not in machines.GPUS:
         fix = "--machine-type g2-standard-12 and the like, or --strategy SPOT"
-        raise InputError("is for L4, A100, H100, H200 and B200 alone", where="--strategy FLEX_START", fix=fix)
+        raise InputError("is only for L4, A100, H100, H200 and B200", where="--strategy FLEX_START", fix=fix)
     if hours is None and place.strategy == "FLEX_START":
         fix = f"--stop-after-hours N, up to {LONGEST_HOURS - SAVING_SECONDS / 3600:g}"
-        raise InputError("FLEX_START needs to know for how long", where="--stop-after-hours", fix=fix)
+        raise InputError("is required by FLEX_START", where="--stop-after-hours", fix=fix)
     if hours is not None and hours * 3600 + SAVING_SECONDS > LONGEST_HOURS * 3600:
-        fix = f"up to {LONGEST_HOURS - SAVING_SECONDS / 3600:g}; the same command goes on with the run"
-        raise InputError(f"{hours:g} h are more than Vertex AI gives a job", where="--stop-after-hours", fix=fix)
+        fix = f"up to {LONGEST_HOURS - SAVING_SECONDS / 3600:g}; the same command continues the run"
+        raise InputError(f"{hours:g} h is more than Vertex AI allows", where="--stop-after-hours", fix=fix)
     return {
         "strategy": place.strategy,
         "restartJobOnWorkerRestart": True,
@@ -211,46 +211,46 @@ def scheduling(place: Vertex, hours: float | None) -> dict[str, Any]:
 
 
 def variables(values: Mapping[str, str]) -> list[dict[str, str]]:
-    """The variables that --env names. Whoever may see jobs can read their bodies, so a secret is refused."""
-    found = []
+    """The variables of --env. Secrets are refused: everyone who may see jobs can read them."""
+    variables_ = []
     for name, value in values.items():
         if SECRET_VARIABLE.search(name) or redact(value) != value:
             fix = "keep it in Secret Manager and read it in the container, as docs/vertex.md shows"
-            raise InputError("is a secret, and a job's variables can be read by others", where=f"--env {name}", fix=fix)
-        found.append({"name": name, "value": value.replace("$(", "$$(")})  # "$(" names another variable there
-    return found
+            raise InputError("is a secret, and others can read a job's variables", where=f"--env {name}", fix=fix)
+        variables_.append({"name": name, "value": value.replace("$(", "$$(")})  # "$(" refers to another variable
+    return variables_
 
 
 def staged(place: Vertex, config_location: str, text: str) -> str:
-    """Address gs://… of the configuration for the containers. Its name follows from its content, so that a running job
-    keeps what it was started with."""
+    """Address gs://… from which containers read the configuration. Its name has a digest of the content, so a running
+    job keeps its configuration."""
     if config_location.startswith("gs://"):
         return config_location
     if place.staging is None:
         fix = "--staging gs://bucket/folder, or give CONFIG as gs://…"
-        raise InputError("is not where the containers are", where=config_location, fix=fix)
+        raise InputError("cannot be read by the containers", where=config_location, fix=fix)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     stem = re.sub(r"[^A-Za-z0-9._-]", "-", os.path.splitext(os.path.basename(config_location))[0])
     return f"{place.staging.rstrip('/')}/{stem}-{digest}.yaml"
 
 
 def check_paths(place: Vertex, locations: Mapping[str, str | None], run: str, copied: bool) -> None:
-    """Raises `InputError` when the run or its data would not be there in a container, or gone with it. `locations`: see
-    `checks.locations`; `copied`: whether checkpoints are copied away."""
+    """Raises `InputError` if a container cannot read the data, or if the run would be deleted with it. `locations`: see
+    `checks.locations`; `copied`: whether checkpoints are copied elsewhere."""
     mounts = [nfs_mount(text)["mountPoint"] for text in place.nfs]
     kept = [*mounts, *([SCRATCH] if copied else [])]
     if ".." in run.split("/") or not any(run.startswith(folder + "/") for folder in kept):
-        fix = "inside a --nfs mount; or inside /tmp with --set checkpoint.copy_to=gs://…, from where it continues"
+        fix = "inside a --nfs mount; or inside /tmp with --set checkpoint.copy_to=gs://…, from which it continues"
         raise InputError(f"{run} would be lost with its machine", where="--run", fix=fix)
     for key, path in locations.items():
         if not path or (key.startswith("model.") and is_hub(path)):
             continue
         if path.startswith("gs://") and (key == "data.store" or re.fullmatch(r"data\.mixture\..*\.store", key)):
-            continue  # each machine brings the store into its cache
+            continue  # each machine fetches the store into its cache
         if path.startswith("gs://"):
-            there = checks.setting(key, f"{BUCKETS}/{path.removeprefix('gs://')}")
-            fix = f"{there}, where Vertex AI mounts the bucket"
-            raise InputError("is read as a folder there", where=key, fix=fix)
+            mounted = checks.setting(key, f"{BUCKETS}/{path.removeprefix('gs://')}")
+            fix = f"{mounted}, where Vertex AI mounts the bucket"
+            raise InputError("is read as a folder in the container", where=key, fix=fix)
         if is_url(path) or not any(path.startswith(folder + "/") for folder in (BUCKETS, *mounts)):
             fix = f"{checks.setting(key, f'{BUCKETS}/BUCKET/…')}, or inside a --nfs mount"
             raise InputError(f"{path} is not in a container", where=key, fix=fix)
@@ -264,24 +264,25 @@ def sized(place: Vertex, command: Training, config: RunConfig | FinetuneConfig, 
 
 
 def body(place: Vertex, command: Training, submission: str) -> tuple[dict[str, Any], str, str]:
-    """The request, the address that the configuration has to get, and its text. Raises `InputError` for a job that
-    could not work."""
+    """The request, the address for the configuration, and its text. Raises `InputError` for a job that cannot work."""
     config, text = checks.read(command)
     check_paths(place, checks.locations(command, config), command.run, bool(config.checkpoint.copy_to))
     where = staged(place, command.config, text)
     machine, gpus = machine_spec(place)
     words = ["maskwright", *replace(sized(place, command, config, gpus), config=where).words()]
     if any("$(" in word for word in words):
-        raise InputError("holds $(, which Vertex AI may replace", where="the command", fix="write it in CONFIG instead")
+        raise InputError(
+            "contains $(, which Vertex AI may replace", where="the command", fix="write it in CONFIG instead"
+        )
     # The hosts of a TPU slice find each other by themselves.
     first, *rest = words if place.slice else ["python", "-P", "-m", "maskwright.cloud.vertex.node", *words]
     container: dict[str, Any] = {"imageUri": place.image, "command": [first], "args": rest}
-    if given := variables(values_of(place.env)):
-        container["env"] = given
+    if environment := variables(values_of(place.env)):
+        container["env"] = environment
     pool: dict[str, Any] = {"machineSpec": machine, "replicaCount": "1", "containerSpec": container}
     if place.nfs:
         pool["nfsMounts"] = [nfs_mount(text) for text in place.nfs]
-    # The first pool is the one machine that the others meet; a TPU slice is one replica, however many machines it has.
+    # The first pool is the machine of the rendezvous. A TPU slice is one replica, however many machines it has.
     pools = [pool, *([{**pool, "replicaCount": str(place.num_nodes - 1)}] if place.num_nodes > 1 else [])]
     job: dict[str, Any] = {"workerPoolSpecs": pools, "scheduling": scheduling(place, command.stop_after_hours)}
     job |= {"serviceAccount": place.service_account} if place.service_account else {}
@@ -289,6 +290,6 @@ def body(place: Vertex, command: Training, submission: str) -> tuple[dict[str, A
     for option, value in {"--label": "\n".join(place.label), "--image": place.image}.items():
         if redact(value) != value:
             fix = "keep it in Secret Manager, as docs/vertex.md shows"
-            raise InputError("holds a secret, and whoever may see jobs can read it", where=option, fix=fix)
+            raise InputError("holds a secret, which everyone who may see jobs can read", where=option, fix=fix)
     labels = {**dict(map(parse_label, place.label)), SUBMISSION_LABEL: submission}
     return {"displayName": checks.name_for(command.run), "labels": labels, "jobSpec": job}, where, text

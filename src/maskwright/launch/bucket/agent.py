@@ -374,7 +374,7 @@ def _claim(slots: Slots, poll_seconds: float, stop: Stop, idle_seconds: float | 
     said, began = "", time.monotonic()
     while not stop.asked and (idle_seconds is None or time.monotonic() - began <= idle_seconds):
         try:
-            if (slot := slots.look()) is not None:
+            if (slot := slots.claim()) is not None:
                 return slot
             text = "all host numbers are taken: waiting until a host falls silent"
         except MaskwrightError as error:

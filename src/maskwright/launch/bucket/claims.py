@@ -1,17 +1,15 @@
-"""Which index a host has, where no machine says it: the hosts settle it in the bucket.
+"""Numbered claims in a folder: one owner at a time of a thing, such as a host's index or the lease of a watcher.
 
-    hosts/host-3.json                     the heartbeat of whoever is host 3
-    hosts/host-3.claim-000002.json        {"instance": "lab1-slice-x7f2"}: the second machine to be host 3
+    hosts/host-3.json                     the heartbeat of host 3
+    hosts/host-3.claim-000002.json        {"instance": "lab1-slice-x7f2"}: the second machine that is host 3
 
-A claim is created and never changed. Of two hosts that create the same one the store refuses one, so no number has two
-owners. The highest claim of a number counts. A host takes over a number whose heartbeat stands still, or says that its
-host has gone; one that was taken over sees the next claim and ends what it runs. A host that comes back under its own
-name is who it was.
+A claim is created and never changed. If two processes create the same one, the store refuses one of them, so no number
+has two owners. The highest claim counts. A process takes over when the owner's heartbeat stands still, or says that the
+owner has left. An owner that wakes up after a long sleep finds the next claim, and stops.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -19,74 +17,91 @@ from typing import Any
 
 from maskwright.core.folder import Folder
 
-CLAIM = re.compile(r"host-(\d+)\.claim-(\d+)\.json")
+Clock = Callable[[], float]
+
+
+class Claims:
+    """Claims on one thing, named PREFIX000001.json and so on."""
+
+    def __init__(self, folder: Folder, prefix: str, clock: Clock = time.monotonic) -> None:
+        self._folder, self._pulse = folder, Pulse(clock)
+        self._directory, _, self._start = prefix.rpartition("/")
+        self._owners: dict[int, dict[str, Any]] = {0: {}}
+
+    def last(self, names: list[str] | None = None) -> int:
+        """The highest number, 0 without a claim. `names`: of the directory, if they are listed already."""
+        names = self._folder.names(self._directory) if names is None else names
+        rests = (name.removeprefix(self._start).removesuffix(".json") for name in names if name.startswith(self._start))
+        return max((int(rest) for rest in rests if rest.isdecimal()), default=0)
+
+    def owner(self, number: int) -> dict[str, Any]:
+        if number not in self._owners and (owner := self._folder.get_json(self._name(number))) is not None:
+            self._owners[number] = owner
+        return self._owners.get(number, {})
+
+    def holds(self, number: int) -> bool:
+        """Whether claim `number` has not been taken over. One small read, so it may be asked at every poll."""
+        return self._folder.get(self._name(number + 1)) is None
+
+    def take(self, last: int, owner: dict[str, Any], beat: Any, left: bool, lost_seconds: float) -> int:
+        """The number of a new claim; 0 while the owner of the `last` one is alive, or if another process was quicker.
+
+        The timeout starts afresh with each claim. A new owner inherits its predecessor's stale heartbeat; judged by
+        that, two newcomers would evict each other for ever.
+        """
+        still = self._pulse.still(last, beat)
+        if last and not left and still < lost_seconds:
+            return 0
+        return last + 1 if self._folder.create_json(self._name(last + 1), {**owner, "time": time.time()}) else 0
+
+    def _name(self, number: int) -> str:
+        return f"{self._directory}/{self._start}{number:06d}.json"
 
 
 @dataclass(frozen=True)
 class Slot:
-    """`claim`: how many machines have been this host, with this one."""
+    """`claim`: how many machines have been this host, including this one."""
 
     index: int
     claim: int
 
 
 class Slots:
-    """`look` until it finds one. `lost_seconds`: after which a heartbeat that stands still is that of a lost host."""
+    """The indices of hosts that no machine tells theirs. `lost_seconds`: after which a heartbeat that stands still is
+    that of a lost host."""
 
     def __init__(self, folder: Folder, instance: str, num_hosts: int, lost_seconds: float) -> None:
-        self._folder, self._instance, self._num_hosts, self._lost_seconds = folder, instance, num_hosts, lost_seconds
-        self._owners: dict[Slot, str] = {}
-        self._pulse = Pulse()
+        self._folder, self._instance, self._lost_seconds = folder, instance, lost_seconds
+        self._claims = [Claims(folder, f"hosts/host-{index}.claim-") for index in range(num_hosts)]
 
-    def look(self) -> Slot | None:
-        """None while other hosts hold all numbers."""
-        highest = dict.fromkeys(range(self._num_hosts), 0)
-        for name in self._folder.names("hosts"):
-            if (found := CLAIM.fullmatch(name)) and int(found[1]) in highest:
-                highest[int(found[1])] = max(highest[int(found[1])], int(found[2]))
-        for host, claim in highest.items():
-            if claim and self._owner(Slot(host, claim)) == self._instance:
-                return Slot(host, claim)
-        for host, claim in highest.items():
-            slot = Slot(host, claim + 1)
-            if (not claim or self._silent(Slot(host, claim))) and self._folder.create_json(
-                _name(slot), {"instance": self._instance, "time": time.time()}
-            ):
-                return slot
+    def claim(self) -> Slot | None:
+        """None while other hosts hold all indices. A host that returns under its own name keeps its index."""
+        names = self._folder.names("hosts")
+        highest = [claims.last(names) for claims in self._claims]
+        owners = [claims.owner(last).get("instance", "") for claims, last in zip(self._claims, highest, strict=True)]
+        if self._instance in owners:
+            return Slot(index := owners.index(self._instance), highest[index])
+        for index, (last, owner) in enumerate(zip(highest, owners, strict=True)):
+            beat = self._folder.get_json(f"hosts/host-{index}.json")
+            left = beat is not None and bool(beat.get("gone")) and beat.get("instance") == owner
+            if number := self._claims[index].take(last, {"instance": self._instance}, beat, left, self._lost_seconds):
+                return Slot(index, number)
         return None
 
     def holds(self, slot: Slot) -> bool:
-        """Whether nobody has taken it over. One small read, so it may be asked at every turn."""
-        return self._folder.get(_name(Slot(slot.index, slot.claim + 1))) is None
-
-    def _owner(self, slot: Slot) -> str:
-        if slot not in self._owners:
-            self._owners[slot] = str((self._folder.get_json(_name(slot)) or {}).get("instance", ""))
-        return self._owners[slot]
-
-    def _silent(self, slot: Slot) -> bool:
-        """Each claim has the whole span to itself: the beat that its owner finds is its predecessor's, and by that beat
-        alone two newcomers would take one number from each other without end."""
-        beat = self._folder.get_json(f"hosts/host-{slot.index}.json")
-        still = self._pulse.still(slot, beat)
-        gone = beat is not None and beat.get("gone") and beat.get("instance") == self._owner(slot)
-        return bool(gone) or still >= self._lost_seconds
-
-
-def _name(slot: Slot) -> str:
-    return f"hosts/host-{slot.index}.claim-{slot.claim:06d}.json"
+        return self._claims[slot.index].holds(slot.claim)
 
 
 class Pulse:
-    """Whether others still live, by what they count up in the bucket. Spans are of this process's own clock, since
-    others may be wrong."""
+    """Whether others are alive, judged by the numbers that they count up in the bucket. Time is this process's own,
+    since other clocks may be wrong."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._seen: dict[Hashable, tuple[Any, float, bool]] = {}
 
     def still(self, who: Hashable, beat: Any) -> float:
-        """For how many seconds `beat` has been the same, by what was given for `who` before."""
+        """Seconds since the heartbeat of `who` last changed."""
         now = self._clock()
         last, since, moved = self._seen.get(who, (beat, now, False))
         if beat != last:
@@ -95,5 +110,5 @@ class Pulse:
         return now - since
 
     def has_moved(self, who: Hashable) -> bool:
-        """A beat that was never seen to change may be an old one."""
+        """False for a heartbeat that was never seen to change, which may be an old one."""
         return self._seen[who][2]

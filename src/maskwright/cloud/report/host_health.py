@@ -1,8 +1,8 @@
-"""The health of each host of a slice or group, from what Google says of its machine and its own files in the bucket.
+"""The health of each host of a slice or group, from Google's state of its machine and from its files in the bucket.
 
 health/INSTANCE.json                  a step of its start-up, from deploy/terraform/host/startup.sh
-hosts/host-3.json                     the beat of the agent that is host 3
-idle/INSTANCE.json                    why it stopped itself
+hosts/host-3.json                     the heartbeat of the agent that is host 3
+idle/INSTANCE.json                    why it powered off
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from maskwright.launch.bucket.leader import LOST_SECONDS
 
 FOLDERS = ("hosts", "health", "idle")
 CLOCK_SECONDS = 60.0
-"""This machine's clock and Google's may differ by so much before a beat counts as old."""
+"""Tolerated difference between this machine's clock and Google's."""
 Verdict = Literal["works", "waits", "starting", "coming", "stopped", "failed", "gone", "silent"]
 
 
 @dataclass(frozen=True)
 class HostHealth:
-    """How one host is."""
+    """The health of one host."""
 
     name: str
     machine: str
-    """State of its machine, in Google's word."""
+    """Google's state of its machine."""
     verdict: Verdict
     detail: str
     index: int | None
     beat_seconds: float | None
-    """Time since its last beat."""
+    """Time since its last heartbeat."""
     software: dict[str, Any]
 
     @property
@@ -56,99 +56,102 @@ class HostHealth:
 
 @dataclass(frozen=True)
 class Machine:
-    """A host's machine, as Google knows it."""
+    """Google's view of a host's machine."""
 
     name: str
     state: str
     life: Life
     trouble: str = ""
     failed: bool = False
-    """Whether the last attempt to make it failed."""
+    """Whether the last attempt to create it failed."""
 
 
 @dataclass(frozen=True)
-class Note:
-    """A file of the bucket, and how long ago it was written, by this machine's clock."""
+class DatedFile:
+    """A file in the bucket, and its age by this machine's clock."""
 
     content: dict[str, Any]
     seconds: float
 
 
-def look(google: Google, environment: Environment, kind: str, zone: str) -> list[HostHealth]:
-    """Those that exist or are on their way. Raises `CloudError`."""
-    notes = _notes(google, environment.runs_bucket, kind)
+def describe(google: Google, environment: Environment, kind: str, zone: str) -> list[HostHealth]:
+    """Hosts that exist or are being created. Raises `CloudError`."""
+    files = _read_files(google, environment.runs_bucket, kind)
     beats = {
-        str(note.content.get("instance", "")): (int(index), note)
-        for name, note in notes["hosts"].items()
-        if (index := name.removeprefix("host-")).isdecimal() and not note.content.get("gone")
+        str(file.content.get("instance", "")): (int(index), file)
+        for name, file in files["hosts"].items()
+        if (index := name.removeprefix("host-")).isdecimal() and not file.content.get("gone")
     }
-    software = [note.content.get("software") or {} for _, note in beats.values()]
-    wanted = max(software, key=software.count, default={})
-    return [_health(one, beats.get(one.name), notes, wanted) for one in _machines(google, environment, kind, zone)]
+    software = [beat.content.get("software") or {} for _, beat in beats.values()]
+    usual = max(software, key=software.count, default={})
+    machines = _machines(google, environment, kind, zone)
+    return [_health(machine, beats.get(machine.name), files, usual) for machine in machines]
 
 
 def _machines(google: Google, environment: Environment, kind: str, zone: str) -> Iterator[Machine]:
     name = f"{environment.name}-{kind}"
     if kind == "slice" and environment.queued:
-        found = queued_resource.describe(google, zone, name)
-        for host in found.hosts if found else ():
+        queued = queued_resource.describe(google, zone, name)
+        for host in queued.hosts if queued else ():
             state = "RUNNING" if host.state == "READY" else host.state
             yield Machine(f"{name}-w-{host.number}", state, life_of(host.state), host.health)
         return
     group = groups.describe(google, zone, name)
     for member in group.members if group else ():
-        doing = "" if member.action in groups.WORKING else member.action.lower()
-        trouble = "; ".join(error.message for error in member.errors) or doing
+        action = "" if member.action in groups.KEEPING else member.action.lower()
+        trouble = "; ".join(error.message for error in member.errors) or action
         yield Machine(member.name, member.status, member.life, trouble, bool(member.errors))
 
 
-def _notes(google: Google, bucket: str, kind: str) -> dict[str, dict[str, Note]]:
-    """Notes by folder, and by name without .json. They are empty where there is no bucket yet."""
+def _read_files(google: Google, bucket: str, kind: str) -> dict[str, dict[str, DatedFile]]:
+    """Files by folder, and by name without .json. Empty if the bucket does not exist yet."""
     folder = Folder(f"gs://{bucket}/jobs/{kind}")
-    found: dict[str, dict[str, Note]] = {part: {} for part in FOLDERS}
+    files: dict[str, dict[str, DatedFile]] = {part: {} for part in FOLDERS}
     if google.find("storage", f"b/{bucket}") is None:
-        return found
+        return files
     for part in FOLDERS:
         prefix, fields = f"jobs/{kind}/{part}/", "items(name,updated),nextPageToken"
-        for one in google.pages("storage", f"b/{bucket}/o", "items", prefix=prefix, fields=fields):
-            name = str(one["name"]).removeprefix(prefix).removesuffix(".json")
+        for item in google.pages("storage", f"b/{bucket}/o", "items", prefix=prefix, fields=fields):
+            name = str(item["name"]).removeprefix(prefix).removesuffix(".json")
             if "/" in name or ".claim-" in name:
                 continue
             if (content := folder.get_json(f"{part}/{name}.json")) is not None:
-                written = seconds_of(str(one.get("updated", ""))) or 0.0
-                found[part][name] = Note(content, max(0.0, time.time() - written))
-    return found
+                written = seconds_of(str(item.get("updated", ""))) or 0.0
+                files[part][name] = DatedFile(content, max(0.0, time.time() - written))
+    return files
 
 
 def _health(
-    machine: Machine, beat: tuple[int, Note] | None, notes: dict[str, dict[str, Note]], wanted: dict[str, Any]
+    machine: Machine, beat: tuple[int, DatedFile] | None, files: dict[str, dict[str, DatedFile]], usual: dict[str, Any]
 ) -> HostHealth:
-    index, note = beat if beat is not None else (None, None)
-    seconds = note.seconds if note is not None else None
-    software = (note.content.get("software") or {}) if note else {}
-    verdict, detail = _verdict(machine, note, notes["health"].get(machine.name), notes["idle"].get(machine.name))
-    if software and software != wanted:
-        detail = "; ".join(text for text in (detail, f"runs {_words(software)}, others {_words(wanted)}") if text)
+    index, heartbeat = beat if beat is not None else (None, None)
+    seconds = heartbeat.seconds if heartbeat is not None else None
+    software = (heartbeat.content.get("software") or {}) if heartbeat else {}
+    verdict, detail = _verdict(machine, heartbeat, files["health"].get(machine.name), files["idle"].get(machine.name))
+    if software and software != usual:
+        detail = "; ".join(text for text in (detail, f"runs {_text(software)}, others {_text(usual)}") if text)
     return HostHealth(machine.name, machine.state, verdict, detail, index, seconds, software)
 
 
-def _verdict(machine: Machine, beat: Note | None, started: Note | None, idle: Note | None) -> tuple[Verdict, str]:
+def _verdict(
+    machine: Machine, beat: DatedFile | None, started: DatedFile | None, idle: DatedFile | None
+) -> tuple[Verdict, str]:
     if machine.life == "coming":
         return ("failed" if machine.failed else "coming"), machine.trouble
     if machine.life != "runs":
         if idle is not None:
             return "stopped", str(idle.content.get("what", ""))
-        return "gone", machine.trouble or "taken away by Google, or stopped by somebody"
+        return "gone", machine.trouble or "preempted by Google, or stopped by a user"
     if started is not None and not started.content.get("ok", True):
         return "failed", f"{started.content.get('step', '')}: {started.content.get('what', '')}"
     if beat is not None and beat.seconds < LOST_SECONDS + CLOCK_SECONDS:
         return ("waits" if beat.content.get("idle") else "works"), ""
     if beat is not None and (started is None or started.seconds > beat.seconds):
-        return "silent", "its agent says nothing any more: see its log in Cloud Logging"
+        return "silent", "its agent no longer reports: see its log in Cloud Logging"
     if started is not None:
         return "starting", f"{started.content.get('step', '')} for {human_seconds(started.seconds)}"
-    return "starting", "has said nothing yet"
+    return "starting", "has not reported yet"
 
 
-def _words(software: dict[str, Any]) -> str:
+def _text(software: dict[str, Any]) -> str:
     return " ".join(f"{key} {str(value)[-24:]}" for key, value in sorted(software.items()) if value)

@@ -11,10 +11,8 @@ from google_cloud.fake import Cloud
 
 from maskwright.cloud.environment import Environment, build_environment
 from maskwright.cloud.google import permissions
-from maskwright.cloud.google.inventory import Inventory
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.inspect.drift import differences
-from maskwright.cloud.provision import queued_slice, their_network
+from maskwright.cloud.provision import existing_network, queued_slice
 from maskwright.cloud.provision.init import init
 from maskwright.cloud.provision.variables import variables
 from maskwright.cloud.record import EnvironmentRecord
@@ -57,7 +55,7 @@ def host(cloud: Cloud) -> Cloud:
 
 
 def states(environment: Environment) -> list[str]:
-    return [found.state for found in their_network.check(Google("lab-proj"), environment)]
+    return [found.state for found in existing_network.check(Google("lab-proj"), environment)]
 
 
 def test_a_network_that_has_everything(host: Cloud) -> None:
@@ -71,9 +69,13 @@ def test_a_network_that_has_everything(host: Cloud) -> None:
     ("key", "spoilt", "said"),
     [
         (SUBNETWORK, None, "does not exist. Fix: correct network.subnetworks; `gcloud compute networks subnets list"),
-        (SUBNETWORK, {"network": "x/other"}, "is of the network other, not of vpc. Fix: correct network.name"),
+        (SUBNETWORK, {"network": "x/other"}, "is in the network other, not vpc. Fix: correct network.name"),
         (SUBNETWORK, {"privateIpGoogleAccess": False}, "update train --region=us-east5 --project=host-proj --enable-"),
-        (f"compute/{VPC}", {"peerings": []}, "NFS needs it, and there is none. Fix: leave nfs out, or its owner runs"),
+        (
+            f"compute/{VPC}",
+            {"peerings": []},
+            "NFS needs it, and it does not exist. Fix: leave nfs out, or its own",
+        ),
     ],
 )
 def test_what_is_missing_is_refused_with_its_fix(host: Cloud, key: str, spoilt: Any, said: str) -> None:
@@ -82,7 +84,7 @@ def test_what_is_missing_is_refused_with_its_fix(host: Cloud, key: str, spoilt: 
     else:
         host.resources[key] |= spoilt
     with pytest.raises(InputError) as caught:
-        their_network.refuse(Google("lab-proj"), lab())
+        existing_network.refuse(Google("lab-proj"), lab())
     assert said in str(caught.value) and caught.value.exit_code == 2
 
 
@@ -92,7 +94,7 @@ def test_a_subnetwork_that_is_not_shared_with_the_user_says_the_line_that_shares
 ) -> None:
     host.deny(permission)
     with pytest.raises(InputError) as caught:
-        their_network.refuse(Google("lab-proj"), lab())
+        existing_network.refuse(Google("lab-proj"), lab())
     grant = "gcloud compute networks subnets add-iam-policy-binding train --region=us-east5 --project=host-proj"
     assert str(caught.value).endswith(f"{grant} --member=user:YOU --role=roles/compute.networkUser")
 
@@ -116,7 +118,7 @@ def test_what_cannot_be_known_is_said_and_stops_nobody(host: Cloud, capfd: pytes
         del host.resources[f"compute/{HOST}/global/firewalls/{name}"]
     rule["allowed"] = [{"IPProtocol": "tcp", "ports": ["22"]}]
     host.deny("compute.routers.list", "compute.networks.get")
-    their_network.refuse(Google("lab-proj"), lab())
+    existing_network.refuse(Google("lab-proj"), lab())
     said = capfd.readouterr().err
     assert (
         "lab1-inside --network=vpc --project=host-proj --direction=INGRESS --allow=all --source-ranges=10.8.4.0/22"
@@ -139,15 +141,6 @@ def test_who_makes_no_network_needs_no_permission_to(cloud: Cloud) -> None:
     )
     assert ours["compute.networks.create"] == ["plan", "up", "down"] and len(ours) == 16
     assert theirs == {f"compute.{kind}.list": ["status", "audit"] for kind in ("networks", "subnetworks", "firewalls")}
-
-
-def test_a_move_is_said_and_their_network_is_never_called_gone() -> None:
-    asked, before = (variables(environment, EnvironmentRecord(), None) for environment in (lab(), lab(network={})))
-    nothing = Inventory([], [])
-    moved = differences(lab(), asked, before, nothing, None)
-    assert moved[0] == f"network: {SUBNETWORK.removeprefix('compute/')} in the YAML, its own in the last `env up`"
-    assert "network: is gone: `env up` makes it" in moved
-    assert not [line for line in differences(lab(), asked, asked, nothing, None) if line.startswith("network")]
 
 
 def test_a_queued_slice_is_put_there_too(cloud: Cloud) -> None:

@@ -1,23 +1,21 @@
-"""`env status`: what exists and bills, how each host is, the disk, the job, and where YAML and cloud differ."""
+"""`env status`: what exists and bills, how each host is, the disk and the job."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from maskwright.cloud import record
 from maskwright.cloud.environment import Environment, Slice, read_environment
-from maskwright.cloud.google.inventory import Inventory
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.inspect import host_health
-from maskwright.cloud.inspect.audit import FindPrice, ResourceAudit, audit
-from maskwright.cloud.inspect.drift import differences
-from maskwright.cloud.inspect.host_health import HostHealth
 from maskwright.cloud.jobs.status import EnvironmentJobs, JobsReport
 from maskwright.cloud.prices import HOURS_A_MONTH
-from maskwright.cloud.provision import variables
 from maskwright.cloud.record import EnvironmentRecord
+from maskwright.cloud.report import host_health
+from maskwright.cloud.report.audit import FindPrice, ResourceAudit, audit
+from maskwright.cloud.report.host_health import HostHealth
 from maskwright.core.console import human_bytes, human_count, several
 from maskwright.core.errors import CloudError
 
@@ -32,11 +30,11 @@ class _HostsStatus:
     wanted: int
     hosts: list[HostHealth]
     trouble: str = ""
-    """Why they cannot be looked at, "" when they can."""
+    """Why they cannot be read; empty if they can."""
 
     def lines(self) -> list[str]:
         if self.trouble:
-            return [f"{self.kind}: {self.what}: cannot be looked at: {self.trouble}"]
+            return [f"{self.kind}: {self.what}: cannot be read: {self.trouble}"]
         well = sum(host.well for host in self.hosts)
         head = f"{self.kind}: {self.what}: {len(self.hosts)} of {several(self.wanted, 'host')}, {well} well"
         return [head, *(f"  {host.line()}" for host in self.hosts)]
@@ -48,58 +46,55 @@ class _HostsStatus:
 @dataclass(frozen=True)
 class EnvironmentStatus:
     environment: str
+    location: str
+    """Path or address of the YAML."""
     exists: ResourceAudit
     hosts: list[_HostsStatus]
     disk: str
     jobs: JobsReport
-    drift: list[str]
 
     def report(self) -> str:
         lines = [f"{self.environment}: {_count(self.exists)}"]
-        for one in self.hosts:
-            lines += one.lines()
+        for hosts in self.hosts:
+            lines += hosts.lines()
         lines += [self.disk] if self.disk else []
-        lines += [job.report() for job in self.jobs.found if job.job.submission]
-        lines += [f"differs: {line}" for line in self.drift] or ["YAML and cloud agree"]
-        return "\n".join([*lines, self.exists.report()])
+        lines += [job.report() for job in self.jobs.jobs if job.job.submission]
+        plan = f"`maskwright env plan {shlex.quote(self.location)}` shows what `env up` would change"
+        return "\n".join([*lines, plan, self.exists.report()])
 
     def to_json(self) -> dict[str, Any]:
         return {
             "environment": self.environment,
-            "hosts": [one.to_json() for one in self.hosts],
+            "hosts": [hosts.to_json() for hosts in self.hosts],
             "disk": self.disk or None,
             **self.jobs.to_json(),
-            "differs": self.drift,
             "exists": self.exists.to_json(),
         }
 
 
 def _count(exists: ResourceAudit) -> str:
-    bills = [item for item in exists.items if item.found.bills]
+    bills = [item for item in exists.items if item.resource.bills]
     usd = sum(item.usd_per_hour or 0.0 for item in bills)
     cost = f", {usd:,.2f} USD/hour and {usd * HOURS_A_MONTH:,.2f} USD/month as far as prices are known" if usd else ""
     return f"{len(exists.items)} things exist, {len(bills)} cost money{cost}"
 
 
 def read(location: str, price: FindPrice | None = None) -> EnvironmentStatus:
-    """Status of the environment whose YAML is at `location`. It needs neither Terraform nor its lock."""
+    """Status of the environment whose YAML is at `location`. Needs neither Terraform nor its lock."""
     environment = read_environment(location)
     google, wanted = Google(environment.project), record.wanted(environment)
     remembered = record.read(environment).for_disk(environment)
-    asked = variables.variables(environment, remembered, variables.setup_address(environment, location))
     jobs = EnvironmentJobs(location).status()
     exists = audit(google, environment, wanted=wanted, queued=remembered.queued_zone is not None, price=price)
     hosts = [_hosts(google, environment, kind, wanted or {}, remembered) for kind in environment.hosts]
-    seen = Inventory([item.found for item in exists.items], exists.unseen)
-    drift = differences(environment, asked, wanted, seen, remembered.queued_zone)
-    there = [one for one in hosts if one is not None]
-    return EnvironmentStatus(environment.name, exists, there, _disk(environment, remembered), jobs, drift)
+    wanted_hosts = [status for status in hosts if status is not None]
+    return EnvironmentStatus(environment.name, location, exists, wanted_hosts, _disk(environment, remembered), jobs)
 
 
 def _hosts(
     google: Google, environment: Environment, kind: str, wanted: Mapping[str, Any], remembered: EnvironmentRecord
 ) -> _HostsStatus | None:
-    """None where none were asked for."""
+    """None if none are wanted."""
     hosts = environment.hosts[kind]
     zone = remembered.queued_zone if hosts.queued else (wanted.get(kind) or {}).get("zone")
     if zone is None:
@@ -108,7 +103,7 @@ def _hosts(
     topology = f" {hosts.topology}" if isinstance(hosts, Slice) else ""
     what = f"{hosts.machine()}{topology} {place.model} in {zone}"
     try:
-        return _HostsStatus(kind, what, hosts.hosts, host_health.look(google, environment, kind, zone))
+        return _HostsStatus(kind, what, hosts.hosts, host_health.describe(google, environment, kind, zone))
     except CloudError as error:
         return _HostsStatus(kind, what, hosts.hosts, [], str(error))
 

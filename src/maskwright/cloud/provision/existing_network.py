@@ -1,6 +1,6 @@
-"""A network that the environment is put into, looked at before anything is made: what a host in it relies on.
+"""Check an existing network for what hosts need, before anything is created.
 
-Terraform makes nothing in it and does not read it, so nobody else would notice before machines cost money.
+Terraform neither reads nor changes that network, so nothing else would notice before machines cost money.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from maskwright.core.errors import CloudError, InputError
 
 USE = "compute.subnetworks.use"
 SERVICES = "servicenetworking-googleapis-com"
-"""Name that Google gives to the peering of private services access."""
+"""Name of the peering of private services access."""
 
 
 def refuse(google: Google, environment: Environment) -> None:
-    """Raises `InputError` for the first thing that is missing. Warns of what cannot be known."""
-    for found in check(google, environment):
-        if found.state == "missing":
-            raise InputError(found.detail, where=found.what, fix=found.fix)
-        if found.state == "unknown":
-            warn(f"{found.what}: {found.detail}. Fix: {found.fix}")
+    """Raise `InputError` for the first missing requirement. Warn of unknown ones."""
+    for result in check(google, environment):
+        if result.state == "missing":
+            raise InputError(result.detail, where=result.what, fix=result.fix)
+        if result.state == "unknown":
+            warn(f"{result.what}: {result.detail}. Fix: {result.fix}")
 
 
 def check(google: Google, environment: Environment) -> Iterator[Check]:
-    """Nothing where the environment has a network of its own."""
+    """Empty if the environment creates its own network."""
     if environment.network.name is None:
         return
     ranges = []
     for region in environment.regions:
-        found, body = _subnetwork(google, environment, region)
-        yield found
+        result, body = _subnetwork(google, environment, region)
+        yield result
         ranges.append(str(body.get("ipCidrRange", "")))
     if not all(ranges):
         return
@@ -53,11 +53,11 @@ def _host(environment: Environment) -> str:
 
 
 def _subnetwork(google: Google, environment: Environment, region: str) -> tuple[Check, dict[str, Any]]:
-    """What was found, and the subnetwork; {} where it cannot be used."""
+    """The result, and the subnetwork; {} if it cannot be used."""
     path, host, network = environment.subnetwork_path(region), _host(environment), environment.network.name
     name = path.rpartition("/")[2]
-    what, of = f"subnetwork {name} in {region} of {host}", f"{name} --region={region} --project={host}"
-    grant = f"gcloud compute networks subnets add-iam-policy-binding {of} --member=user:YOU"
+    what, options = f"subnetwork {name} in {region} of {host}", f"{name} --region={region} --project={host}"
+    grant = f"gcloud compute networks subnets add-iam-policy-binding {options} --member=user:YOU"
     grant = f"its owner runs: {grant} --role=roles/compute.networkUser"
 
     def missing(detail: str, fix: str) -> tuple[Check, dict[str, Any]]:
@@ -73,41 +73,42 @@ def _subnetwork(google: Google, environment: Environment, region: str) -> tuple[
             return missing("may not be read", grant)
         return Check("network", what, "unknown", error.what, error.fix or "run this again"), {}
     if body is None:
-        there = f"gcloud compute networks subnets list --network={network} --project={host}"
-        return missing("does not exist", f"correct network.subnetworks; `{there}` lists what exists")
+        command = f"gcloud compute networks subnets list --network={network} --project={host}"
+        return missing("does not exist", f"correct network.subnetworks; `{command}` lists what exists")
     if (other := str(body.get("network", "")).rpartition("/")[2]) != network:
-        return missing(f"is of the network {other}, not of {network}", "correct network.name or network.subnetworks")
+        return missing(f"is in the network {other}, not {network}", "correct network.name or network.subnetworks")
     if USE not in (held.get("permissions") or ()):
         return missing(f"may not be used: {USE} is missing", grant)
     if not body.get("privateIpGoogleAccess"):
-        fix = f"its owner runs: gcloud compute networks subnets update {of} --enable-private-ip-google-access"
-        return missing("has no Private Google Access, so hosts would not reach the buckets", fix)
-    return Check("network", what, "ok", f"of {network}, {body['ipCidrRange']}"), body
+        fix = f"its owner runs: gcloud compute networks subnets update {options} --enable-private-ip-google-access"
+        return missing("has no Private Google Access, so hosts cannot reach the buckets", fix)
+    return Check("network", what, "ok", f"in {network}, {body['ipCidrRange']}"), body
 
 
 def _firewall(google: Google, environment: Environment, ranges: list[str]) -> Check:
-    """Never missing: policies of the organisation and rules by tag or account may open what no rule here does."""
-    host, network, among = _host(environment), environment.network.name, ",".join(ranges)
+    """ok or unknown, never missing: policies of the organisation and rules by tag or account may allow it too."""
+    host, network, sources_text = _host(environment), environment.network.name, ",".join(ranges)
     what = f"firewall of {network} in {host}"
     fix = f"gcloud compute firewall-rules create {environment.name}-inside --network={network} --project={host}"
-    fix = f"its owner runs: {fix} --direction=INGRESS --allow=all --source-ranges={among}"
+    fix = f"its owner runs: {fix} --direction=INGRESS --allow=all --source-ranges={sources_text}"
     try:
         rules = [*google.pages("compute", f"projects/{host}/global/firewalls", "items")]
     except CloudError as error:
-        return Check("network", what, "unknown", f"hosts have to reach each other: {error.what}", fix)
+        return Check("network", what, "unknown", f"hosts must reach each other: {error.what}", fix)
     entering = [rule for rule in rules if _enters(rule, str(network))]
     if denies := [rule["name"] for rule in entering if rule.get("denied")]:
-        said = f"{denies[0]} denies something there, and the priorities of rules are not compared"
-        return Check("network", what, "unknown", said, fix)
+        detail = f"{denies[0]} denies some traffic, and the priorities of rules are not compared"
+        return Check("network", what, "unknown", detail, fix)
     names = [rule["name"] for rule in entering if _allows_tcp(rule)]
-    sources = [ipaddress.IPv4Network(one) for rule in entering if _allows_tcp(rule) for one in _ranges(rule)]
-    if all(any(ipaddress.IPv4Network(own).subnet_of(one) for one in sources) for own in ranges):
+    sources = [ipaddress.IPv4Network(text) for rule in entering if _allows_tcp(rule) for text in _ranges(rule)]
+    subnetworks = map(ipaddress.IPv4Network, ranges)
+    if all(any(subnetwork.subnet_of(source) for source in sources) for subnetwork in subnetworks):
         return Check("network", what, "ok", f"{' and '.join(names)} let hosts reach each other")
-    return Check("network", what, "unknown", "no rule is seen by which hosts reach each other", fix)
+    return Check("network", what, "unknown", "no rule was found by which hosts reach each other", fix)
 
 
 def _enters(rule: dict[str, Any], network: str) -> bool:
-    """Whether the rule is about what comes to every machine of the network."""
+    """Whether the rule is about incoming traffic to every machine of the network."""
     if str(rule.get("network", "")).rpartition("/")[2] != network or rule.get("disabled"):
         return False
     targets = rule.get("targetTags") or rule.get("targetServiceAccounts")
@@ -115,28 +116,28 @@ def _enters(rule: dict[str, Any], network: str) -> bool:
 
 
 def _allows_tcp(rule: dict[str, Any]) -> bool:
-    """All of it."""
-    allowed = [one for one in rule.get("allowed") or () if one["IPProtocol"] in ("all", "tcp")]
-    ports = [one.get("ports") or ["0-65535"] for one in allowed]
-    return any("0-65535" in one or "1-65535" in one for one in ports)
+    """Whether the rule allows all TCP ports."""
+    allowed = [entry for entry in rule.get("allowed") or () if entry["IPProtocol"] in ("all", "tcp")]
+    ports = [entry.get("ports") or ["0-65535"] for entry in allowed]
+    return any("0-65535" in ranges or "1-65535" in ranges for ranges in ports)
 
 
 def _ranges(rule: dict[str, Any]) -> list[str]:
-    return [one for one in rule.get("sourceRanges") or () if ":" not in one]
+    return [text for text in rule.get("sourceRanges") or () if ":" not in text]
 
 
 def _gateway(google: Google, environment: Environment, region: str) -> Check:
-    """Never missing: there are other ways to the internet than Cloud NAT."""
+    """ok or unknown, never missing: Cloud NAT is not the only way to the internet."""
     host, network = _host(environment), environment.network.name
     what = f"internet from {network} in {region}"
-    fix = f"set slice.image to one that has docker, or have a Cloud NAT made for {network} in {region} of {host}"
+    fix = f"set slice.image to one that has docker, or create a Cloud NAT for {network} in {region} of {host}"
     try:
-        for one in google.pages("compute", f"projects/{host}/regions/{region}/routers", "items"):
-            if one.get("nats") and str(one.get("network", "")).rpartition("/")[2] == network:
-                return Check("network", what, "ok", f"by {one['name']}")
+        for router in google.pages("compute", f"projects/{host}/regions/{region}/routers", "items"):
+            if router.get("nats") and str(router.get("network", "")).rpartition("/")[2] == network:
+                return Check("network", what, "ok", f"by {router['name']}")
     except CloudError as error:
-        return Check("network", what, "unknown", f"hosts install docker from there: {error.what}", fix)
-    return Check("network", what, "unknown", "hosts install docker from there, and no Cloud NAT is seen", fix)
+        return Check("network", what, "unknown", f"hosts install docker from the internet: {error.what}", fix)
+    return Check("network", what, "unknown", "hosts install docker from the internet, and no Cloud NAT was found", fix)
 
 
 def _services(google: Google, environment: Environment) -> Check:
@@ -149,7 +150,7 @@ def _services(google: Google, environment: Environment) -> Check:
         body = google.call("compute", "GET", environment.network_path)
     except CloudError as error:
         return Check("network", what, "unknown", f"NFS needs it: {error.what}", fix)
-    states = [str(one.get("state")) for one in body.get("peerings") or () if one.get("name") == SERVICES]
+    states = [str(peering.get("state")) for peering in body.get("peerings") or () if peering.get("name") == SERVICES]
     if "ACTIVE" not in states:
-        return Check("network", what, "missing", "NFS needs it, and there is none", fix)
-    return Check("network", what, "ok", "there, for NFS")
+        return Check("network", what, "missing", "NFS needs it, and it does not exist", fix)
+    return Check("network", what, "ok", "exists, for NFS")
