@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -114,3 +115,12 @@ def test_an_import_is_over_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     assert ended_by(work) == "SIGTERM"
     assert sys.modules.pop("ends_while_it_is_imported").whole
+
+
+def test_a_command_that_runs_within_an_import_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "def work():\n    signal.raise_signal(signal.SIGTERM)\n    a_while()\n    raise AssertionError\n"
+    command = SimpleNamespace(run=function_of("maskwright.some", text))
+    monkeypatch.setitem(sys.modules, "a_command_of_ours", command)
+    (tmp_path / "runs_a_command.py").write_text("import a_command_of_ours\na_command_of_ours.run()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert ended_by(lambda: __import__("runs_a_command")) == "SIGTERM"

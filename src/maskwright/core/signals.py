@@ -43,11 +43,18 @@ def raise_on(signals: Iterable[int], error_of: Callable[[int], BaseException]) -
 
 
 def _imports(frame: FrameType | None) -> bool:
-    while frame is not None:
+    """Whether the interrupted code is an import. One that called a function of this package is not meant: the whole
+    command may run within it."""
+    while frame is not None and not (_is_ours(frame) and frame.f_code.co_name != "<module>"):
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
             return True
         frame = frame.f_back
     return False
+
+
+def _is_ours(frame: FrameType) -> bool:
+    name = str(frame.f_globals.get("__name__", ""))
+    return name.partition(".")[0] == PACKAGE and name != __name__
 
 
 def _is_handled(error: BaseException) -> bool:
@@ -64,7 +71,4 @@ def _is_handled(error: BaseException) -> bool:
 def _has_reached_us(error: BaseException) -> bool:
     """Whether the outermost function in the traceback of `error` is one of this package."""
     outermost: TracebackType | None = error.__traceback__
-    if outermost is None:
-        return False
-    name = str(outermost.tb_frame.f_globals.get("__name__", ""))
-    return name.partition(".")[0] == PACKAGE and name != __name__
+    return outermost is not None and _is_ours(outermost.tb_frame)
