@@ -37,7 +37,7 @@ from maskwright.monitor.status import look
 from maskwright.processes.child import FinetuneCommand
 from maskwright.run.directory import RunDirectory, Status
 from maskwright.tasks.compare import plan
-from maskwright.tasks.compare.arms import Start, read_starts
+from maskwright.tasks.compare.arms import ArmStart, read_starts
 from maskwright.tasks.compare.plan import ArmTraining, Budget, LabelledTask, read
 from maskwright.tasks.compare.runs import ComparedRun
 from maskwright.tasks.compare.verdict import _protocol, outcomes, verdict_task
@@ -208,7 +208,7 @@ def test_runs_that_the_health_check_stops_are_named_and_scored(model: str, task:
         (["a", "b=a"], None, "is named twice"),
         (["a", "random", "random"], None, "two arms are called random"),
         (["a", "random=b"], None, "two arms are called random"),
-        (["a", "b"], "c", "c is no arm of this comparison"),
+        (["a", "b"], "c", "c is not an arm of this comparison"),
         (["a=a1,a2", "b"], None, "b has one pretraining run where another arm has several"),
         (["a", "b="], None, "'b=' lacks a folder"),
         (["a", "b=x,,y"], None, "'b=x,,y' lacks a folder"),
@@ -229,22 +229,22 @@ def test_arms_and_their_order() -> None:
     assert names(["x/a", "b", "random"], "b") == ["b", "a", "random"]
     first, second = read_starts(["mine=x/a,y/a", "random"], None)
     assert first.name == "mine" and [os.path.basename(os.path.dirname(one)) for one in first.locations] == ["x", "y"]
-    assert second == Start("random", first.locations, random=True)
+    assert second == ArmStart("random", first.locations, random=True)
     bucket, _ = read_starts(["gs://bucket/runs/one/", "random"], None)
-    assert bucket == Start("one", ("gs://bucket/runs/one",))
+    assert bucket == ArmStart("one", ("gs://bucket/runs/one",))
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"learning_rates": ()}, "() is no grid of learning rates. Fix: give positive learning rates, each once"),
-        ({"learning_rates": "1e-3"}, "1e-3 is no grid"),
-        ({"learning_rates": 1e-3}, "0.001 is no grid"),
-        ({"learning_rates": ["1e-3", "fast"]}, "1e-3,fast is no grid"),
-        ({"learning_rates": [1e-3, 1e-3]}, "0.001,0.001 is no grid"),
-        ({"learning_rates": [-1.0]}, "-1.0 is no grid"),
-        ({"learning_rates": [float("nan")]}, "nan is no grid"),
-        ({"learning_rates": [True]}, "True is no grid"),
+        ({"learning_rates": ()}, "() is not a grid of learning rates. Fix: give positive learning rates, each once"),
+        ({"learning_rates": "1e-3"}, "1e-3 is not a grid"),
+        ({"learning_rates": 1e-3}, "0.001 is not a grid"),
+        ({"learning_rates": ["1e-3", "fast"]}, "1e-3,fast is not a grid"),
+        ({"learning_rates": [1e-3, 1e-3]}, "0.001,0.001 is not a grid"),
+        ({"learning_rates": [-1.0]}, "-1.0 is not a grid"),
+        ({"learning_rates": [float("nan")]}, "nan is not a grid"),
+        ({"learning_rates": [True]}, "True is not a grid"),
         ({"seeds": 0}, "seeds is 0. Fix: give an integer ≥ 1"),
         ({"seeds": 6.0}, "seeds is 6.0"),
         ({"search_seed": -1}, "search seed is -1. Fix: give an integer ≥ 0"),
@@ -384,7 +384,7 @@ def test_the_verdict_scores_what_the_run_scored(kind: Any, metric: str | None, t
     dataset = Dataset([], [], examples, labels, None, "")  # type: ignore[arg-type]
     metric = metric or default_metric(own, labels)
     given = LabelledTask("task", "task.yaml", config, dataset, metric, {})
-    run = ComparedRun(given, Start("a", ("a",)), 0, 1e-3, 1, False, str(tmp_path))
+    run = ComparedRun(given, ArmStart("a", ("a",)), 0, 1e-3, 1, False, str(tmp_path))
     record = {"outcomes": found, "where": [one.where for one in examples]}
     storage.write_json(str(tmp_path / "predictions-test.json"), record)
     task = verdict_task(given)

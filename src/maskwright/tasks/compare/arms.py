@@ -16,7 +16,7 @@ RANDOM = "random"
 
 
 @dataclass(frozen=True)
-class Start:
+class ArmStart:
     """One arm: what its fine-tunings start from."""
 
     name: str
@@ -30,10 +30,10 @@ class Start:
         return [f"model.init_from={json.dumps(self.locations[number])}", f"model.weights={weights}"]
 
 
-def read_starts(given: Sequence[str], base: str | None) -> tuple[Start, ...]:
+def read_starts(arms: Sequence[str], base: str | None) -> tuple[ArmStart, ...]:
     """From PATH, NAME=PATH, NAME=RUN1,RUN2,… and `random`; `base` is the name of the arm that comes first."""
-    starts: list[Start] = []
-    named = [text for text in given if text != RANDOM]
+    starts: list[ArmStart] = []
+    named = [text for text in arms if text != RANDOM]
     for text in named:
         name, separator, places = text.partition("=")
         if not separator or "/" in name:
@@ -42,17 +42,17 @@ def read_starts(given: Sequence[str], base: str | None) -> tuple[Start, ...]:
         locations = places.split(",") if separator and places != text else [places]
         if not all(place.strip() for place in locations):
             raise InputError(f"{text!r} lacks a folder", where="MODEL", fix="write NAME=PATH, or NAME=RUN1,RUN2,…")
-        starts.append(Start(name, tuple(map(_place, locations))))
+        starts.append(ArmStart(name, tuple(map(_place, locations))))
     if not starts:
         raise InputError("random alone is nothing to compare", where="MODEL", fix="name at least one model")
-    if len(named) < len(given) or base == RANDOM:
-        place = given.index(RANDOM) if RANDOM in given else 0
-        starts.insert(place, Start(RANDOM, starts[0].locations, random=True))
-    _refuse_twice(starts, given)
+    if len(named) < len(arms) or base == RANDOM:
+        place = arms.index(RANDOM) if RANDOM in arms else 0
+        starts.insert(place, ArmStart(RANDOM, starts[0].locations, random=True))
+    _refuse_twice(starts, arms)
     if base is not None:
         if base not in [start.name for start in starts]:
             fix = f"take random, or one of {', '.join(start.name for start in starts)}"
-            raise InputError(f"{base} is no arm of this comparison", where="--base", fix=fix)
+            raise InputError(f"{base} is not an arm of this comparison", where="--base", fix=fix)
         starts.sort(key=lambda start: start.name != base)
     if len(starts) < 2:
         fix = "name another model, or say --base random"
@@ -60,22 +60,22 @@ def read_starts(given: Sequence[str], base: str | None) -> tuple[Start, ...]:
     return tuple(starts)
 
 
-def _place(given: str) -> str:
+def _place(location: str) -> str:
     """The same from any folder."""
-    if is_hub(given):
-        return pinned(given)
-    return given.rstrip("/") if storage.is_url(given) else os.path.abspath(given)
+    if is_hub(location):
+        return pinned(location)
+    return location.rstrip("/") if storage.is_url(location) else os.path.abspath(location)
 
 
-def _refuse_twice(starts: Sequence[Start], given: Sequence[str]) -> None:
-    seen: set[str] = {RANDOM} if given.count(RANDOM) > 1 else set()
+def _refuse_twice(starts: Sequence[ArmStart], arms: Sequence[str]) -> None:
+    seen: set[str] = {RANDOM} if arms.count(RANDOM) > 1 else set()
     for start in starts:
         if start.name in seen or (start.name == RANDOM and not start.random):
             fix = "name each arm once; NAME=PATH gives one another name"
             raise InputError(f"two arms are called {start.name}", where="MODEL", fix=fix)
         seen.add(start.name)
         if not start.name.strip() or start.name.startswith("."):
-            raise InputError(f"{start.name!r} is no name", where="MODEL", fix="write NAME=PATH")
+            raise InputError(f"{start.name!r} is not a name", where="MODEL", fix="write NAME=PATH")
     places: set[str] = set()
     for place in (place for start in starts if not start.random for place in start.locations):
         place = place if is_hub(place) or storage.is_url(place) else os.path.realpath(place)
@@ -84,6 +84,6 @@ def _refuse_twice(starts: Sequence[Start], given: Sequence[str]) -> None:
             raise InputError("is named twice", where=place, fix=fix)
         places.add(place)
     if len({len(start.locations) > 1 for start in starts}) > 1:
-        one = next(start.name for start in starts if len(start.locations) == 1)
+        single = next(start.name for start in starts if len(start.locations) == 1)
         fix = "give every arm several (NAME=RUN1,RUN2,…), to ask about the recipe, or every arm one"
-        raise InputError(f"{one} has one pretraining run where another arm has several", where="MODEL", fix=fix)
+        raise InputError(f"{single} has one pretraining run where another arm has several", where="MODEL", fix=fix)

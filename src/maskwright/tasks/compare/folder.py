@@ -15,7 +15,7 @@ from maskwright.core import storage
 from maskwright.core.errors import InputError
 from maskwright.model.hf.config import to_hf_config
 from maskwright.model.initial import initial_parameters
-from maskwright.tasks.compare.arms import RANDOM, Start
+from maskwright.tasks.compare.arms import RANDOM, ArmStart
 from maskwright.tasks.compare.plan import OURS, ComparisonPlan
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.training.tensor_file import write_tensors
@@ -35,16 +35,16 @@ def opened(plan: ComparisonPlan) -> Iterator[ComparisonPlan]:
 
 def _record(plan: ComparisonPlan) -> dict[str, Any]:
     """What decides the numbers of a comparison, under dotted names."""
-    found: dict[str, Any] = {"format": FORMAT, "base": plan.starts[0].name, **plan.budget.record()}
+    record: dict[str, Any] = {"format": FORMAT, "base": plan.starts[0].name, **plan.budget.record()}
     for start in plan.starts:
-        found[f"{start.name}.locations"] = list(start.locations)
-        found[f"{start.name}.random"] = start.random
-        found[f"{start.name}.weights"] = [one.sha256 for one in plan.models[start.name]]
+        record[f"{start.name}.locations"] = list(start.locations)
+        record[f"{start.name}.random"] = start.random
+        record[f"{start.name}.weights"] = [model.sha256 for model in plan.models[start.name]]
     for task in plan.tasks:
-        found[f"{task.name}.examples"] = task.dataset.fingerprint
+        record[f"{task.name}.examples"] = task.dataset.fingerprint
         keys = [(key, value) for key, value in flat(task.config).items() if key not in LATER or value != LATER[key]]
-        found |= {f"{task.name}.{key}": value for key, value in keys if key not in OURS}
-    return cast(dict[str, Any], json.loads(json.dumps(found)))
+        record |= {f"{task.name}.{key}": value for key, value in keys if key not in OURS}
+    return cast(dict[str, Any], json.loads(json.dumps(record)))
 
 
 def _begin_or_check(plan: ComparisonPlan) -> None:
@@ -72,8 +72,8 @@ def _with_draws(plan: ComparisonPlan) -> ComparisonPlan:
     if random is None:
         return plan
     folders = []
-    for number, one in enumerate(plan.models[random.name]):
-        model, folder = one.model, os.path.join(plan.folder, RANDOM, f"{number + 1}")
+    for number, arm in enumerate(plan.models[random.name]):
+        model, folder = arm.model, os.path.join(plan.folder, RANDOM, f"{number + 1}")
         folders.append(folder)
         if not os.path.exists(os.path.join(folder, "config.json")):  # which is written last
             storage.make_folder(folder)
@@ -81,5 +81,5 @@ def _with_draws(plan: ComparisonPlan) -> ComparisonPlan:
             write_tensors(os.path.join(folder, "model.safetensors"), weights, {"format": "pt"})
             copy_tokenizer(model.tokenizer_folder, folder)
             storage.write_json(os.path.join(folder, "config.json"), to_hf_config(model.config, model.labels))
-    drawn = Start(RANDOM, tuple(folders))
+    drawn = ArmStart(RANDOM, tuple(folders))
     return replace(plan, starts=tuple(drawn if start is random else start for start in plan.starts))

@@ -17,7 +17,7 @@ from maskwright.core.errors import ConfigError, InputError
 from maskwright.labels.dataset import Dataset
 from maskwright.labels.metrics import LOWER_IS_BETTER, default_metric
 from maskwright.run.directory import RunDirectory
-from maskwright.tasks.compare.arms import Start, read_starts
+from maskwright.tasks.compare.arms import ArmStart, read_starts
 from maskwright.tasks.finetune.objective import chosen_metric
 from maskwright.tasks.finetune.prepare import FinetuneRun, prepare_finetuning, weights_digest
 from maskwright.tasks.models.load import TrainedModel, load_model
@@ -78,11 +78,11 @@ class Budget:
     def __post_init__(self) -> None:
         object.__setattr__(self, "learning_rates", _grid(self.learning_rates))
         for name, least in (("seeds", 1), ("search_seed", 0), ("at_once", 1)):
-            given = getattr(self, name)
-            if not isinstance(given, Integral) or isinstance(given, bool) or given < least:
-                what = f"{name.replace('_', ' ')} is {given!r:.40}"
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+                what = f"{name.replace('_', ' ')} is {value!r:.40}"
                 raise InputError(what, fix=f"give an integer ≥ {least}")
-            object.__setattr__(self, name, int(given))
+            object.__setattr__(self, name, int(value))
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -97,24 +97,24 @@ class Budget:
         return {"learning_rates": self.rates, "seeds": self.seeds, "search_seed": self.search_seed}
 
 
-def _grid(given: Any) -> tuple[float, ...]:
+def _grid(grid: Any) -> tuple[float, ...]:
     listed: list[Any] = []
     rates: tuple[float, ...] = ()
     with suppress(TypeError, ValueError):
-        listed = [] if isinstance(given, str) else list(given)
-        rates = tuple(float(one) for one in listed if not isinstance(one, bool))
+        listed = [] if isinstance(grid, str) else list(grid)
+        rates = tuple(float(rate) for rate in listed if not isinstance(rate, bool))
     positive = all(0.0 < rate < float("inf") for rate in rates)
     if not rates or not positive or len(set(rates)) < len(listed):
-        shown = given if isinstance(given, str) else ",".join(map(str, listed)) or given
+        shown = grid if isinstance(grid, str) else ",".join(map(str, listed)) or grid
         fix = "give positive learning rates, each once, as in 1e-4,3e-4,1e-3"
-        raise InputError(f"{shown!s:.60} is no grid of learning rates", fix=fix)
+        raise InputError(f"{shown!s:.60} is not a grid of learning rates", fix=fix)
     return rates
 
 
 @dataclass(frozen=True)
 class ComparisonPlan:
     folder: str
-    starts: tuple[Start, ...]
+    starts: tuple[ArmStart, ...]
     """The first is what the others are compared with."""
     models: dict[str, tuple[ArmModel, ...]]
     """By arm, for each of its pretraining runs."""
@@ -143,22 +143,22 @@ def read(
         if name in named:
             raise InputError(f"two tasks are called {name}", where=location, fix="give the YAMLs different names")
         named[name] = location
-    given = [*overrides, *starts[0].keys(0), f"seed={budget.search_seed}"]
-    configs = {name: _read_config(location, given) for name, location in named.items()}
+    keys = [*overrides, *starts[0].keys(0), f"seed={budget.search_seed}"]
+    configs = {name: _read_config(location, keys) for name, location in named.items()}
     known = _read_models(starts)
     tasks = tuple(_read_task(name, named[name], config, known) for name, config in configs.items())
     return ComparisonPlan(os.path.abspath(folder), starts, known, tasks, budget, tuple(overrides))
 
 
-def _read_config(location: str, given: list[str]) -> FinetuneConfig:
-    config = read_finetune_config(location, given)
+def _read_config(location: str, keys: list[str]) -> FinetuneConfig:
+    config = read_finetune_config(location, keys)
     if config.data.test is None:
         fix = "name a file that no run has seen as data.test"
         raise ConfigError("has no test set, which a verdict is about", where=location, fix=fix)
     return config
 
 
-def _read_models(starts: Sequence[Start]) -> dict[str, tuple[ArmModel, ...]]:
+def _read_models(starts: Sequence[ArmStart]) -> dict[str, tuple[ArmModel, ...]]:
     """Each once: random weights have the shape of another arm."""
     known: dict[str, ArmModel] = {}
     for location in (place for start in starts for place in start.locations):
@@ -177,22 +177,22 @@ def _read_task(
     arms: dict[str, ArmTraining] = {}
     known: dict[Any, ArmTraining] = {}
     first: FinetuneRun | None = None
-    for arm, one in ((arm, one) for arm, own in models.items() for one in own):
-        if one.reads not in known:
-            start = config.model.model_copy(update={"init_from": one.model.location})
-            own_config = config.model_copy(update={"model": start})
+    for arm, model in ((arm, model) for arm, arm_models in models.items() for model in arm_models):
+        if model.reads not in known:
+            start = config.model.model_copy(update={"init_from": model.model.location})
+            arm_config = config.model_copy(update={"model": start})
             dataset = first.dataset if first else None
-            ready = prepare_finetuning(own_config, RunDirectory(""), start=one.model, dataset=dataset)
-            known[one.reads] = ArmTraining(ready.config.steps, ready.max_seq_len)
+            ready = prepare_finetuning(arm_config, RunDirectory(""), start=model.model, dataset=dataset)
+            known[model.reads] = ArmTraining(ready.config.steps, ready.max_seq_len)
             first = first or ready
-        arms.setdefault(arm, known[one.reads])
+        arms.setdefault(arm, known[model.reads])
     assert first is not None
     metric = chosen_metric(first.config, first.dataset.labels)
     multi = first.config.task.kind == "multi_label_classification"
     if metric in NOT_JUDGED or (multi and metric == "accuracy"):
-        other = default_metric(first.config.task, first.dataset.labels)
-        note(f"{name} is judged by {other}: {metric} chooses its checkpoints, but no verdict is made of it")
-        metric = other
+        default = default_metric(first.config.task, first.dataset.labels)
+        note(f"{name} is judged by {default}: {metric} chooses its checkpoints, but no verdict is made of it")
+        metric = default
     for line in first.dataset.report.warnings():
         warn(f"{name}: {line}")
     return LabelledTask(name, location, first.config, first.dataset, metric, arms)

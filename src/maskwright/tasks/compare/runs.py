@@ -23,7 +23,7 @@ from maskwright.core.errors import HealthError, InputError, JobError, StoppedEar
 from maskwright.processes.child import FinetuneCommand, SideBySide, last_words
 from maskwright.report.words import rate as rate_text
 from maskwright.run.directory import RunDirectory
-from maskwright.tasks.compare.arms import Start
+from maskwright.tasks.compare.arms import ArmStart
 from maskwright.tasks.compare.plan import ComparisonPlan, LabelledTask
 from maskwright.tasks.models.load import RESULTS
 
@@ -39,7 +39,7 @@ class ComparedRun:
     """One run below FOLDER/runs."""
 
     task: LabelledTask
-    start: Start
+    start: ArmStart
     number: int
     """Which of the arm's pretraining runs."""
     rate: float
@@ -74,13 +74,13 @@ class ComparedRun:
         """The values of dotted keys in one of its files of JSON. Raises `InputError` where a disk or somebody has
         damaged it."""
         path = self.directory.path(name)
-        found = [storage.read_json(path, fix=MAKE_AGAIN)] * len(keys)
-        for place, dotted in enumerate(keys):
+        values = [storage.read_json(path, fix=MAKE_AGAIN)] * len(keys)
+        for number, dotted in enumerate(keys):
             for key in dotted.split("."):
-                if not isinstance(found[place], dict) or key not in found[place]:
+                if not isinstance(values[number], dict) or key not in values[number]:
                     raise InputError(f"has no {dotted}", where=path, fix=MAKE_AGAIN)
-                found[place] = found[place][key]
-        return found
+                values[number] = values[number][key]
+        return values
 
     def command(self, overrides: Sequence[str]) -> FinetuneCommand:
         alone = [f"{key}={json.dumps(value)}" for key, value in OF_ONE_RUN.items()]
@@ -117,7 +117,7 @@ def searches(plan: ComparisonPlan) -> list[ComparedRun]:
 
 def finals(plan: ComparisonPlan, chosen: Chosen) -> list[ComparedRun]:
     """Arms take turns, so that a stop leaves as much of each."""
-    found = []
+    runs = []
     for task in plan.tasks:
         for seed in plan.budget.fresh_seeds:
             for start in plan.starts:
@@ -125,11 +125,11 @@ def finals(plan: ComparisonPlan, chosen: Chosen) -> list[ComparedRun]:
                     several = [f"pretraining-{number + 1}"] if len(start.locations) > 1 else []
                     folder = _folder(plan, task, start, *several, f"seed-{seed}")
                     rate = chosen[task.name, start.name]
-                    found.append(ComparedRun(task, start, number, rate, seed, False, folder))
-    return found
+                    runs.append(ComparedRun(task, start, number, rate, seed, False, folder))
+    return runs
 
 
-def _folder(plan: ComparisonPlan, task: LabelledTask, start: Start, *parts: str) -> str:
+def _folder(plan: ComparisonPlan, task: LabelledTask, start: ArmStart, *parts: str) -> str:
     return os.path.join(plan.folder, "runs", task.name, start.name, *parts)
 
 
@@ -138,16 +138,17 @@ def choose(plan: ComparisonPlan, tried: Sequence[EndedRun]) -> Chosen:
     chosen: Chosen = {}
     for task in plan.tasks:
         for start in plan.starts:
-            own = scores_by_rate(tried, task, start)
-            chosen[task.name, start.name] = max(sorted(own), key=lambda one: own[one]) if own else plan.budget.rates[0]
-            if own:
-                note(f"{task.name}: {start.name} takes the learning rate {rate_text(chosen[task.name, start.name])}")
+            scores = scores_by_rate(tried, task, start)
+            best = max(sorted(scores), key=lambda rate: scores[rate]) if scores else plan.budget.rates[0]
+            chosen[task.name, start.name] = best
+            if scores:
+                note(f"{task.name}: {start.name} takes the learning rate {rate_text(best)}")
     return chosen
 
 
-def scores_by_rate(tried: Sequence[EndedRun], task: LabelledTask, start: Start) -> dict[float, float]:
+def scores_by_rate(tried: Sequence[EndedRun], task: LabelledTask, start: ArmStart) -> dict[float, float]:
     of = (task.name, start.name)
-    return {one.run.rate: one.score for one in tried if (one.run.task.name, one.run.start.name) == of}
+    return {ended.run.rate: ended.score for ended in tried if (ended.run.task.name, ended.run.start.name) == of}
 
 
 # ---- making them -----------------------------------------------------------------------------------------------------
@@ -156,25 +157,28 @@ def scores_by_rate(tried: Sequence[EndedRun], task: LabelledTask, start: Start) 
 def run(runs: Sequence[ComparedRun], plan: ComparisonPlan, side_by_side: SideBySide, label: str) -> list[EndedRun]:
     """Makes what is missing, and reads what each came to, in their order. Raises `JobError` for a run that failed,
     `StoppedEarly` for one that somebody stopped."""
-    ended = _made(runs, plan, side_by_side, label)
-    stopped = [one for one in ended if one.fault and not one.run.search]
+    results = _run_missing(runs, plan, side_by_side, label)
+    stopped = [ended for ended in results if ended.fault and not ended.run.search]
     if not stopped:
-        return ended
-    again = _made([_with_last_finite_weights(one.run) for one in stopped], plan, side_by_side, "score")
-    for one in again:
-        if one.fault:
-            what = f"{one.run.name}, scores weights that are not finite: {one.fault}"
+        return results
+    scorings = [_with_last_finite_weights(ended.run) for ended in stopped]
+    scored = _run_missing(scorings, plan, side_by_side, "score")
+    for scoring in scored:
+        if scoring.fault:
+            what = f"{scoring.run.name}, scores weights that are not finite: {scoring.fault}"
             fix = "leave that learning rate or that arm out, in a new folder"
-            raise JobError(what, 1, where=one.run.log, fix=fix)
-    scored = {
-        one.run.folder: replace(one, score=last.score, scored=last.run)
-        for one, last in zip(stopped, again, strict=True)
+            raise JobError(what, 1, where=scoring.run.log, fix=fix)
+    by_folder = {
+        ended.run.folder: replace(ended, score=scoring.score, scored=scoring.run)
+        for ended, scoring in zip(stopped, scored, strict=True)
     }
-    return [scored.get(one.run.folder, one) for one in ended]
+    return [by_folder.get(ended.run.folder, ended) for ended in results]
 
 
-def _made(runs: Sequence[ComparedRun], plan: ComparisonPlan, side_by_side: SideBySide, label: str) -> list[EndedRun]:
-    ends = {number: end for number, one in enumerate(runs) if (end := _end(one))}
+def _run_missing(
+    runs: Sequence[ComparedRun], plan: ComparisonPlan, side_by_side: SideBySide, label: str
+) -> list[EndedRun]:
+    ends = {number: end for number, run in enumerate(runs) if (end := _end(run))}
     left = [number for number in range(len(runs)) if number not in ends]
     for number in left:
         storage.make_folder(os.path.dirname(runs[number].folder))
@@ -183,8 +187,8 @@ def _made(runs: Sequence[ComparedRun], plan: ComparisonPlan, side_by_side: SideB
         progress(label, len(runs), "runs", done=len(ends)) as bar,
         closing(side_by_side(commands, plan.budget.at_once)) as codes,
     ):
-        for place, code in codes:
-            ends[left[place]] = _require_end(runs[left[place]], code)
+        for number, code in codes:
+            ends[left[number]] = _require_end(runs[left[number]], code)
             bar.advance()
     for end in ends.values():
         if not end.fault:  # its weights come again, bit by bit, with the same keys
@@ -231,7 +235,7 @@ def _with_last_finite_weights(run: ComparedRun) -> ComparedRun:
     at a rate of next to nothing."""
     start = replace(run.start, locations=(run.start.locations[run.number],))
     if run.directory.newest_step():
-        start = Start(run.start.name, (run.folder,))
+        start = ArmStart(run.start.name, (run.folder,))
     still = ("schedule.epochs=null", "schedule.steps=1", "schedule.warmup_share=null", "schedule.warmup_steps=0")
     more = (*still, "schedule.kind=linear", "schedule.decay_steps=null", "schedule.power=null")
     return replace(run, start=start, number=0, rate=1e-30, folder=f"{run.folder}-last-finite", more=more)

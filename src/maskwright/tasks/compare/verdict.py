@@ -14,7 +14,7 @@ from maskwright.model.hf.config import class_name
 from maskwright.processes.child import SideBySide, run_side_by_side
 from maskwright.report import words
 from maskwright.run.directory import RunDirectory
-from maskwright.tasks.compare.arms import RANDOM, Start
+from maskwright.tasks.compare.arms import RANDOM, ArmStart
 from maskwright.tasks.compare.folder import opened
 from maskwright.tasks.compare.plan import ArmTraining, Budget, ComparisonPlan, LabelledTask, read
 from maskwright.tasks.compare.runs import (
@@ -63,19 +63,19 @@ def compare(
         tried = run(searches(plan), plan, side_by_side, "search")
         chosen = choose(plan, tried)
         ended = run(finals(plan, chosen), plan, side_by_side, "fine-tune")
-        found = collect(plan, tried, chosen, ended)
-        write_results(os.path.join(plan.folder, RESULTS), found)
-        report = judge(found)
+        results = collect(plan, tried, chosen, ended)
+        write_results(os.path.join(plan.folder, RESULTS), results)
+        report = judge(results)
         for name in (PAGE, "verdict.md"):
-            page.write(os.path.join(plan.folder, name), found, report)
-    return found, report
+            page.write(os.path.join(plan.folder, name), results, report)
+    return results, report
 
 
-def in_words(found: Results, report: VerdictReport, folder: str) -> str:
+def in_words(results: Results, report: VerdictReport, folder: str) -> str:
     lines = []
-    for one in report.comparisons:
-        lines += [wording.headline(one), f"  {wording.explanation(one, found, report)}"]
-    lines += [f"note: {text}" for text in wording.warnings(found)]
+    for comparison in report.comparisons:
+        lines += [wording.headline(comparison), f"  {wording.explanation(comparison, results, report)}"]
+    lines += [f"note: {text}" for text in wording.warnings(results)]
     return "\n".join([*lines, wording.question(report), f"The whole verdict is in {os.path.join(folder, PAGE)}"])
 
 
@@ -98,13 +98,13 @@ def collect(plan: ComparisonPlan, tried: Sequence[EndedRun], chosen: Chosen, end
     return Results(
         tuple(_arm(plan, start, names[start.name]) for start in plan.starts),
         tuple(verdict_task(task) for task in plan.tasks),
-        tuple(_run(one, names[one.run.start.name][one.run.number]) for one in ended),
+        tuple(_run(end, names[end.run.start.name][end.run.number]) for end in ended),
         searched,
         _protocol(plan),
     )
 
 
-def pretraining_names(start: Start) -> tuple[str, ...]:
+def pretraining_names(start: ArmStart) -> tuple[str, ...]:
     """As short as they are different."""
     if len(start.locations) == 1:
         return (start.name,)
@@ -112,8 +112,8 @@ def pretraining_names(start: Start) -> tuple[str, ...]:
     return short if len(set(short)) == len(short) else start.locations
 
 
-def _arm(plan: ComparisonPlan, start: Start, names: tuple[str, ...]) -> Arm:
-    models = [one.model for one in plan.models[start.name]]
+def _arm(plan: ComparisonPlan, start: ArmStart, names: tuple[str, ...]) -> Arm:
+    models = [arm.model for arm in plan.models[start.name]]
     first = models[0]
     step = f", step {first.step:,}" if first.step else ""
     place = f"{first.location} ({class_name(first.config)}{step})"
@@ -124,7 +124,7 @@ def _arm(plan: ComparisonPlan, start: Start, names: tuple[str, ...]) -> Arm:
     if start.name not in names:
         place = f"{len(names)} pretraining runs, such as {place}"
     costs = [cost(model) for model in models]
-    seconds, tokens = (None if None in own else sum(own) for own in zip(*costs, strict=True))
+    seconds, tokens = (None if None in each else sum(each) for each in zip(*costs, strict=True))
     return Arm(start.name, place, names, seconds, tokens)
 
 
@@ -141,13 +141,13 @@ def cost(model: TrainedModel) -> tuple[float | None, int | None]:
 
 
 def verdict_task(task: LabelledTask) -> ComparedTask:
-    own, labels, examples = task.config.task, task.dataset.labels, task.dataset.test
+    section, labels, examples = task.config.task, task.dataset.labels, task.dataset.test
     sizes = (len(examples), len(task.dataset.train), len(task.dataset.validation))
-    if own.kind == "question_answering":
+    if section.kind == "question_answering":
         return ComparedTask(task.name, "scores", "mean", (), (), *sizes)
-    gold = gold_outcomes(own, labels, examples)
-    if own.kind != "token_classification":
-        return ComparedTask(task.name, KINDS[own.kind], cast(Any, task.metric), labels, gold, *sizes)
+    gold = gold_outcomes(section, labels, examples)
+    if section.kind != "token_classification":
+        return ComparedTask(task.name, KINDS[section.kind], cast(Any, task.metric), labels, gold, *sizes)
     if task.metric != "f1":
         return ComparedTask(task.name, "tokens", cast(Any, task.metric), labels, gold, *sizes)
     kinds = span_kinds(labels)
@@ -157,17 +157,17 @@ def verdict_task(task: LabelledTask) -> ComparedTask:
 def outcomes(task: LabelledTask, run: ComparedRun) -> Outcomes:
     """A run's predictions for the test examples, in the form of the verdict's kind of task."""
     name = "predictions-test.json"
-    where, found = run.read(name, "where", "outcomes")
-    if where != [one.where for one in task.dataset.test]:
+    where, recorded = run.read(name, "where", "outcomes")
+    if where != [example.where for example in task.dataset.test]:
         raise InputError("holds predictions for other examples", where=run.directory.path(name), fix=MAKE_AGAIN)
-    given = tuple(tuple(one) if isinstance(one, list) else one for one in found)
+    predictions = tuple(tuple(value) if isinstance(value, list) else value for value in recorded)
     labels = task.dataset.labels
     if task.config.task.kind == "question_answering":
         score = exact_match if task.metric == "exact_match" else overlap_f1
-        return tuple(score(one, str(answer)) for one, answer in zip(task.dataset.test, given, strict=True))
+        return tuple(score(asked, str(answer)) for asked, answer in zip(task.dataset.test, predictions, strict=True))
     if task.config.task.kind == "token_classification" and task.metric == "f1":
-        return spans_of(labels, span_kinds(labels), given)
-    return given
+        return spans_of(labels, span_kinds(labels), predictions)
+    return predictions
 
 
 def _run(ended: EndedRun, pretraining_run: str) -> ScoredRun:
@@ -195,20 +195,20 @@ def _protocol(plan: ComparisonPlan) -> Protocol:
     for task in plan.tasks:
         config = task.config
         budgets.append(f"{task.name}: {_steps(task)}")
-        own = "a file of its own" if config.data.validation else "a share of the training file, another with each seed"
-        validation.append(f"{task.name}: {own}")
+        shared = "a share of the training file, another with each seed"
+        validation.append(f"{task.name}: {'a file of its own' if config.data.validation else shared}")
     equal = all(len(set(task.arms.values())) == 1 for task in plan.tasks)
     same = "The same for every arm. " if equal else ""
     rates = ", ".join(map(words.rate, budget.rates))
-    one = len(budget.rates) == 1
+    one_rate = len(budget.rates) == 1
     tried = f"Every arm tried the learning rates {rates} with seed {budget.search_seed} and kept the best of each task"
-    search = f"Every arm had the learning rate {rates}" if one else tried
-    chose = "each run's best checkpoint" if one else "the learning rates and each run's best checkpoint"
+    search = f"Every arm had the learning rate {rates}" if one_rate else tried
+    chose = "each run's best checkpoint" if one_rate else "the learning rates and each run's best checkpoint"
     read = "Each run read it once, at its end."
     return Protocol(
         budget=f"{same}{'; '.join(budgets)}. {search}.",
         validation=f"{'; '.join(validation)}. It chose {chose}.",
-        test=read if one else f"{read} The search did not read it.",
+        test=read if one_rate else f"{read} The search did not read it.",
     )
 
 
@@ -222,5 +222,9 @@ def _steps(task: LabelledTask) -> str:
         what = "windows" if asks else "examples"
         return f"{arm.steps:,} steps of {examples} {what}{'' if asks else epochs}, rows up to {arm.max_seq_len} tokens"
 
-    found = set(task.arms.values())
-    return of(found.pop()) if len(found) == 1 else " and ".join(f"{name} {of(arm)}" for name, arm in task.arms.items())
+    trainings = set(task.arms.values())
+    return (
+        of(trainings.pop())
+        if len(trainings) == 1
+        else " and ".join(f"{name} {of(arm)}" for name, arm in task.arms.items())
+    )

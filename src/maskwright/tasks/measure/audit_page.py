@@ -28,7 +28,7 @@ def sections(result: Audit) -> list[ReportSection]:
     judged = f"The first {several(sum(result.languages.values()), 'document')}, as py3langid judges them."
     fertility = _fertility(result.tokens_per_word)
     kept = [Paragraph("In the documents that stay."), *_findings(result.changed)]
-    found: list[tuple[str, list[Block]]] = [
+    sections: list[tuple[str, list[Block]]] = [
         ("", [Paragraph(what)]),
         ("What cleaning leaves out", _left_out(result) if result.left_out else []),
         ("What cleaning changes", kept if result.changed else []),
@@ -38,7 +38,7 @@ def sections(result: Audit) -> list[ReportSection]:
         ("Fertility of the tokenizer", [Bars(fertility, "document")] if fertility else []),
         ("Findings", _findings(result.findings)),
     ]
-    return [ReportSection(heading, tuple(blocks)) for heading, blocks in found if blocks]
+    return [ReportSection(heading, tuple(blocks)) for heading, blocks in sections if blocks]
 
 
 def _left_out(result: Audit) -> list[Block]:
@@ -56,11 +56,11 @@ def _left_out(result: Audit) -> list[Block]:
 def _lengths(lengths: Mapping[int, int]) -> dict[str, int]:
     if not lengths:
         return {}
-    found, size = {}, min(lengths)
+    counts, size = {}, min(lengths)
     while size <= max(lengths):
-        found[words.span(size // 2, size - 1, "character")] = lengths.get(size, 0)
+        counts[words.span(size // 2, size - 1, "character")] = lengths.get(size, 0)
         size *= 2
-    return found
+    return counts
 
 
 def _bars(values: Mapping[str, float], unit: str, note: str) -> list[Block]:

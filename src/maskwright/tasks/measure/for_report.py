@@ -34,15 +34,15 @@ def guesses(run: RecordedRun, texts: Sequence[str]) -> list[Block]:
     models = [_at(model, checkpoints, step) for step in chosen]
     rows = []
     for text in texts:
-        answers = [fill(one, text, top=GUESSES) for one in models]
+        answers = [fill(model_at, text, top=GUESSES) for model_at in models]
         for mask in range(len(answers[0])):
-            said = [
+            cells = [
                 ", ".join(
-                    f"{guess.token.strip() or repr(guess.token)} {guess.probability:.0%}" for guess in found[mask]
+                    f"{guess.token.strip() or repr(guess.token)} {guess.probability:.0%}" for guess in guesses[mask]
                 )
-                for found in answers
+                for guesses in answers
             ]
-            rows.append((text if not mask else f"{text} (mask {mask + 1})", *said))
+            rows.append((text if not mask else f"{text} (mask {mask + 1})", *cells))
     header = ("text", *(f"step {step:,}" for step in chosen))
     what = "first, the middle and the last checkpoint that are" if len(chosen) > 2 else "checkpoints that are"
     table = ReportTable(f"The likeliest words for each mask, of the {what} kept", header, tuple(rows), len(header))
@@ -67,22 +67,22 @@ def in_parts(run: RecordedRun) -> list[Block]:
     run holds nothing out, or its store is not here."""
     model = load_model(run.location)
     model.require_masked_lm()
-    found = evaluate_sources(model, recorded_stores(model.run or {})).sources
-    return [block for name, one in found.items() for block in _parts(name, one)]
+    evaluations = evaluate_sources(model, recorded_stores(model.run or {})).sources
+    return [block for name, evaluation in evaluations.items() for block in _parts(name, evaluation)]
 
 
-def _parts(name: str, found: Evaluation) -> list[Block]:
+def _parts(name: str, evaluation: Evaluation) -> list[Block]:
     of = f" of {name}" if name else ""
-    text = "training text" if found.unigram_of == "train" else "held-out text"
-    said = (
-        f"{found.predicted:,} masked tokens{of}: loss {found.loss:.4f}, accuracy {found.accuracy:.2%}; the unigram "
-        f"baseline has {found.unigram_loss:.4f} and {found.unigram_accuracy:.2%}."
+    text = "training text" if evaluation.unigram_of == "train" else "held-out text"
+    summary = (
+        f"{evaluation.predicted:,} masked tokens{of}: loss {evaluation.loss:.4f}, accuracy {evaluation.accuracy:.2%}; "
+        f"the unigram baseline has {evaluation.unigram_loss:.4f} and {evaluation.unigram_accuracy:.2%}."
     )
-    tables = [(f"By how often a token is in the {text}{of}", f"times in the {text}", found.by_frequency)]
-    if len(found.by_source) > 1:
-        tables.append((f"By source{of}, the largest first", "source", found.by_source[:SHOWN_SOURCES]))
-    blocks: list[Block] = [Paragraph(said)]
+    tables = [(f"By how often a token is in the {text}{of}", f"times in the {text}", evaluation.by_frequency)]
+    if len(evaluation.by_source) > 1:
+        tables.append((f"By source{of}, the largest first", "source", evaluation.by_source[:SHOWN_SOURCES]))
+    blocks: list[Block] = [Paragraph(summary)]
     for caption, first, parts in tables:
-        rows = tuple((one.name, f"{one.predicted:,}", f"{one.loss:.4f}", f"{one.accuracy:.2%}") for one in parts)
+        rows = tuple((part.name, f"{part.predicted:,}", f"{part.loss:.4f}", f"{part.accuracy:.2%}") for part in parts)
         blocks.append(ReportTable(caption, (first, "tokens", "loss", "accuracy"), rows))
     return blocks

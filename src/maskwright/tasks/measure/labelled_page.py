@@ -20,18 +20,18 @@ def sections(scores: Scores) -> list[ReportSection]:
     cut = f" The model did not read the ends of {scores.cut:,}." if scores.cut else ""
     what = Paragraph(f"{scores.model} on {scores.count:,} examples of {scores.examples}.{cut}")
     metrics = tuple((name, f"{value:.4f}") for name, value in scores.metrics.items())
-    found = [
+    parts = [
         ReportSection("", (what,)),
         ReportSection("Scores", (ReportTable("Every metric of the task", ("metric", "value"), metrics),)),
     ]
     if scores.report_rows:
-        found.append(ReportSection("By label", (_by_label(scores),)))
+        parts.append(ReportSection("By label", (_by_label(scores),)))
     if scores.confusion:
         tables = (_matrix(scores, scores.confusion), _confusions(scores, scores.confusion))
-        found.append(ReportSection("Confusions", tuple(one for one in tables if one)))
+        parts.append(ReportSection("Confusions", tuple(table for table in tables if table)))
     if scores.calibration:
-        found.append(ReportSection("Calibration", _calibration(scores.calibration)))
-    return found
+        parts.append(ReportSection("Calibration", _calibration(scores.calibration)))
+    return parts
 
 
 def _by_label(scores: Scores) -> ReportTable:
@@ -54,28 +54,30 @@ def _matrix(scores: Scores, confusion: list[list[int]]) -> ReportTable | None:
 
 def _confusions(scores: Scores, confusion: list[list[int]]) -> ReportTable | None:
     """The most frequent ones, with the share of the label's examples."""
-    found = [
-        (count, count / max(sum(row), 1), gold, said)
+    pairs = [
+        (count, count / max(sum(row), 1), gold, predicted)
         for gold, row in zip(scores.labels, confusion, strict=True)
-        for said, count in zip(scores.labels, row, strict=True)
-        if count and gold != said
+        for predicted, count in zip(scores.labels, row, strict=True)
+        if count and gold != predicted
     ]
-    found.sort(key=lambda one: -one[0])
-    rows = tuple((gold, said, f"{count:,}", f"{share:.0%}") for count, share, gold, said in found[:CONFUSIONS])
+    pairs.sort(key=lambda pair: -pair[0])
+    rows = tuple(
+        (gold, predicted, f"{count:,}", f"{share:.0%}") for count, share, gold, predicted in pairs[:CONFUSIONS]
+    )
     caption = "The most frequent confusions, and their share of the label's examples"
     return ReportTable(caption, ("in the file", "predicted", "count", "share"), rows, words=2) if rows else None
 
 
-def _calibration(found: Calibration) -> tuple[Block, ...]:
-    filled = [part for part in found.bins if part.count]
-    total, error = sum(part.count for part in filled), found.expected_calibration_error
+def _calibration(calibration: Calibration) -> tuple[Block, ...]:
+    filled = [part for part in calibration.bins if part.count]
+    total, error = sum(part.count for part in filled), calibration.expected_calibration_error
     drawn = [(part.low, part.high, part.count / total, part.confidence, part.accuracy) for part in filled]
     rows = tuple(
         (f"{part.low:.2f} to {part.high:.2f}", f"{part.count:,}", f"{part.confidence:.4f}", f"{part.accuracy:.4f}")
         for part in filled
     )
     header = ("confidence", "predictions", "mean confidence", "share right")
-    differ = "by so much, confidence and the share of right predictions differ on average"
+    differ = "the average difference between confidence and the share of right predictions"
     legend = (
         "Each bar is the share of right predictions in a range of confidence, and its dot stands at their mean "
         "confidence. On the dashed line, both would be equal; below it, the model is too sure. The grey bars show how "
