@@ -157,11 +157,11 @@ def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:
         ),
         (
             "plan CONFIG --on h100 --region mars",
-            "--region: no table of prices has a region 'mars'. Fix: one of asia-no",
+            "--region: the price table has no region 'mars'. Fix: one of asia-no",
         ),
         (
             "plan CONFIG --region us-central1-a",
-            "a region 'us-central1-a'. Fix: did you mean us-central1?",
+            "--region: the price table has no region 'us-central1-a'. Fix: did you mean us-central1?",
         ),
         ("plan CONFIG --on v6:2x4", "'v6:2x4' is not a device that `plan` knows. Fix: did you mean v6e:2x4?"),
         ("submit slrum CONFIG --run out", "'slrum' is no place to run. Fix: did you mean slurm?"),

@@ -48,7 +48,7 @@ def require_bounded(content: dict[str, Any], path: str) -> None:
         if len(chain) > MOST_STEPS:
             raise TokenizerError(f"has {len(chain):,} steps, over {MOST_STEPS:,}", where=path, fix=TRAIN_ONE)
         if (growth := _growth([_measured(step) for step in chain])) > MOST_GROWTH:
-            what = f"its steps may turn one character into {growth:.3g}, over {MOST_GROWTH}"
+            what = f"its steps may turn one character into {growth:.3g} characters, over {MOST_GROWTH}"
             raise TokenizerError(what, where=path, fix=f"remove the step that adds so much, or {TRAIN_ONE}")
     for key in ("continuing_subword_prefix", "end_of_word_suffix"):
         if len(str(content["model"].get(key) or "")) > LONGEST_AFFIX:
