@@ -187,7 +187,7 @@ def seed(
         ask, wait = asking(yes), lock_timeout_seconds
         moving = seeding.hosts_to_move(location, again) if move_hosts else []
         if moving:
-            say(f"deleting the {' and the '.join(moving)} first, and recreating with the new disk")
+            say(f"{' and '.join(moving)}: deleted first, then recreated with the new disk")
             confirm = _confirm_and_end_jobs(location, moving, ask)
             commands.down(location, parts=moving, confirm=confirm, lock_timeout_seconds=wait)
         try:
@@ -202,7 +202,8 @@ def seed(
             )
         except BaseException:
             if moving:
-                say(f"the {' and the '.join(moving)} is deleted: `maskwright env up {location}`, once the disk is full")
+                up_again = f"`maskwright env up {location}` recreates the hosts, once the disk is seeded"
+                say(f"{' and '.join(moving)}: deleted; {up_again}")
             raise
         if moving:
             commands.up(location, parts=moving, confirm=ask, lock_timeout_seconds=wait)

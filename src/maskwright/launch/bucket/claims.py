@@ -80,7 +80,8 @@ class Slots:
         highest = [claims.last(names) for claims in self._claims]
         owners = [claims.owner(last).get("instance", "") for claims, last in zip(self._claims, highest, strict=True)]
         if self._instance in owners:
-            return Slot(index := owners.index(self._instance), highest[index])
+            index = owners.index(self._instance)
+            return Slot(index, highest[index])
         for index, (last, owner) in enumerate(zip(highest, owners, strict=True)):
             beat = self._folder.get_json(f"hosts/host-{index}.json")
             left = beat is not None and bool(beat.get("gone")) and beat.get("instance") == owner

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from maskwright.model.config import ROBERTAS, SEQUENCE_TASKS, ModelConfig, TaskKind
 from maskwright.model.hf.names import Parameters, WeightSlice, pieces
 from maskwright.model.jax import modernbert, roberta
-from maskwright.model.jax.parts import LAYERS, Gather, Weights, dropout, gelu, linear, norm, site
+from maskwright.model.jax.parts import LAYERS, Gather, Weights, dropout, gelu, linear, norm, rows_of, site
 
 Stacked = dict[str, NDArray[np.float32]]
 
@@ -86,20 +86,11 @@ def logits(
     `roberta.encode`."""
     module = modernbert if config.architecture == "modernbert" else roberta
     weights = weights | {"word.weight": gather("word.weight", weights["word.weight"])}
-    fewer = len(predict_index) < input_ids.size
-    x_KD = module.encode(
-        weights,
-        config,
-        input_ids,
-        position_ids,
-        segment_ids,
-        gather=gather,
-        way=way,
-        key=key,
-        only=predict_index if fewer else None,
-    )
-    if not fewer:
-        x_KD = x_KD.reshape(-1, x_KD.shape[-1])[predict_index]
+    only = predict_index if len(predict_index) < input_ids.size else None
+    inputs = input_ids, position_ids, segment_ids
+    x_KD = module.encode(weights, config, *inputs, gather=gather, way=way, key=key, only=only)
+    if only is None:
+        x_KD = rows_of(x_KD, predict_index)
     head = {name: gather(name, array) for name, array in weights.items() if name.startswith("head.")}
     if config.task == "masked_lm":
         x_KD = norm(gelu(linear(x_KD, head, "head.dense")), head, "head.norm", config.layer_norm_eps)

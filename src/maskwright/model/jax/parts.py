@@ -8,6 +8,7 @@ the memory.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -91,18 +92,20 @@ def run_layers(
     stacked = {name.removeprefix(LAYERS): array for name, array in weights.items() if name.startswith(LAYERS)}
     count = len(next(iter(stacked.values())))
 
+    policy = jax.checkpoint_policies.save_only_these_names(KEPT, RESIDUALS)
+
     def gathered(layer_weights: Weights) -> Weights:
         return {name: gather(LAYERS + name, array) for name, array in layer_weights.items()}
 
+    @partial(jax.checkpoint, policy=policy, prevent_cse=False)  # which `scan` prevents
     def body(x: Array, numbered_weights: tuple[Array, Weights]) -> tuple[Array, None]:
         number, layer_weights = numbered_weights
         return layer(gathered(layer_weights), x, number, site(key, number), None), None
 
+    @partial(jax.checkpoint, policy=policy)
     def last(x: Array, layer_weights: Weights) -> Array:
         return layer(gathered(layer_weights), x, count - 1, site(key, count - 1), only)
 
-    policy = jax.checkpoint_policies.save_only_these_names(KEPT, RESIDUALS)
-    body, last = (jax.checkpoint(one, policy=policy, prevent_cse=False) for one in (body, last))
     if only is None:
         return jax.lax.scan(body, x, (jnp.arange(count), stacked))[0]
     x = jax.lax.scan(body, x, (jnp.arange(count - 1), {name: array[:-1] for name, array in stacked.items()}))[0]

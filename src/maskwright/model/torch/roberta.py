@@ -81,10 +81,9 @@ class Roberta(nn.Module):
             position_PD = position_PD + self.token_type.weight[0]
         x_MTD = self.norm(table.look_up(input_ids) + EmbeddingTable(position_PD).look_up(position_ids + first))
         x_MTD = dropout(x_MTD, self.config.hidden_dropout_prob, self.training)
-        attention = full_attention(segments, x_MTD.dtype, by_segment=not self.compiled)
+        view = full_attention(segments, x_MTD.dtype, by_segment=not self.compiled)
         for layer in self.layers[:-1]:
-            again = self.recompute
-            x_MTD = checkpoint(layer, x_MTD, attention, use_reentrant=False) if again else layer(x_MTD, attention)
-        return self.layers[-1](x_MTD, attention, only)
+            x_MTD = checkpoint(layer, x_MTD, view, use_reentrant=False) if self.recompute else layer(x_MTD, view)
+        return self.layers[-1](x_MTD, view, only)
 
     forward = logits_or_loss
